@@ -1,0 +1,53 @@
+"""The tree of errors. Whoever catches `BrimError` catches everything Brim raises on purpose.
+
+    BrimError
+    ├── InputError               what the user gave is wrong; exit code 2
+    │   ├── InvalidConfig        a field of a model's config is missing, mistyped or out of range
+    │   ├── UnsupportedModel     an architecture or format Brim does not understand
+    │   ├── SourceNotFound       no such model: path, catalogue name or hub id
+    │   ├── UnknownDevice        no such GPU
+    │   └── InvalidRequest       options that contradict each other or the model
+    └── DeviceError              the machine said no (driver missing, NVML failing)
+
+Every message names the thing (field, option, file), what was found, and the remedy.
+"""
+
+from __future__ import annotations
+
+
+class BrimError(Exception):
+    """Anything Brim raises on purpose."""
+
+
+class InputError(BrimError):
+    """What the user gave is wrong. The command line turns it into exit code 2."""
+
+
+class InvalidConfig(InputError):
+    """A field of a model's configuration is missing, mistyped or out of range."""
+
+    def __init__(self, field: str, problem: str, remedy: str = "") -> None:
+        self.field = field
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"config field '{field}': {problem}" + (f"; {remedy}" if remedy else ""))
+
+
+class UnsupportedModel(InputError):
+    """An architecture, or a format inside one, that Brim does not understand."""
+
+
+class SourceNotFound(InputError):
+    """No model is to be had under the name, path or id that was given."""
+
+
+class UnknownDevice(InputError):
+    """No GPU of that name is in the catalogue."""
+
+
+class InvalidRequest(InputError):
+    """Options that contradict each other, or that the model cannot satisfy."""
+
+
+class DeviceError(BrimError):
+    """The machine said no: no driver, no device, NVML failing."""

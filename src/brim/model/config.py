@@ -1,0 +1,226 @@
+"""A config dict to a `ModelSpec`: the table of families, and what every config has beside its dimensions.
+
+In: the dict of a config.json, and beside it the quantisation and processor files where there are any. Out: a spec, or
+`UnsupportedModel` naming the architecture, or `InvalidConfig` naming the field. An unknown `model_type` is never read
+as something it resembles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from brim.errors import InvalidConfig, UnsupportedModel
+from brim.model.families import dense, drafts, experts, gemma, hybrid, latent, legacy, multimodal
+from brim.model.families.common import TextModel
+from brim.model.fields import Fields
+from brim.model.quantisation import read_quantisation
+from brim.records.model import Dtype, ModelSpec
+
+TEXT: Mapping[str, Callable[[Fields], TextModel]] = {
+    "baichuan": legacy.baichuan,
+    "chatglm": legacy.chatglm,
+    "cohere2": dense.cohere2,
+    "deepseek_v2": latent.deepseek_v2,
+    "deepseek_v3": latent.deepseek_v3,
+    "deepseek_v32": latent.deepseek_v32,
+    "deepseek_v4": latent.deepseek_v4,
+    "ernie4_5": dense.ernie4_5,
+    "ernie4_5_moe": experts.ernie4_5_moe,
+    "exaone4": dense.exaone4,
+    "gemma": gemma.gemma,
+    "gemma2": gemma.gemma2,
+    "gemma3_text": gemma.gemma3,
+    "gemma4_text": gemma.gemma4,
+    "glm": dense.glm,
+    "glm4": dense.glm4,
+    "glm4_moe": experts.glm4_moe,
+    "glm_moe_dsa": latent.glm_moe_dsa,
+    "gpt_bigcode": legacy.gpt_bigcode,
+    "gpt_oss": experts.gpt_oss,
+    "granite": dense.llama,
+    "granitemoe": experts.granitemoe,
+    "granitemoehybrid": hybrid.granite_hybrid,
+    "hunyuan_v1_dense": dense.hunyuan_dense,
+    "kimi_k2": latent.deepseek_v3,
+    "kimi_linear": hybrid.kimi_linear,
+    "lfm2": hybrid.lfm2,
+    "llama": dense.llama,
+    "llama4_text": experts.llama4,
+    "mimo": dense.mimo,
+    "mimo_v2_flash": experts.mimo_v2,
+    "minicpm": dense.llama,
+    "minicpm3": latent.minicpm3,
+    "minimax": hybrid.minimax,
+    "minimax_m1": hybrid.minimax,
+    "minimax_m2": experts.minimax_m2,
+    "minimax_m3": experts.minimax_m3,
+    "minimax_text_01": hybrid.minimax,
+    "ministral": dense.mistral,
+    "ministral3": dense.mistral,
+    "mistral": dense.mistral,
+    "mixtral": experts.mixtral,
+    "nemotron": dense.nemotron,
+    "nemotron-nas": legacy.nemotron_nas,
+    "nemotron_h": hybrid.nemotron_h,
+    "olmo": dense.olmo,
+    "olmo2": dense.olmo2,
+    "olmo3": dense.olmo3,
+    "olmoe": experts.olmoe,
+    "phi": dense.phi,
+    "phi3": dense.phi3,
+    "phimoe": experts.phimoe,
+    "qwen": legacy.qwen1,
+    "qwen2": dense.qwen2,
+    "qwen2_moe": experts.qwen2_moe,
+    "qwen3": dense.qwen3,
+    "qwen3_5_moe_text": hybrid.qwen3_5_moe,
+    "qwen3_5_text": hybrid.qwen3_5,
+    "qwen3_moe": experts.qwen3_moe,
+    "qwen3_next": hybrid.qwen3_next,
+    "seed_oss": dense.seed_oss,
+    "smollm3": dense.smollm3,
+    "starcoder2": dense.starcoder2,
+}
+
+MULTIMODAL: Mapping[str, Callable[[Fields, Fields], multimodal.Multimodal]] = {
+    "gemma3": multimodal.gemma3,
+    "gemma4": multimodal.gemma4,
+    "glm4v": multimodal.glm4v,
+    "glm4v_moe": multimodal.glm4v_moe,
+    "internvl": multimodal.internvl,
+    "internvl_chat": multimodal.internvl_chat,
+    "kimi_k25": multimodal.kimi_k25,
+    "kimi_k3": multimodal.kimi_k3,
+    "kimi_vl": multimodal.kimi_vl,
+    "lfm2_vl": multimodal.lfm2_vl,
+    "llama4": multimodal.llama4,
+    "llava_llama": multimodal.vila,
+    "minicpmv": multimodal.minicpmv,
+    "minicpmv4_6": multimodal.minicpmv4_6,
+    "minimax_m3_vl": multimodal.minimax_m3_vl,
+    "mistral3": multimodal.mistral3,
+    "mllama": multimodal.mllama,
+    "molmo": multimodal.molmo,
+    "qwen2_5_omni": multimodal.qwen2_5_omni,
+    "qwen2_5_omni_thinker": multimodal.qwen2_5_omni,
+    "qwen2_5_vl": multimodal.qwen2_5_vl,
+    "qwen2_audio": multimodal.qwen2_audio,
+    "qwen2_vl": multimodal.qwen2_vl,
+    "qwen3_5": multimodal.qwen3_5,
+    "qwen3_5_moe": multimodal.qwen3_5_moe,
+    "qwen3_asr": multimodal.qwen3_asr,
+    "qwen3_omni_moe": multimodal.qwen3_omni_moe,
+    "qwen3_omni_moe_thinker": multimodal.qwen3_omni_moe,
+    "qwen3_vl": multimodal.qwen3_vl,
+    "qwen3_vl_moe": multimodal.qwen3_vl_moe,
+    "step3p7": multimodal.step3p7,
+}
+
+# Architectures that say more than the model_type beside them.
+BY_ARCHITECTURE: Mapping[str, Callable[[Fields], TextModel]] = {
+    "DFlashDraftModel": drafts.dflash,
+    "DSparkDraftModel": drafts.dflash,
+    "DeepseekV4ForCausalLM": latent.deepseek_v4,
+    "LlamaForCausalLMEagle3": drafts.eagle3,
+    "PEagleDraftModel": drafts.eagle3,
+}
+
+# Known, and not generative: said plainly instead of "unknown".
+NOT_GENERATIVE = frozenset({"xlm-roberta", "bert", "roberta", "modernbert", "deberta-v2", "distilbert", "nomic_bert", "t5"})
+
+_DTYPES = {
+    "float32": Dtype.FP32,
+    "float": Dtype.FP32,
+    "bfloat16": Dtype.BF16,
+    "float16": Dtype.FP16,
+    "half": Dtype.FP16,
+}
+_WRAPPERS = ("text_config", "llm_config", "thinker_config", "llm_cfg")
+
+
+def read_config(
+    config: Mapping[str, Any],
+    *,
+    name: str,
+    quantisation: Mapping[str, Any] | None = None,
+    processor: Mapping[str, Any] | None = None,
+) -> ModelSpec:
+    """A spec from the dict of a config.json and the files beside it."""
+    fields = Fields(config)
+    family = fields.text("model_type")
+    architecture = next(iter(fields.texts("architectures")), "")
+    text, towers, notes = _read_family(fields, family, architecture, Fields(processor or {}, "preprocessor_config"))
+    if not text.layers:
+        raise InvalidConfig("num_hidden_layers", "gives a model without layers")
+    return ModelSpec(
+        name=name,
+        family=family,
+        architecture=architecture,
+        dtype=_read_dtype(fields),
+        hidden=text.hidden,
+        vocab=text.vocab,
+        max_positions=text.max_positions,
+        layers=text.layers,
+        tensors=text.tensors,
+        towers=towers,
+        quantisation=read_quantisation(
+            _quantisation_fields(fields), Fields(quantisation or {}, "hf_quant_config"), fields.text("expert_dtype")
+        ),
+        logits_softcap=text.logits_softcap,
+        wide_residual=text.wide_residual,
+        held_hidden=text.held_hidden,
+        lent_kv_elements=text.lent_kv_elements,
+        layer_input_width=text.layer_input_width,
+        draft_only=text.draft_only,
+        warnings=(*text.warnings, *notes),
+    )
+
+
+def _read_family(
+    fields: Fields, family: str, architecture: str, processor: Fields
+) -> tuple[TextModel, tuple[Any, ...], tuple[str, ...]]:
+    if architecture in BY_ARCHITECTURE:
+        return BY_ARCHITECTURE[architecture](fields), (), ()
+    if family in TEXT:
+        return TEXT[family](fields), (), ()
+    if family in MULTIMODAL:
+        model = MULTIMODAL[family](fields, processor)
+        return model.text, model.towers, model.warnings
+    if not family:
+        raise InvalidConfig("model_type", "missing", "it says which family the dimensions belong to")
+    if family in NOT_GENERATIVE:
+        raise UnsupportedModel(
+            f"config field 'model_type': {family!r} is an encoder, not a generative model; it has no KV cache to plan"
+        )
+    raise UnsupportedModel(
+        f"config field 'model_type': {family[:60]!r}{f' ({architecture[:60]})' if architecture else ''} is not a family "
+        "Brim knows, and it is not read as one it resembles; `brim models --families` lists those it knows"
+    )
+
+
+def _quantisation_fields(fields: Fields) -> Fields:
+    """Where a config keeps its quantisation: at the top, or with the language model inside."""
+    for name in ("quantization_config", "compression_config"):
+        if name in fields:
+            return fields.child(name)
+    for wrapper in _WRAPPERS:
+        if wrapper in fields and isinstance(fields.raw(wrapper), dict):
+            inner = fields.child(wrapper)
+            if "quantization_config" in inner:
+                return inner.child("quantization_config")
+    return Fields({})
+
+
+def _read_dtype(fields: Fields) -> Dtype:
+    """The type the weights are in; bf16, which is what engines load, where the config does not say."""
+    places = [fields, *(fields.child(name) for name in _WRAPPERS if isinstance(fields.raw(name), dict))]
+    for place in places:
+        for name in ("dtype", "torch_dtype", "model_dtype"):
+            value = place.raw(name)
+            if value is None or value == "auto":
+                continue
+            if not isinstance(value, str) or value.removeprefix("torch.") not in _DTYPES:
+                raise InvalidConfig(place.where(name), f"is {str(value)[:40]!r}, not one of {', '.join(_DTYPES)}")
+            return _DTYPES[value.removeprefix("torch.")]
+    return Dtype.BF16

@@ -1,0 +1,119 @@
+"""What nearly every family reads: the standard dimensions, embeddings and head, and which layers slide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from brim.errors import InvalidConfig, UnsupportedModel
+from brim.model.blocks import norms
+from brim.model.fields import LARGEST_CONTEXT, Fields
+from brim.records.model import LayerSpec, Tensor
+
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+CHUNKED = "chunked_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """A language model, before towers and quantisation are known."""
+
+    hidden: int
+    vocab: int
+    max_positions: int
+    layers: tuple[LayerSpec, ...]
+    tensors: tuple[Tensor, ...]
+    logits_softcap: bool = False
+    wide_residual: int = 1
+    held_hidden: int = 0
+    lent_kv_elements: int = 0
+    layer_input_width: int = 0
+    draft_only: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Dimensions:
+    """The dimensions a decoder-only transformer has in common."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    max_positions: int
+    tied: bool
+
+
+def read_dimensions(fields: Fields, defaults: Mapping[str, int] | None = None, *, tied: bool = False) -> Dimensions:
+    """The standard fields. `defaults` are the class defaults that published configs of the family rely on."""
+    known = defaults or {}
+    hidden = fields.integer("hidden_size", default=known.get("hidden_size"))
+    heads = fields.integer("num_attention_heads", default=known.get("num_attention_heads"))
+    kv_heads = fields.integer("num_key_value_heads", default=known.get("num_key_value_heads", heads))
+    if heads % kv_heads:
+        raise InvalidConfig(
+            fields.where("num_key_value_heads"), f"is {kv_heads}, which does not divide {heads} attention heads"
+        )
+    head_dim = fields.optional_integer("head_dim") or known.get("head_dim")
+    if head_dim is None:
+        if hidden % heads:
+            raise InvalidConfig(
+                fields.where("hidden_size"), f"is {hidden}, not a multiple of {heads} heads", "give head_dim"
+            )
+        head_dim = hidden // heads
+    return Dimensions(
+        hidden=hidden,
+        layers=fields.layer_count("num_hidden_layers", default=known.get("num_hidden_layers")),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab=fields.integer("vocab_size", default=known.get("vocab_size")),
+        max_positions=read_context(fields, known.get("max_position_embeddings")),
+        tied=fields.boolean("tie_word_embeddings", tied),
+    )
+
+
+def read_context(fields: Fields, default: int | None = None) -> int:
+    """The longest context the config admits."""
+    return fields.integer(
+        "max_position_embeddings", "model_max_length", "seq_length", default=default, maximum=LARGEST_CONTEXT
+    )
+
+
+def outer_tensors(hidden: int, vocab: int, tied: bool, *, norm_bias: bool = False) -> tuple[Tensor, ...]:
+    """Embeddings, final norm, and the head unless it is tied to the embeddings."""
+    tensors = [Tensor("model.embed_tokens", (vocab, hidden), 0), *norms(hidden, "model.norm", bias=norm_bias)]
+    if not tied:
+        tensors.append(Tensor("lm_head", (vocab, hidden), 0, linear=True))
+    return tuple(tensors)
+
+
+def layer_kinds(fields: Fields, layers: int, allowed: tuple[str, ...] = (FULL, SLIDING)) -> tuple[str, ...] | None:
+    """The config's own `layer_types`, checked; None where it has none."""
+    if "layer_types" not in fields:
+        return None
+    kinds = fields.per_layer("layer_types", layers)
+    for kind in kinds:
+        if kind not in allowed:
+            raise UnsupportedModel(
+                f"config field '{fields.where('layer_types')}': layer type {str(kind)[:40]!r} is not one of "
+                f"{', '.join(allowed)} of this family"
+            )
+    return kinds
+
+
+def sliding_pattern(fields: Fields, layers: int, every: int) -> tuple[str, ...]:
+    """Layer kinds where one layer in `every` sees everything and the others slide."""
+    given = layer_kinds(fields, layers)
+    return given or tuple(FULL if (index + 1) % every == 0 else SLIDING for index in range(layers))
+
+
+def read_window(fields: Fields, default: int | None = None) -> int | None:
+    """The sliding window; None (or 0) where the config switches it off."""
+    if fields.is_null("sliding_window"):
+        return None
+    window = fields.optional_integer("sliding_window", minimum=0, maximum=LARGEST_CONTEXT)
+    return (default if window is None else window) or None

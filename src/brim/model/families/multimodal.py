@@ -1,0 +1,272 @@
+"""Models with towers: which text family is inside, which tower in front, and where the config keeps each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from brim.errors import UnsupportedModel
+from brim.model import audio, vision
+from brim.model.blocks import HeadNorm, attention, layer, mlp, norms, vector
+from brim.model.families import dense, experts, gemma, hybrid, latent, legacy
+from brim.model.families.common import TextModel, outer_tensors, read_dimensions
+from brim.model.families.dense import PRE_NORMS, by_kind
+from brim.model.fields import Fields
+from brim.records.model import KvCache, LayerSpec, Tensor, TowerSpec
+
+TextReader = Callable[[Fields], TextModel]
+
+
+@dataclass(frozen=True, slots=True)
+class Multimodal:
+    """A language model with its towers."""
+
+    text: TextModel
+    towers: tuple[TowerSpec, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def _text_fields(top: Fields, *, tied: bool, names: tuple[str, ...] = ("text_config",)) -> Fields:
+    """The language model's fields: nested, or (in older configs) at the top. Tying is decided at the top."""
+    nested = top.child(*names) if top.first(names) in top else top
+    own_default = nested.boolean("tie_word_embeddings", tied) if nested is top else tied
+    return nested.merged(tie_word_embeddings=top.boolean("tie_word_embeddings", own_default))
+
+
+def qwen2_vl(top: Fields, processor: Fields) -> Multimodal:
+    text = dense.qwen2(_text_fields(top, tied=False))
+    return Multimodal(text, (vision.qwen2_vl(top.child("vision_config"), text.hidden, processor),))
+
+
+def qwen2_5_vl(top: Fields, processor: Fields) -> Multimodal:
+    text = dense.qwen2(_text_fields(top, tied=False))
+    return Multimodal(text, (vision.qwen2_5_vl(top.child("vision_config"), text.hidden, processor),))
+
+
+def qwen3_vl(top: Fields, processor: Fields) -> Multimodal:
+    return _qwen3_tower(top, processor, dense.qwen3)
+
+
+def qwen3_vl_moe(top: Fields, processor: Fields) -> Multimodal:
+    return _qwen3_tower(top, processor, experts.qwen3_moe)
+
+
+def qwen3_5(top: Fields, processor: Fields) -> Multimodal:
+    return _qwen3_tower(top, processor, hybrid.qwen3_5)
+
+
+def qwen3_5_moe(top: Fields, processor: Fields) -> Multimodal:
+    return _qwen3_tower(top, processor, hybrid.qwen3_5_moe)
+
+
+def _qwen3_tower(top: Fields, processor: Fields, read: TextReader) -> Multimodal:
+    text = read(_text_fields(top, tied=False))
+    if "vision_config" not in top:
+        return Multimodal(text, ())
+    return Multimodal(text, (vision.qwen3_vl(top.child("vision_config"), text.hidden, processor),))
+
+
+def glm4v(top: Fields, processor: Fields) -> Multimodal:
+    text = dense.glm4(_text_fields(top, tied=False))
+    return Multimodal(text, (vision.glm4v(top.child("vision_config"), text.hidden, processor),))
+
+
+def glm4v_moe(top: Fields, processor: Fields) -> Multimodal:
+    text = experts.glm4v_moe_text(_text_fields(top, tied=False))
+    return Multimodal(text, (vision.glm4v(top.child("vision_config"), text.hidden, processor),))
+
+
+_INTERNVL_TEXT: dict[str, TextReader] = {
+    "llama": dense.llama,
+    "qwen2": dense.qwen2,
+    "qwen3": dense.qwen3,
+    "qwen3_moe": experts.qwen3_moe,
+    "gpt_oss": experts.gpt_oss,
+    "phi3": dense.phi3,
+    "internlm2": dense.llama,
+}
+
+
+def _inner(top: Fields, name: str) -> TextReader:
+    kind = top.child(name).text("model_type")
+    if kind not in _INTERNVL_TEXT:
+        raise UnsupportedModel(
+            f"config field '{name}.model_type': language model {kind!r} inside InternVL is not understood"
+        )
+    return _INTERNVL_TEXT[kind]
+
+
+def internvl(top: Fields, processor: Fields) -> Multimodal:
+    """The native format of `transformers`; it ties the head unless the top of the config says otherwise."""
+    text = _inner(top, "text_config")(_text_fields(top, tied=True))
+    tower = vision.internvl(top.child("vision_config"), top, text.hidden, processor, native=True)
+    return Multimodal(text, (tower,))
+
+
+def internvl_chat(top: Fields, processor: Fields) -> Multimodal:
+    """The format of InternVL's own repositories; the language model keeps its own word on tying."""
+    text = _inner(top, "llm_config")(top.child("llm_config"))
+    tower = vision.internvl(top.child("vision_config"), top, text.hidden, processor, native=False)
+    return Multimodal(text, (tower,))
+
+
+def gemma3(top: Fields, processor: Fields) -> Multimodal:
+    text = gemma.gemma3(_text_fields(top, tied=True))
+    tower = vision.gemma3(top.child("vision_config"), text.hidden, top.integer("mm_tokens_per_image", default=256))
+    return Multimodal(text, (tower,))
+
+
+def gemma4(top: Fields, processor: Fields) -> Multimodal:
+    text = gemma.gemma4(_text_fields(top, tied=True))
+    towers = []
+    if "vision_config" in top:
+        towers.append(vision.gemma4(top.child("vision_config"), text.hidden))
+    if "audio_config" in top:
+        towers.append(audio.gemma4_audio(top.child("audio_config"), text.hidden))
+    return Multimodal(text, tuple(towers))
+
+
+_DEFAULT_TOWER = "the config has no vision_config: the vision tower is counted with its class's default dimensions"
+
+
+def llama4(top: Fields, processor: Fields) -> Multimodal:
+    text = experts.llama4(_text_fields(top, tied=False))
+    notes = () if "vision_config" in top else (_DEFAULT_TOWER,)
+    return Multimodal(text, (vision.llama4(top.child("vision_config"), text.hidden, processor),), notes)
+
+
+def kimi_k25(top: Fields, processor: Fields) -> Multimodal:
+    text = latent.deepseek_v3(_text_fields(top, tied=True))
+    return Multimodal(text, (vision.moonvit(top.child("vision_config"), text.hidden, processor, patches=16384),))
+
+
+def kimi_vl(top: Fields, processor: Fields) -> Multimodal:
+    text = latent.deepseek_v3(_text_fields(top, tied=False))
+    return Multimodal(text, (vision.moonvit(top.child("vision_config"), text.hidden, processor, patches=4096),))
+
+
+def kimi_k3(top: Fields, processor: Fields) -> Multimodal:
+    text = hybrid.kimi_linear(_text_fields(top, tied=False))
+    tower = vision.moonvit(top.child("vision_config"), text.hidden, processor, patches=16384)
+    return Multimodal(text, (tower,), ("Kimi K3's code is not public in transformers: sizes are from its config alone",))
+
+
+def lfm2_vl(top: Fields, processor: Fields) -> Multimodal:
+    text = hybrid.lfm2(_text_fields(top, tied=True))
+    return Multimodal(text, (vision.lfm2_vl(top.child("vision_config"), top, text.hidden, processor),))
+
+
+def minimax_m3_vl(top: Fields, processor: Fields) -> Multimodal:
+    text = experts.minimax_m3(_text_fields(top, tied=False))
+    return Multimodal(text, (vision.minimax_m3(top.child("vision_config"), top, text.hidden, processor),))
+
+
+def minicpmv(top: Fields, processor: Fields) -> Multimodal:
+    """MiniCPM-V before 4.6: the version decides which language model the flat fields describe."""
+    readers: dict[str, TextReader] = {
+        "2.5": dense.llama,
+        "2.6": dense.qwen2,
+        "4": dense.llama,
+        "4.0": dense.llama,
+        "4.5": dense.qwen3,
+    }
+    version = str(top.raw("version"))
+    if version not in readers:
+        raise UnsupportedModel(f"config field 'version': MiniCPM-V {version[:20]} is not one of {', '.join(readers)}")
+    text = readers[version](top)
+    return Multimodal(text, (vision.minicpmv(top.child("vision_config"), top, text.hidden),))
+
+
+def minicpmv4_6(top: Fields, processor: Fields) -> Multimodal:
+    text = hybrid.qwen3_5(_text_fields(top, tied=True))
+    return Multimodal(text, (vision.minicpmv4_6(top.child("vision_config"), top, text.hidden),))
+
+
+def mistral3(top: Fields, processor: Fields) -> Multimodal:
+    text = dense.mistral(_text_fields(top, tied=True))
+    return Multimodal(text, (vision.pixtral(top.child("vision_config"), top, text.hidden, processor),))
+
+
+def molmo(top: Fields, processor: Fields) -> Multimodal:
+    text = legacy.molmo_text(top)
+    return Multimodal(text, (vision.molmo(text.hidden, top.integer("intermediate_size") // 2),))
+
+
+def vila(top: Fields, processor: Fields) -> Multimodal:
+    text = dense.llama(top.child("llm_cfg"))
+    return Multimodal(text, (vision.vila(top.child("vision_tower_cfg"), text.hidden),))
+
+
+def step3p7(top: Fields, processor: Fields) -> Multimodal:
+    text = experts.step3p7(_text_fields(top, tied=False))
+    notes = () if "vision_config" in top else (_DEFAULT_TOWER,)
+    return Multimodal(text, (vision.step3p7(top.child("vision_config"), text.hidden),), notes)
+
+
+def mllama(top: Fields, processor: Fields) -> Multimodal:
+    """Llama 3.2 Vision: some layers attend to the image instead of the text."""
+    fields = _text_fields(top, tied=False)
+    size = read_dimensions(fields, {"num_key_value_heads": 8})
+    crossing = set(fields.integers("cross_attention_layers"))
+    tower = vision.mllama(top.child("vision_config"), size.hidden)
+    image_tokens = tower.limits.max_tiles * (tower.limits.tile_pixels // tower.pixels_per_patch + 1)
+
+    def make(kind: str) -> LayerSpec:
+        crosses = kind == "cross"
+        mixer = attention(
+            size.hidden,
+            size.heads,
+            size.kv_heads,
+            size.head_dim,
+            prefix="cross_attn" if crosses else "self_attn",
+            head_norm=HeadNorm.PER_HEAD if crosses else HeadNorm.NONE,
+        )
+        ff = mlp(size.hidden, fields.integer("intermediate_size"))
+        gates = vector("gates", 2) if crosses else []
+        if crosses:
+            kept = KvCache("image", mixer.kv[0].heads, mixer.kv[0].elements_per_head, window=image_tokens)
+            mixer = replace(mixer, kv=(kept,))
+        return layer(mixer, ff, norms=[*norms(size.hidden, *PRE_NORMS), *gates])
+
+    layers = by_kind(tuple("cross" if i in crossing else "self" for i in range(size.layers)), make)
+    head = Tensor("lm_head", (size.vocab, size.hidden), 0, linear=True)
+    outer = [*outer_tensors(size.hidden, size.vocab + 8, tied=True), head]  # eight image tokens on top
+    text = TextModel(size.hidden, size.vocab, size.max_positions, layers, tuple(outer))
+    return Multimodal(text, (tower,))
+
+
+def qwen2_audio(top: Fields, processor: Fields) -> Multimodal:
+    fields = top.child("text_config")
+    text = dense.qwen2(fields.merged(tie_word_embeddings=fields.boolean("tie_word_embeddings", False)))
+    return Multimodal(text, (audio.qwen2_audio(top.child("audio_config"), text.hidden, processor),))
+
+
+_TALKER = "planned as the thinker: the parts that speak (talker, token2wav, code2wav) are not counted"
+
+
+def qwen2_5_omni(top: Fields, processor: Fields) -> Multimodal:
+    thinker = top.child("thinker_config") if "thinker_config" in top else top
+    text = dense.qwen2(_text_fields(thinker, tied=False))
+    towers = (
+        vision.qwen2_5_vl(thinker.child("vision_config"), text.hidden, processor),
+        audio.qwen2_5_omni(thinker.child("audio_config"), text.hidden, processor),
+    )
+    return Multimodal(text, towers, (_TALKER,) if thinker is not top else ())
+
+
+def qwen3_omni_moe(top: Fields, processor: Fields) -> Multimodal:
+    thinker = top.child("thinker_config") if "thinker_config" in top else top
+    text = experts.qwen3_moe(_text_fields(thinker, tied=False))
+    towers = (
+        vision.qwen3_vl(thinker.child("vision_config"), text.hidden, processor),
+        audio.qwen3_audio(thinker.child("audio_config"), text.hidden, projector="audio_tower.proj"),
+    )
+    return Multimodal(text, towers, (_TALKER,) if thinker is not top else ())
+
+
+def qwen3_asr(top: Fields, processor: Fields) -> Multimodal:
+    thinker = top.child("thinker_config") if "thinker_config" in top else top
+    fields = thinker.child("text_config")
+    text = dense.qwen3(fields.merged(tie_word_embeddings=fields.boolean("tie_word_embeddings", True)))
+    tower = audio.qwen3_audio(thinker.child("audio_config"), text.hidden, projector="multi_modal_projector.linear_")
+    return Multimodal(text, (tower,))

@@ -1,0 +1,171 @@
+"""Typed reading of a raw config dict: every wrong value becomes an `InvalidConfig` that names the field.
+
+In: a dict as JSON gave it. Out: integers, booleans, text and lists that are what they claim, within sane bounds.
+A JSON null counts as absent, except where a family asks for the difference (`is_null`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from brim.errors import InvalidConfig
+
+LARGEST_DIMENSION = 1 << 24  # wider than any layer, longer than any vocabulary
+LARGEST_LAYER_COUNT = 4096
+LARGEST_CONTEXT = 1 << 31
+
+_REQUIRED: Any = object()
+
+
+class Fields:
+    """A config dict, or a dict inside one, with the path to it for messages."""
+
+    def __init__(self, raw: Mapping[str, Any], path: str = "") -> None:
+        self._raw = raw
+        self._path = path
+
+    def __contains__(self, name: str) -> bool:
+        return self._raw.get(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._raw)
+
+    def where(self, name: str) -> str:
+        return f"{self._path}.{name}" if self._path else name
+
+    def is_null(self, name: str) -> bool:
+        """True where the config says null, as opposed to saying nothing."""
+        return name in self._raw and self._raw[name] is None
+
+    def raw(self, name: str) -> Any:
+        return self._raw.get(name)
+
+    def first(self, names: tuple[str, ...]) -> str:
+        """The first of several spellings that is present; the first spelling when none is."""
+        return next((name for name in names if name in self), names[0])
+
+    def integer(
+        self, *names: str, default: int | None = _REQUIRED, minimum: int = 1, maximum: int = LARGEST_DIMENSION
+    ) -> int:
+        """An integer under the first of the spellings that is present."""
+        name = self.first(names)
+        value = self._raw.get(name)
+        if value is None:
+            if default is _REQUIRED or default is None:
+                raise InvalidConfig(self.where(name), "missing", "add it, or point to the model's own config.json")
+            return default
+        return self._checked_integer(name, value, minimum, maximum)
+
+    def optional_integer(self, *names: str, minimum: int = 1, maximum: int = LARGEST_DIMENSION) -> int | None:
+        name = self.first(names)
+        value = self._raw.get(name)
+        return None if value is None else self._checked_integer(name, value, minimum, maximum)
+
+    def layer_count(self, *names: str, default: int | None = _REQUIRED) -> int:
+        return self.integer(*names, default=default, maximum=LARGEST_LAYER_COUNT)
+
+    def _checked_integer(self, name: str, value: Any, minimum: int, maximum: int) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidConfig(self.where(name), f"must be an integer, not {_described(value)}")
+        if not minimum <= value <= maximum:
+            raise InvalidConfig(self.where(name), f"is {_described(value)}, outside {minimum} to {maximum}")
+        return value
+
+    def number(self, *names: str, default: float = _REQUIRED) -> float:
+        name = self.first(names)
+        value = self._raw.get(name)
+        if value is None:
+            if default is _REQUIRED:
+                raise InvalidConfig(self.where(name), "missing", "add it, or point to the model's own config.json")
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            raise InvalidConfig(self.where(name), f"must be a number, not {_described(value)}")
+        return float(value)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        value = self._raw.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InvalidConfig(self.where(name), f"must be true or false, not {_described(value)}")
+        return value
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self._raw.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise InvalidConfig(self.where(name), f"must be text, not {_described(value)}")
+        return value
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A list of integers; empty when absent."""
+        return tuple(self._checked_integer(name, item, 0, LARGEST_CONTEXT) for item in self._list(name))
+
+    def edge(self, name: str, default: int | None = _REQUIRED) -> int:
+        """An edge length that some configs write as a number and some as a pair; the longer of a pair."""
+        if isinstance(self._raw.get(name), list):
+            pair = self.integers(name)
+            if not pair or min(pair) < 1:
+                raise InvalidConfig(self.where(name), "must be a positive integer or a pair of them")
+            return self._checked_integer(name, max(pair), 1, LARGEST_DIMENSION)
+        return self.integer(name, default=default)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of text; empty when absent."""
+        items = self._list(name)
+        for item in items:
+            if not isinstance(item, str):
+                raise InvalidConfig(self.where(name), f"must be a list of text, but holds {_described(item)}")
+        return tuple(items)
+
+    def per_layer(self, name: str, layers: int) -> tuple[Any, ...]:
+        """A list with an entry for every layer; longer lists (for prediction layers behind) are cut."""
+        items = self._list(name)
+        if len(items) < layers:
+            raise InvalidConfig(self.where(name), f"has {len(items)} entries for {layers} layers")
+        return tuple(items[:layers])
+
+    def _list(self, name: str) -> list[Any]:
+        value = self._raw.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise InvalidConfig(self.where(name), f"must be a list, not {_described(value)}")
+        return value
+
+    def child(self, *names: str) -> Fields:
+        """A dict inside this one; empty when absent."""
+        name = self.first(names)
+        value = self._raw.get(name)
+        if value is None:
+            return Fields({}, self.where(name))
+        if not isinstance(value, dict):
+            raise InvalidConfig(self.where(name), f"must be an object, not {_described(value)}")
+        return Fields(value, self.where(name))
+
+    def children(self, name: str) -> tuple[Fields, ...]:
+        """A list of dicts; empty when absent."""
+        found = []
+        for index, item in enumerate(self._list(name)):
+            if not isinstance(item, dict):
+                raise InvalidConfig(self.where(name), f"entry {index} must be an object, not {_described(item)}")
+            found.append(Fields(item, f"{self.where(name)}[{index}]"))
+        return tuple(found)
+
+    def merged(self, **values: Any) -> Fields:
+        """These fields with some of them set: for what a config says one level up."""
+        return Fields({**self._raw, **values}, self._path)
+
+
+def _described(value: Any) -> str:
+    """A value for a message: short, whatever it is."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**15:
+        return f"a number of about 10^{len(str(abs(value))[:400]) - 1}" if abs(value) < 10**400 else "a huge number"
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

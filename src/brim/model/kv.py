@@ -1,0 +1,130 @@
+"""What requests keep between steps: KV bytes by layer kind, and recurrent state.
+
+In: a spec, the KV type, how many ranks share it, and what an engine stores where it stores more than the model needs.
+Out: `KvFootprint`, which turns a request's length into bytes exactly. Blocks are the engine's business: nothing here
+is rounded to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from brim.model.weights import split
+from brim.records.model import Dtype, KvCache, ModelSpec
+from brim.units import ceil_div
+
+_SCALE_BYTES = 4  # one fp32 scale for the keys and one for the values of a layer
+
+
+@dataclass(frozen=True, slots=True)
+class KvStorage:
+    """How an engine stores KV. The defaults are the model's own minimum.
+
+    `keeps_window` frees sliding layers behind the window, with `window_slack` tokens more than the window;
+    `keeps_latent` stores MLA's latent instead of per-head keys and values.
+    """
+
+    keeps_window: bool = True
+    window_slack: int = 0
+    keeps_latent: bool = True
+
+
+MINIMUM = KvStorage()
+
+
+@dataclass(frozen=True, slots=True)
+class KvKind:
+    """The layers of one kind, together: bytes a token adds, the tokens kept at most, tokens per entry."""
+
+    kind: str
+    layers: int
+    bytes_per_token: int
+    window: int | None
+    stride: int
+
+    def bytes_at(self, tokens: int) -> int:
+        kept = tokens if self.window is None else min(tokens, self.window)
+        return ceil_div(kept, self.stride) * self.bytes_per_token
+
+
+@dataclass(frozen=True, slots=True)
+class KvFootprint:
+    """What one request keeps on a rank, and what the cache needs once."""
+
+    kinds: tuple[KvKind, ...]
+    state_bytes_per_request: int
+    scale_bytes: int
+    dtype: Dtype
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What a token takes in all layers that keep it, while it is inside every window."""
+        return int(sum(Fraction(kind.bytes_per_token, kind.stride) for kind in self.kinds))
+
+    @property
+    def growth_bytes_per_token(self) -> int:
+        """What a token adds to a long request, once every window is full."""
+        return int(sum(Fraction(kind.bytes_per_token, kind.stride) for kind in self.kinds if kind.window is None))
+
+    def kv_bytes(self, tokens: int) -> int:
+        """KV of a request of so many tokens."""
+        return sum(kind.bytes_at(tokens) for kind in self.kinds)
+
+    def request_bytes(self, tokens: int) -> int:
+        """KV and state of a request of so many tokens."""
+        return self.kv_bytes(tokens) + self.state_bytes_per_request
+
+    def longest_request(self, budget_bytes: int, at_most: int) -> int:
+        """The longest request whose KV and state fit into a budget; 0 when not even one token does."""
+        low, high = 0, at_most
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.request_bytes(middle) <= budget_bytes else (low, middle - 1)
+        return low
+
+
+def kv_footprint(
+    spec: ModelSpec, dtype: Dtype, tensor_parallel: int = 1, storage: KvStorage = MINIMUM
+) -> KvFootprint:
+    """KV and state of one request, on the fullest rank."""
+    gathered: dict[tuple[str, int | None, int], list[int]] = {}
+    caches = 0
+    for layer, count in spec.layer_groups:
+        for cache in layer.kv:
+            window = _stored_window(cache, storage)
+            entry = gathered.setdefault((cache.kind, window, cache.stride), [0, 0])
+            entry[0] += count
+            entry[1] += count * _elements_per_token(cache, tensor_parallel, storage) * dtype.bytes
+            caches += count
+    kinds = tuple(
+        KvKind(kind, layers, size, window, stride) for (kind, window, stride), (layers, size) in gathered.items()
+    )
+    return KvFootprint(
+        kinds=kinds,
+        state_bytes_per_request=_state_bytes(spec, tensor_parallel),
+        scale_bytes=2 * caches * _SCALE_BYTES if dtype.bytes == 1 else 0,
+        dtype=dtype,
+    )
+
+
+def _stored_window(cache: KvCache, storage: KvStorage) -> int | None:
+    if cache.window is None or cache.kind == "image":
+        return cache.window
+    return cache.window + storage.window_slack if storage.keeps_window else None
+
+
+def _elements_per_token(cache: KvCache, ranks: int, storage: KvStorage) -> int:
+    """Elements a rank keeps: heads are split, and replicated when there are fewer heads than ranks."""
+    heads, elements = cache.heads, cache.elements_per_head
+    if not storage.keeps_latent and cache.expanded_heads and cache.expanded_elements:
+        heads, elements = cache.expanded_heads, cache.expanded_elements
+    return heads // split(heads, ranks) * elements
+
+
+def _state_bytes(spec: ModelSpec, ranks: int) -> int:
+    return sum(
+        count * ceil_div(state.elements * (state.dtype or spec.dtype).bytes, split(state.units, ranks))
+        for layer, count in spec.layer_groups
+        for state in layer.state
+    )

@@ -1,0 +1,135 @@
+"""Which format a module is stored in, by its name: exclusions and overrides of a quantisation as one rule book.
+
+Names are compared from `layers.N.` on (or whole, outside layers), since what stands before differs between a
+checkpoint and the code that loads it: `model.layers.3`, `model.language_model.layers.3` and `backbone.layers.3` are
+one. A pattern speaks for everything below the module it names. Configs list the same few patterns for each of a
+hundred layers, so rules are kept by layer and layers with the same rules are looked up once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from brim.errors import UnsupportedModel
+from brim.records.model import Quantisation, WeightFormat
+
+Rule = tuple[str, WeightFormat | None]  # a pattern, and the format it gives; None is the plain type
+
+_LAYER = re.compile(r"^.*?\b(?:layers|h|blocks)\.(\d+)(?:\.|(?=\*)|$)(.*)$")
+_SPELLINGS = (
+    ("block_sparse_moe.", "mlp."),
+    ("feed_forward.", "mlp."),
+    ("ffn.", "mlp."),
+    ("experts.w1", "experts.gate_proj"),
+    ("experts.w3", "experts.up_proj"),
+    ("experts.w2", "experts.down_proj"),
+)
+
+
+def canonical_tail(name: str) -> str:
+    """A module's name inside its layer, with the several spellings of one module made one."""
+    for old, new in _SPELLINGS:
+        name = name.replace(old, new)
+    return name if not name.startswith("attn") else f"self_{name}"
+
+
+def canonical_outer(name: str) -> str:
+    """The name of a module outside the layers."""
+    return name.removeprefix("model.").removeprefix("language_model.").removeprefix("model.")
+
+
+class RuleBook:
+    """A quantisation, as a function of a module's name."""
+
+    def __init__(self, quantisation: Quantisation) -> None:
+        self._default = quantisation.default
+        self._general: list[Rule] = []
+        self._by_layer: dict[int, list[Rule]] = {}
+        self._lookups: dict[tuple[Rule, ...], _Lookup] = {}
+        for pattern, stored in quantisation.overrides:
+            self._add(pattern, stored)
+        for pattern in quantisation.excluded:
+            self._add(pattern, None)
+        self._outer = _Lookup([(canonical_outer(pattern), stored) for pattern, stored in self._general])
+
+    def _add(self, pattern: str, stored: WeightFormat | None) -> None:
+        found = None if pattern.startswith("re:") else _LAYER.match(pattern)
+        if found is None:
+            self._general.append((pattern, stored))
+        else:
+            self._by_layer.setdefault(int(found[1]), []).append((canonical_tail(found[2]), stored))
+
+    def rules_of_layer(self, index: int) -> tuple[Rule, ...]:
+        """The rules that only this layer has, in an order that equal layers share."""
+        return tuple(sorted(self._by_layer.get(index, ()), key=lambda rule: (rule[1] is None, rule[0])))
+
+    def in_layer(self, index: int, name: str) -> WeightFormat | None:
+        """The format of a linear module inside a layer."""
+        rules = self.rules_of_layer(index)
+        if rules not in self._lookups:
+            general = [(canonical_tail(_behind_any_layer(pattern)), stored) for pattern, stored in self._general]
+            self._lookups[rules] = _Lookup([*rules, *general])
+        return self._lookups[rules].find(canonical_tail(name), self._default, layer=index)
+
+    def outside(self, name: str) -> WeightFormat | None:
+        """The format of a linear module outside the layers."""
+        return self._outer.find(canonical_outer(name), self._default)
+
+
+def _behind_any_layer(pattern: str) -> str:
+    """A pattern for all layers (`*.layers.*.mlp.gate`) from the layer on; others as they are."""
+    return pattern if pattern.startswith("re:") else re.sub(r"^.*\blayers\.\*\.", "*", pattern)
+
+
+class _Lookup:
+    """Patterns compiled for one kind of layer. Formats come before exclusions."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._exact: dict[str, WeightFormat | None] = {}
+        self._anywhere: dict[str, WeightFormat | None] = {}  # a single name, wherever it stands in the path
+        self._expressions: list[tuple[re.Pattern[str], WeightFormat | None]] = []
+        for pattern, stored in rules:
+            if pattern.startswith("re:"):
+                self._expressions.append((_compiled(pattern[3:]), stored))
+            elif "*" in pattern:
+                self._expressions.append((_from_glob(pattern), stored))
+            elif "." in pattern or not pattern:
+                self._exact.setdefault(pattern, stored)
+            else:
+                self._anywhere.setdefault(pattern, stored)
+
+    def find(self, name: str, default: WeightFormat | None, layer: int | None = None) -> WeightFormat | None:
+        parts = name.split(".")
+        for cut in range(len(parts), -1, -1):
+            parent = ".".join(parts[:cut])
+            if parent in self._exact:
+                return self._exact[parent]
+        for part in parts:
+            if part in self._anywhere:
+                return self._anywhere[part]
+        full = name if layer is None else f"model.layers.{layer}.{name}"
+        for expression, stored in self._expressions:
+            if expression.match(name) or expression.match(full):
+                return stored
+        return default
+
+
+def _from_glob(pattern: str) -> re.Pattern[str]:
+    """A glob, which may also stand for a whole subtree. A leading `*.` may stand for nothing."""
+    if pattern.startswith("*."):
+        return re.compile(r"(?:.*\.)?" + _glob_body(pattern[2:]) + r"(?:\..*)?$")
+    return re.compile(_glob_body(pattern) + r"(?:\..*)?$")
+
+
+def _glob_body(pattern: str) -> str:
+    return ".*".join(re.escape(part) for part in pattern.split("*"))
+
+
+def _compiled(expression: str) -> re.Pattern[str]:
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise UnsupportedModel(
+            f"quantisation pattern 're:{expression[:60]}' is not a regular expression: {error}"
+        ) from None

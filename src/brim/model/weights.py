@@ -1,0 +1,129 @@
+"""Weight bytes: exact from safetensors headers where the files are there, else from the dimensions.
+
+In: a spec, how many tensor-parallel ranks share it, and the format to store it in. Out: bytes in all and on the
+fullest rank. What a rank holds whole (norms, routers, MLA's down-projections) is counted whole on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from brim.errors import InvalidRequest
+from brim.model.module_rules import Rule, RuleBook
+from brim.model.quantisation import matrix_bytes
+from brim.records.model import Dtype, LayerSpec, ModelSpec, Quantisation, Tensor, WeightFormat
+from brim.units import ceil_div
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBytes:
+    """What the weights take: in all, on the fullest rank, and in which format."""
+
+    total_bytes: int
+    rank_bytes: int
+    exact: bool
+    detail: str
+
+
+def weight_bytes(
+    spec: ModelSpec, tensor_parallel: int = 1, stored: WeightFormat | None = None, dtype: Dtype | None = None
+) -> WeightBytes:
+    """Bytes of all weights. `stored` or `dtype` plan for another format than the model's own."""
+    own_format = stored is None and dtype is None
+    quantisation = spec.quantisation if own_format else _requantised(stored)
+    total = rank = 0
+    for tensor, count, held in _stored_tensors(spec, quantisation):
+        size = tensor_bytes(tensor, held, dtype or spec.dtype)
+        total += size * count
+        rank += ceil_div(size, split(tensor.units, tensor_parallel)) * count
+    name = format_name(spec, stored, dtype)
+    if own_format and spec.files_bytes is not None:
+        shared = spec.files_bytes * rank // total if total else spec.files_bytes
+        return WeightBytes(spec.files_bytes, shared, exact=True, detail=f"{name}, {spec.files_detail}")
+    return WeightBytes(total, rank, exact=False, detail=f"{name}, {spec.parameters / 1e9:.2f} B parameters")
+
+
+def format_name(spec: ModelSpec, stored: WeightFormat | None = None, dtype: Dtype | None = None) -> str:
+    """The format in words."""
+    if stored or dtype:
+        return stored.name if stored else str(dtype)
+    if spec.quantisation is None:
+        return str(spec.dtype)
+    names = [spec.quantisation.default.name] if spec.quantisation.default else []
+    names += [held.name for _, held in spec.quantisation.overrides]
+    return "+".join(dict.fromkeys(names)) or str(spec.dtype)
+
+
+def split(units: int, ranks: int) -> int:
+    """Into how many parts tensor parallelism cuts a tensor of so many units."""
+    if units == 0 or units % ranks == 0:
+        return ranks
+    return units if ranks % units == 0 else 1
+
+
+def check_tensor_parallel(spec: ModelSpec, ranks: int) -> None:
+    """Refuse a rank count that the model's heads and widths cannot be divided by."""
+    if ranks < 1:
+        raise InvalidRequest(f"tp is {ranks}; it must be at least 1")
+    if ranks == 1:
+        return
+    for layer, _ in spec.layer_groups:
+        for what, units in _divisible_units(layer.tensors):
+            if units % ranks:
+                fitting = [str(n) for n in range(2, 65) if units % n == 0][:8]
+                raise InvalidRequest(
+                    f"tp {ranks} does not divide the {units} {what} of {spec.name}; "
+                    f"use 1{', ' if fitting else ''}{', '.join(fitting)}"
+                )
+
+
+def _divisible_units(tensors: tuple[Tensor, ...]) -> Iterator[tuple[str, int]]:
+    for tensor in tensors:
+        if tensor.name.endswith((".q_proj", ".q_b_proj")) and tensor.units > 1:
+            yield "attention heads", tensor.units
+        elif tensor.name.endswith("down_proj") and tensor.units > 1:
+            yield "MLP columns", tensor.units
+
+
+def _requantised(stored: WeightFormat | None) -> Quantisation | None:
+    if stored is None:
+        return None
+    return Quantisation("planned", stored, excluded=("lm_head",))
+
+
+def tensor_bytes(tensor: Tensor, stored: WeightFormat | None, dtype: Dtype) -> int:
+    """The bytes of a tensor (all `count` of it)."""
+    if stored is None:
+        return tensor.elements * (tensor.dtype or dtype).bytes
+    rows, columns = tensor.shape[0], prod(tensor.shape[1:])
+    return matrix_bytes(stored, rows, columns) * tensor.count
+
+
+def _stored_tensors(
+    spec: ModelSpec, quantisation: Quantisation | None
+) -> Iterator[tuple[Tensor, int, WeightFormat | None]]:
+    """(tensor, how often, format) over the whole model; a format of None is the plain type."""
+    if quantisation is None:
+        for _, tensor, count in spec.all_tensors():
+            yield tensor, count, None
+        return
+    book = RuleBook(quantisation)
+    for tensor in spec.tensors:
+        yield tensor, 1, book.outside(tensor.name) if tensor.linear else None
+    for index, layer, count in _layers_alike(spec, book):
+        for tensor in layer.tensors:
+            yield tensor, count, book.in_layer(index, tensor.name) if tensor.linear else None
+    for tower in spec.towers:
+        for tensor in tower.tensors:
+            yield tensor, 1, book.outside(tensor.name) if tensor.linear and quantisation.towers else None
+
+
+def _layers_alike(spec: ModelSpec, book: RuleBook) -> Iterator[tuple[int, LayerSpec, int]]:
+    """(index of one, layer, how many) for layers that are equal and have equal rules."""
+    groups: dict[tuple[int, tuple[Rule, ...]], list[int]] = {}
+    for index, layer in enumerate(spec.layers):
+        groups.setdefault((id(layer), book.rules_of_layer(index)), []).append(index)
+    for indexes in groups.values():
+        yield indexes[0], spec.layers[indexes[0]], len(indexes)

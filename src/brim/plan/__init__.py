@@ -1,0 +1,1 @@
+"""`MemoryPlan`: a ledger of line items per device, solved for what the user left open."""

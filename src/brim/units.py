@@ -1,0 +1,60 @@
+"""Bytes in and out of text, and the integer arithmetic the rest is built on.
+
+In: what people type ("24GiB", "80 GB", "512M"). Out: integers, and text for people ("22.41 GiB").
+"""
+
+from __future__ import annotations
+
+import re
+
+from brim.errors import InvalidRequest
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+TIB = 1 << 40
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_LARGEST_SIZE_BYTES = 1 << 50  # a pebibyte: larger is a slip of the keyboard
+
+
+def parse_bytes(text: str, what: str = "size") -> int:
+    """Bytes from text. "24GiB", "24G" and "24g" are binary; "24GB" is decimal, as on a datasheet."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise InvalidRequest(f"{what} '{text}' is not a size; write it like 24GiB, 80GB or 512MiB")
+    number, prefix, binary, unit = match.groups()
+    decimal = bool(prefix) and not binary and unit == "B"
+    base = 1000 if decimal else 1024
+    size = int(float(number) * base ** _POWER[prefix.lower()])
+    if size > _LARGEST_SIZE_BYTES:
+        raise InvalidRequest(f"{what} '{text}' is larger than any machine; write it like 24GiB, 80GB or 512MiB")
+    return size
+
+
+def format_bytes(size: int) -> str:
+    """Bytes as a person reads them, always binary: "512 B", "37.5 MiB", "22.41 GiB"."""
+    magnitude = abs(size)
+    if magnitude < KIB:
+        return f"{size} B"
+    if magnitude < MIB:
+        return f"{size / KIB:.1f} KiB"
+    if magnitude < GIB:
+        return f"{size / MIB:.1f} MiB"
+    return f"{size / GIB:,.2f} GiB"
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """The quotient, rounded up."""
+    return -(-numerator // denominator)
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple that is not below the value."""
+    return ceil_div(value, multiple) * multiple
+
+
+def round_down(value: int, multiple: int) -> int:
+    """The largest multiple that is not above the value."""
+    return value // multiple * multiple
