@@ -2,7 +2,7 @@
 
 These are the figures behind the `context`, `workspace` and `graphs` items of a plan. Needs a GPU and torch:
 
-    python benchmarks/device_overhead.py [--out FILE]
+    python benchmarks/device_overhead.py [--out FILE] [--commit HASH]
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def used_bytes() -> int:
 
 
 def commit() -> str:
+    """The commit of this checkout; "unknown" on a machine that has only the files."""
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"
 
@@ -117,8 +118,10 @@ def measure() -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--commit", help="for a machine that has only the files", default=None)
     arguments = parser.parse_args()
     found = measure()
+    found["commit"] = arguments.commit or found["commit"]
     for name, value in found.items():
         shown = f"{value / MIB:12.1f} MiB" if isinstance(value, int) and name.endswith("bytes") else value
         print(f"{name:28} {shown}")

@@ -58,3 +58,25 @@ def round_up(value: int, multiple: int) -> int:
 def round_down(value: int, multiple: int) -> int:
     """The largest multiple that is not above the value."""
     return value // multiple * multiple
+
+
+_COUNT = re.compile(r"\s*(\d+)\s*([km]?)\s*", re.IGNORECASE)
+_AREA = re.compile(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", re.IGNORECASE)
+
+
+def parse_count(text: str, what: str = "count") -> int:
+    """A count of tokens or requests from text: "32768", or "32k" for the same."""
+    match = _COUNT.fullmatch(text)
+    if match is None or len(match[1]) > 15:
+        raise InvalidRequest(f"{what} '{text[:40]}' is not a count; write it like 32768 or 32k")
+    return int(match[1]) * {"": 1, "k": KIB, "m": MIB}[match[2].lower()]
+
+
+def parse_pixels(text: str, what: str = "pixels") -> int:
+    """Pixels from text: "1003520", or "1280x784" for the same."""
+    match = _AREA.fullmatch(text)
+    if match is None:
+        return parse_count(text, what)
+    if max(len(match[1]), len(match[2])) > 9:
+        raise InvalidRequest(f"{what} '{text[:40]}' is larger than any image; write it like 1003520 or 1280x784")
+    return int(match[1]) * int(match[2])

@@ -310,9 +310,7 @@ def moe(
     tensors += linear(f"{prefix}.experts.down_proj", width, expert_intermediate, expert_intermediate, count=experts)
     tensors += [Tensor(f"{prefix}.experts.down_proj.bias", (width,), count=experts)] if expert_bias else []
     if shared_intermediate:
-        shared_block = mlp(
-            hidden, shared_intermediate, prefix=f"{prefix}.{shared}", gated=gated, fused=shared_fused
-        )
+        shared_block = mlp(hidden, shared_intermediate, prefix=f"{prefix}.{shared}", gated=gated, fused=shared_fused)
         tensors += shared_block.tensors
     if shared_gate:
         tensors += linear(f"{prefix}.shared_expert_gate", 1, hidden)

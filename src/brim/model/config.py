@@ -127,7 +127,9 @@ BY_ARCHITECTURE: Mapping[str, Callable[[Fields], TextModel]] = {
 }
 
 # Known, and not generative: said plainly instead of "unknown".
-NOT_GENERATIVE = frozenset({"xlm-roberta", "bert", "roberta", "modernbert", "deberta-v2", "distilbert", "nomic_bert", "t5"})
+NOT_GENERATIVE = frozenset(
+    {"xlm-roberta", "bert", "roberta", "modernbert", "deberta-v2", "distilbert", "nomic_bert", "t5"}
+)
 
 _DTYPES = {
     "float32": Dtype.FP32,
@@ -193,9 +195,10 @@ def _read_family(
         raise UnsupportedModel(
             f"config field 'model_type': {family!r} is an encoder, not a generative model; it has no KV cache to plan"
         )
+    named = f" ({architecture[:60]})" if architecture else ""
     raise UnsupportedModel(
-        f"config field 'model_type': {family[:60]!r}{f' ({architecture[:60]})' if architecture else ''} is not a family "
-        "Brim knows, and it is not read as one it resembles; `brim models --families` lists those it knows"
+        f"config field 'model_type': {family[:60]!r}{named} is not a family Brim knows, and "
+        "it is not read as one it resembles; `brim models --families` lists those it knows"
     )
 
 

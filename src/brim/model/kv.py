@@ -84,9 +84,7 @@ class KvFootprint:
         return low
 
 
-def kv_footprint(
-    spec: ModelSpec, dtype: Dtype, tensor_parallel: int = 1, storage: KvStorage = MINIMUM
-) -> KvFootprint:
+def kv_footprint(spec: ModelSpec, dtype: Dtype, tensor_parallel: int = 1, storage: KvStorage = MINIMUM) -> KvFootprint:
     """KV and state of one request, on the fullest rank."""
     gathered: dict[tuple[str, int | None, int], list[int]] = {}
     caches = 0

@@ -99,7 +99,8 @@ def _read_method(fields: Fields, sidecar: Fields) -> Quantisation | None:
     }
     if method not in readers:
         raise UnsupportedModel(
-            f"config field 'quantization_config.quant_method': {method[:40]!r} is not one of {', '.join(readers)}, modelopt"
+            f"config field 'quantization_config.quant_method': {method[:40]!r} is not one of "
+            f"{', '.join([*readers, 'modelopt'])}"
         )
     return readers[method](fields)
 
@@ -207,7 +208,8 @@ def _compressed_format(weights: Fields, packing: str) -> WeightFormat:
             matrix_bytes=16 if bits < 8 else 0,
         )
     raise UnsupportedModel(
-        f"config field '{weights.where('num_bits')}': {bits}-bit {'float' if floating else 'integer'} weights are not understood"
+        f"config field '{weights.where('num_bits')}': {bits}-bit {'float' if floating else 'integer'} weights "
+        "are not understood"
     )
 
 
@@ -235,7 +237,9 @@ def _text_or_empty(fields: Fields, name: str) -> str:
 
 def _modelopt_format(algo: str, where: str) -> WeightFormat:
     if algo not in _MODELOPT:
-        raise UnsupportedModel(f"config field '{where}': quantisation {algo[:40]!r} is not one of {', '.join(_MODELOPT)}")
+        raise UnsupportedModel(
+            f"config field '{where}': quantisation {algo[:40]!r} is not one of {', '.join(_MODELOPT)}"
+        )
     return _MODELOPT[algo]
 
 

@@ -33,16 +33,38 @@ def weight_bytes(
     """Bytes of all weights. `stored` or `dtype` plan for another format than the model's own."""
     own_format = stored is None and dtype is None
     quantisation = spec.quantisation if own_format else _requantised(stored)
-    total = rank = 0
-    for tensor, count, held in _stored_tensors(spec, quantisation):
-        size = tensor_bytes(tensor, held, dtype or spec.dtype)
-        total += size * count
-        rank += ceil_div(size, split(tensor.units, tensor_parallel)) * count
+    plain = dtype or spec.dtype
+    if quantisation is None:
+        total, rank = _plain_bytes(spec, plain, tensor_parallel)
+    else:
+        total, rank = _quantised_bytes(spec, quantisation, plain, tensor_parallel)
     name = format_name(spec, stored, dtype)
     if own_format and spec.files_bytes is not None:
         shared = spec.files_bytes * rank // total if total else spec.files_bytes
         return WeightBytes(spec.files_bytes, shared, exact=True, detail=f"{name}, {spec.files_detail}")
-    return WeightBytes(total, rank, exact=False, detail=f"{name}, {spec.parameters / 1e9:.2f} B parameters")
+    return WeightBytes(
+        total, rank, exact=False, detail=f"{name}, {spec.parameters / 1e9:.2f} B parameters by dimensions"
+    )
+
+
+def _plain_bytes(spec: ModelSpec, dtype: Dtype, ranks: int) -> tuple[int, int]:
+    """(all, fullest rank) where every tensor is stored as it is."""
+    total = rank = 0
+    for units, own, elements in spec.elements_by_split:
+        size = elements * (own or dtype).bytes
+        total += size
+        rank += ceil_div(size, split(units, ranks))
+    return total, rank
+
+
+def _quantised_bytes(spec: ModelSpec, quantisation: Quantisation, dtype: Dtype, ranks: int) -> tuple[int, int]:
+    """(all, fullest rank) with the scales and exclusions of a quantisation."""
+    total = rank = 0
+    for tensor, count, stored in _stored_tensors(spec, quantisation):
+        size = tensor_bytes(tensor, stored, dtype)
+        total += size * count
+        rank += ceil_div(size, split(tensor.units, ranks)) * count
+    return total, rank
 
 
 def format_name(spec: ModelSpec, stored: WeightFormat | None = None, dtype: Dtype | None = None) -> str:
@@ -101,14 +123,8 @@ def tensor_bytes(tensor: Tensor, stored: WeightFormat | None, dtype: Dtype) -> i
     return matrix_bytes(stored, rows, columns) * tensor.count
 
 
-def _stored_tensors(
-    spec: ModelSpec, quantisation: Quantisation | None
-) -> Iterator[tuple[Tensor, int, WeightFormat | None]]:
+def _stored_tensors(spec: ModelSpec, quantisation: Quantisation) -> Iterator[tuple[Tensor, int, WeightFormat | None]]:
     """(tensor, how often, format) over the whole model; a format of None is the plain type."""
-    if quantisation is None:
-        for _, tensor, count in spec.all_tensors():
-            yield tensor, count, None
-        return
     book = RuleBook(quantisation)
     for tensor in spec.tensors:
         yield tensor, 1, book.outside(tensor.name) if tensor.linear else None

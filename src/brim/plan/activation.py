@@ -95,7 +95,9 @@ def _layer_bytes_per_token(spec: ModelSpec, layer: LayerSpec, shape: StepShape) 
         moments.append(_mixer_moment(spec, layer, shape))
     if layer.feed_forward is not None:
         before = 2 if layer.mixer is not None else 1  # the new residual, and its norm that is the input
-        moments.append(before * spec.hidden * spec.dtype.bytes + _feed_forward_moment(spec, layer.feed_forward, shape.ranks))
+        moments.append(
+            before * spec.hidden * spec.dtype.bytes + _feed_forward_moment(spec, layer.feed_forward, shape.ranks)
+        )
     return max(moments)
 
 
@@ -125,6 +127,8 @@ def _mixer_moment(spec: ModelSpec, layer: LayerSpec, shape: StepShape) -> int:
 
 
 def _on_rank(mixer: Attention, ranks: int) -> Attention:
+    if ranks == 1:
+        return mixer
     return replace(
         mixer,
         heads=mixer.heads // split(mixer.heads, ranks),
@@ -133,6 +137,8 @@ def _on_rank(mixer: Attention, ranks: int) -> Attention:
 
 
 def _latent_on_rank(mixer: LatentAttention, ranks: int) -> LatentAttention:
+    if ranks == 1:
+        return mixer
     return replace(mixer, heads=mixer.heads // split(mixer.heads, ranks))
 
 

@@ -321,6 +321,15 @@ class ModelSpec:
             for tensor in tower.tensors:
                 yield "tower", tensor, 1
 
-    @property
+    @cached_property
     def parameters(self) -> int:
-        return sum(tensor.elements * count for _, tensor, count in self.all_tensors())
+        return sum(elements for _, _, elements in self.elements_by_split)
+
+    @cached_property
+    def elements_by_split(self) -> tuple[tuple[int, Dtype | None, int], ...]:
+        """(units, own dtype, elements): the parameters by how tensor parallelism may split them."""
+        gathered: dict[tuple[int, Dtype | None], int] = {}
+        for _, tensor, count in self.all_tensors():
+            key = (tensor.units, tensor.dtype)
+            gathered[key] = gathered.get(key, 0) + tensor.elements * count
+        return tuple((units, dtype, elements) for (units, dtype), elements in gathered.items())

@@ -127,7 +127,14 @@ def phi(fields: Fields) -> TextModel:
     size = read_dimensions(fields)
     one = layer(
         plain_attention(size, qkv_bias=True, out_bias=True),
-        mlp(size.hidden, fields.integer("intermediate_size"), gated=False, bias=True, stepwise_activation=True, names=("", "fc1", "fc2")),
+        mlp(
+            size.hidden,
+            fields.integer("intermediate_size"),
+            gated=False,
+            bias=True,
+            stepwise_activation=True,
+            names=("", "fc1", "fc2"),
+        ),
         norms=norms(size.hidden, "input_layernorm", bias=True),
     )
     model = decoder(size, (one,) * size.layers, norm_bias=True)
@@ -244,7 +251,7 @@ def exaone4(fields: Fields) -> TextModel:
     window = read_window(fields, default=4096)
     kinds = (
         sliding_pattern(fields, size.layers, fields.integer("sliding_window_pattern", default=4))
-        if window and "sliding_window_pattern" in fields or "layer_types" in fields
+        if (window and "sliding_window_pattern" in fields) or "layer_types" in fields
         else (FULL,) * size.layers
     )
     ff = mlp(size.hidden, fields.integer("intermediate_size"))

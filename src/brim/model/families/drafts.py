@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from brim.model.blocks import HeadNorm, layer, linear, mlp, norms
 from brim.model.families.common import Dimensions, TextModel, read_dimensions
 from brim.model.families.dense import PRE_NORMS, plain_attention
@@ -35,8 +37,6 @@ def eagle3(fields: Fields) -> TextModel:
 
 def _wide_first_layer(size: Dimensions, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The first layer's projections read the embedding and the fused state side by side."""
-    from dataclasses import replace
-
     reads = ("q_proj", "k_proj", "v_proj")
     return tuple(
         replace(tensor, shape=(tensor.shape[0], 2 * size.hidden)) if tensor.name.endswith(reads) else tensor

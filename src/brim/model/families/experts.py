@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brim.errors import InvalidConfig
-from brim.model.blocks import Block, HeadNorm, attention, layer, mlp, moe, norms
+from brim.model.blocks import Block, HeadNorm, attention, layer, linear, mlp, moe, norms, vector
 from brim.model.families.common import (
     CHUNKED,
     FULL,
@@ -20,7 +20,7 @@ from brim.model.families.common import (
 )
 from brim.model.families.dense import PRE_NORMS, by_kind, decoder, plain_attention, qwen_windows
 from brim.model.fields import Fields
-from brim.records.model import LayerSpec
+from brim.records.model import Attention, KvCache, LayerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,7 @@ def _every_layer_mixture(
     size = read_dimensions(fields, defaults)
     routing = read_routing(fields, intermediate=("intermediate_size",))
     one = layer(
-        plain_attention(
-            size, qkv_bias=qkv_bias, out_bias=out_bias, head_norm=head_norm, window=read_window(fields)
-        ),
+        plain_attention(size, qkv_bias=qkv_bias, out_bias=out_bias, head_norm=head_norm, window=read_window(fields)),
         moe(size.hidden, routing.experts, routing.top_k, routing.intermediate, routed_fp32=routed_fp32),
         norms=norms(size.hidden, *PRE_NORMS, bias=norm_bias),
     )
@@ -269,9 +267,7 @@ def llama4(fields: Fields) -> TextModel:
     routing = read_routing(fields, intermediate=("intermediate_size",))
     chunk = fields.integer("attention_chunk_size", default=8192)
     step = fields.integer("interleave_moe_layer_step", default=1)
-    sparse = (
-        set(fields.integers("moe_layers")) if "moe_layers" in fields else set(range(step - 1, size.layers, step))
-    )
+    sparse = set(fields.integers("moe_layers")) if "moe_layers" in fields else set(range(step - 1, size.layers, step))
     bias = fields.boolean("attention_bias", False)
     experts = moe(
         size.hidden,
@@ -379,11 +375,6 @@ def minimax_m3(fields: Fields) -> TextModel:
 
 def with_indexer(block: Block, hidden: int, heads: int, dim: int) -> Block:
     """Attention with MiniMax M3's indexer beside it, which keeps one more key per token."""
-    from dataclasses import replace
-
-    from brim.model.blocks import linear, vector
-    from brim.records.model import Attention, KvCache
-
     assert isinstance(block.mixer, Attention)
     tensors = [
         *linear("self_attn.indexer.q_proj", heads * dim, hidden),
@@ -401,13 +392,11 @@ def with_indexer(block: Block, hidden: int, heads: int, dim: int) -> Block:
 
 def step3p7(fields: Fields) -> TextModel:
     """Step 3.7: sliding and full layers, a gate per head, a wide mixture with one shared expert."""
-    from dataclasses import replace
-
-    from brim.model.blocks import linear
-
     size = read_dimensions(fields)
     window = read_window(fields, default=512)
-    routing = read_routing(fields, experts=("num_experts", "moe_num_experts"), top_k=("num_experts_per_tok", "moe_top_k"))
+    routing = read_routing(
+        fields, experts=("num_experts", "moe_num_experts"), top_k=("num_experts_per_tok", "moe_top_k")
+    )
     mixture = first_dense(fields, size.layers, default=3)
     experts = moe(
         size.hidden,

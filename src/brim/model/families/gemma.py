@@ -48,9 +48,7 @@ def gemma3(fields: Fields) -> TextModel:
     return replace(model, logits_softcap="final_logit_softcapping" in fields)
 
 
-def _sandwich(
-    fields: Fields, defaults: dict[str, int], *, window: int, every: int, head_norm: HeadNorm
-) -> TextModel:
+def _sandwich(fields: Fields, defaults: dict[str, int], *, window: int, every: int, head_norm: HeadNorm) -> TextModel:
     size = read_dimensions(fields, defaults, tied=True)
     span = read_window(fields, default=window)
     bias = fields.boolean("attention_bias", False)
@@ -150,7 +148,13 @@ def _gemma4_feed_forward(fields: Fields, size: Dimensions, intermediate: int) ->
         return dense, []
     routing = read_routing(fields, intermediate=("moe_intermediate_size", "expert_intermediate_size"))
     experts = moe(
-        size.hidden, routing.experts, routing.top_k, routing.intermediate, prefix="", router="router.proj", routed_fp32=True
+        size.hidden,
+        routing.experts,
+        routing.top_k,
+        routing.intermediate,
+        prefix="",
+        router="router.proj",
+        routed_fp32=True,
     )
     assert experts.feed_forward is not None
     tensors = [replace(tensor, name=tensor.name.lstrip(".")) for tensor in experts.tensors]

@@ -93,9 +93,7 @@ def _experts(fields: Fields, hidden: int, shared: int, routed_fp32: bool) -> Blo
     )
 
 
-def _latent_model(
-    fields: Fields, hidden: int, layers: tuple[LayerSpec, ...], *, tied: bool = False
-) -> TextModel:
+def _latent_model(fields: Fields, hidden: int, layers: tuple[LayerSpec, ...], *, tied: bool = False) -> TextModel:
     vocab = fields.integer("vocab_size")
     return TextModel(
         hidden=hidden,
@@ -159,7 +157,9 @@ def _v4_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
     kinds = fields.per_layer("layer_types", layers)
     for kind in kinds:
         if kind not in by_name:
-            raise UnsupportedModel(f"config field '{fields.where('layer_types')}': unknown layer type {str(kind)[:40]!r}")
+            raise UnsupportedModel(
+                f"config field '{fields.where('layer_types')}': unknown layer type {str(kind)[:40]!r}"
+            )
     return tuple(by_name[kind] for kind in kinds)
 
 

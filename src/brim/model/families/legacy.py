@@ -76,7 +76,9 @@ def chatglm(fields: Fields) -> TextModel:
     grouped = fields.boolean("multi_query_attention", False)
     kv_heads = fields.integer("multi_query_group_num", default=1) if grouped else heads
     if heads % kv_heads:
-        raise InvalidConfig(fields.where("multi_query_group_num"), f"is {kv_heads}, which does not divide {heads} heads")
+        raise InvalidConfig(
+            fields.where("multi_query_group_num"), f"is {kv_heads}, which does not divide {heads} heads"
+        )
     vocab = fields.integer("padded_vocab_size", "vocab_size")
     bias = fields.boolean("add_bias_linear", False)
     one = layer(
@@ -87,7 +89,7 @@ def chatglm(fields: Fields) -> TextModel:
             fields.integer("kv_channels", default=hidden // heads),
             qkv_bias=bias or fields.boolean("add_qkv_bias", False),
             out_bias=bias,
-            ),
+        ),
         mlp(hidden, fields.integer("ffn_hidden_size"), fused=True, bias=bias),
         norms=norms(hidden, *PRE_NORMS),
     )
@@ -135,7 +137,14 @@ def _nas_key(block: Fields) -> tuple[object, ...]:
     return tuple(
         repr(part.raw(name))
         for part in (attends, ff)
-        for name in ("n_heads_in_group", "window_length", "ffn_mult", "intermediate_size", "no_op", "replace_with_linear")
+        for name in (
+            "n_heads_in_group",
+            "window_length",
+            "ffn_mult",
+            "intermediate_size",
+            "no_op",
+            "replace_with_linear",
+        )
     )
 
 

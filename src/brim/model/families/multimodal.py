@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from brim.errors import UnsupportedModel
-from brim.model import audio, vision
 from brim.model.blocks import HeadNorm, attention, layer, mlp, norms, vector
 from brim.model.families import dense, experts, gemma, hybrid, latent, legacy
 from brim.model.families.common import TextModel, outer_tensors, read_dimensions
 from brim.model.families.dense import PRE_NORMS, by_kind
 from brim.model.fields import Fields
+from brim.model.towers import audio, native, qwen, siglip, tiled
 from brim.records.model import KvCache, LayerSpec, Tensor, TowerSpec
 
 TextReader = Callable[[Fields], TextModel]
@@ -35,12 +35,12 @@ def _text_fields(top: Fields, *, tied: bool, names: tuple[str, ...] = ("text_con
 
 def qwen2_vl(top: Fields, processor: Fields) -> Multimodal:
     text = dense.qwen2(_text_fields(top, tied=False))
-    return Multimodal(text, (vision.qwen2_vl(top.child("vision_config"), text.hidden, processor),))
+    return Multimodal(text, (qwen.qwen2_vl(top.child("vision_config"), text.hidden, processor),))
 
 
 def qwen2_5_vl(top: Fields, processor: Fields) -> Multimodal:
     text = dense.qwen2(_text_fields(top, tied=False))
-    return Multimodal(text, (vision.qwen2_5_vl(top.child("vision_config"), text.hidden, processor),))
+    return Multimodal(text, (qwen.qwen2_5_vl(top.child("vision_config"), text.hidden, processor),))
 
 
 def qwen3_vl(top: Fields, processor: Fields) -> Multimodal:
@@ -63,17 +63,17 @@ def _qwen3_tower(top: Fields, processor: Fields, read: TextReader) -> Multimodal
     text = read(_text_fields(top, tied=False))
     if "vision_config" not in top:
         return Multimodal(text, ())
-    return Multimodal(text, (vision.qwen3_vl(top.child("vision_config"), text.hidden, processor),))
+    return Multimodal(text, (qwen.qwen3_vl(top.child("vision_config"), text.hidden, processor),))
 
 
 def glm4v(top: Fields, processor: Fields) -> Multimodal:
     text = dense.glm4(_text_fields(top, tied=False))
-    return Multimodal(text, (vision.glm4v(top.child("vision_config"), text.hidden, processor),))
+    return Multimodal(text, (qwen.glm4v(top.child("vision_config"), text.hidden, processor),))
 
 
 def glm4v_moe(top: Fields, processor: Fields) -> Multimodal:
     text = experts.glm4v_moe_text(_text_fields(top, tied=False))
-    return Multimodal(text, (vision.glm4v(top.child("vision_config"), text.hidden, processor),))
+    return Multimodal(text, (qwen.glm4v(top.child("vision_config"), text.hidden, processor),))
 
 
 _INTERNVL_TEXT: dict[str, TextReader] = {
@@ -99,20 +99,20 @@ def _inner(top: Fields, name: str) -> TextReader:
 def internvl(top: Fields, processor: Fields) -> Multimodal:
     """The native format of `transformers`; it ties the head unless the top of the config says otherwise."""
     text = _inner(top, "text_config")(_text_fields(top, tied=True))
-    tower = vision.internvl(top.child("vision_config"), top, text.hidden, processor, native=True)
+    tower = tiled.internvl(top.child("vision_config"), top, text.hidden, processor, native=True)
     return Multimodal(text, (tower,))
 
 
 def internvl_chat(top: Fields, processor: Fields) -> Multimodal:
     """The format of InternVL's own repositories; the language model keeps its own word on tying."""
     text = _inner(top, "llm_config")(top.child("llm_config"))
-    tower = vision.internvl(top.child("vision_config"), top, text.hidden, processor, native=False)
+    tower = tiled.internvl(top.child("vision_config"), top, text.hidden, processor, native=False)
     return Multimodal(text, (tower,))
 
 
 def gemma3(top: Fields, processor: Fields) -> Multimodal:
     text = gemma.gemma3(_text_fields(top, tied=True))
-    tower = vision.gemma3(top.child("vision_config"), text.hidden, top.integer("mm_tokens_per_image", default=256))
+    tower = siglip.gemma3(top.child("vision_config"), text.hidden, top.integer("mm_tokens_per_image", default=256))
     return Multimodal(text, (tower,))
 
 
@@ -120,7 +120,7 @@ def gemma4(top: Fields, processor: Fields) -> Multimodal:
     text = gemma.gemma4(_text_fields(top, tied=True))
     towers = []
     if "vision_config" in top:
-        towers.append(vision.gemma4(top.child("vision_config"), text.hidden))
+        towers.append(native.gemma4(top.child("vision_config"), text.hidden))
     if "audio_config" in top:
         towers.append(audio.gemma4_audio(top.child("audio_config"), text.hidden))
     return Multimodal(text, tuple(towers))
@@ -132,33 +132,35 @@ _DEFAULT_TOWER = "the config has no vision_config: the vision tower is counted w
 def llama4(top: Fields, processor: Fields) -> Multimodal:
     text = experts.llama4(_text_fields(top, tied=False))
     notes = () if "vision_config" in top else (_DEFAULT_TOWER,)
-    return Multimodal(text, (vision.llama4(top.child("vision_config"), text.hidden, processor),), notes)
+    return Multimodal(text, (tiled.llama4(top.child("vision_config"), text.hidden, processor),), notes)
 
 
 def kimi_k25(top: Fields, processor: Fields) -> Multimodal:
     text = latent.deepseek_v3(_text_fields(top, tied=True))
-    return Multimodal(text, (vision.moonvit(top.child("vision_config"), text.hidden, processor, patches=16384),))
+    return Multimodal(text, (native.moonvit(top.child("vision_config"), text.hidden, processor, patches=16384),))
 
 
 def kimi_vl(top: Fields, processor: Fields) -> Multimodal:
     text = latent.deepseek_v3(_text_fields(top, tied=False))
-    return Multimodal(text, (vision.moonvit(top.child("vision_config"), text.hidden, processor, patches=4096),))
+    return Multimodal(text, (native.moonvit(top.child("vision_config"), text.hidden, processor, patches=4096),))
 
 
 def kimi_k3(top: Fields, processor: Fields) -> Multimodal:
     text = hybrid.kimi_linear(_text_fields(top, tied=False))
-    tower = vision.moonvit(top.child("vision_config"), text.hidden, processor, patches=16384)
-    return Multimodal(text, (tower,), ("Kimi K3's code is not public in transformers: sizes are from its config alone",))
+    tower = native.moonvit(top.child("vision_config"), text.hidden, processor, patches=16384)
+    return Multimodal(
+        text, (tower,), ("Kimi K3's code is not public in transformers: sizes are from its config alone",)
+    )
 
 
 def lfm2_vl(top: Fields, processor: Fields) -> Multimodal:
     text = hybrid.lfm2(_text_fields(top, tied=True))
-    return Multimodal(text, (vision.lfm2_vl(top.child("vision_config"), top, text.hidden, processor),))
+    return Multimodal(text, (siglip.lfm2_vl(top.child("vision_config"), top, text.hidden, processor),))
 
 
 def minimax_m3_vl(top: Fields, processor: Fields) -> Multimodal:
     text = experts.minimax_m3(_text_fields(top, tied=False))
-    return Multimodal(text, (vision.minimax_m3(top.child("vision_config"), top, text.hidden, processor),))
+    return Multimodal(text, (native.minimax_m3(top.child("vision_config"), top, text.hidden, processor),))
 
 
 def minicpmv(top: Fields, processor: Fields) -> Multimodal:
@@ -174,33 +176,33 @@ def minicpmv(top: Fields, processor: Fields) -> Multimodal:
     if version not in readers:
         raise UnsupportedModel(f"config field 'version': MiniCPM-V {version[:20]} is not one of {', '.join(readers)}")
     text = readers[version](top)
-    return Multimodal(text, (vision.minicpmv(top.child("vision_config"), top, text.hidden),))
+    return Multimodal(text, (siglip.minicpmv(top.child("vision_config"), top, text.hidden),))
 
 
 def minicpmv4_6(top: Fields, processor: Fields) -> Multimodal:
     text = hybrid.qwen3_5(_text_fields(top, tied=True))
-    return Multimodal(text, (vision.minicpmv4_6(top.child("vision_config"), top, text.hidden),))
+    return Multimodal(text, (siglip.minicpmv4_6(top.child("vision_config"), top, text.hidden),))
 
 
 def mistral3(top: Fields, processor: Fields) -> Multimodal:
     text = dense.mistral(_text_fields(top, tied=True))
-    return Multimodal(text, (vision.pixtral(top.child("vision_config"), top, text.hidden, processor),))
+    return Multimodal(text, (native.pixtral(top.child("vision_config"), top, text.hidden, processor),))
 
 
 def molmo(top: Fields, processor: Fields) -> Multimodal:
     text = legacy.molmo_text(top)
-    return Multimodal(text, (vision.molmo(text.hidden, top.integer("intermediate_size") // 2),))
+    return Multimodal(text, (tiled.molmo(text.hidden, top.integer("intermediate_size") // 2),))
 
 
 def vila(top: Fields, processor: Fields) -> Multimodal:
     text = dense.llama(top.child("llm_cfg"))
-    return Multimodal(text, (vision.vila(top.child("vision_tower_cfg"), text.hidden),))
+    return Multimodal(text, (siglip.vila(top.child("vision_tower_cfg"), text.hidden),))
 
 
 def step3p7(top: Fields, processor: Fields) -> Multimodal:
     text = experts.step3p7(_text_fields(top, tied=False))
     notes = () if "vision_config" in top else (_DEFAULT_TOWER,)
-    return Multimodal(text, (vision.step3p7(top.child("vision_config"), text.hidden),), notes)
+    return Multimodal(text, (tiled.step3p7(top.child("vision_config"), text.hidden),), notes)
 
 
 def mllama(top: Fields, processor: Fields) -> Multimodal:
@@ -208,7 +210,7 @@ def mllama(top: Fields, processor: Fields) -> Multimodal:
     fields = _text_fields(top, tied=False)
     size = read_dimensions(fields, {"num_key_value_heads": 8})
     crossing = set(fields.integers("cross_attention_layers"))
-    tower = vision.mllama(top.child("vision_config"), size.hidden)
+    tower = tiled.mllama(top.child("vision_config"), size.hidden)
     image_tokens = tower.limits.max_tiles * (tower.limits.tile_pixels // tower.pixels_per_patch + 1)
 
     def make(kind: str) -> LayerSpec:
@@ -248,7 +250,7 @@ def qwen2_5_omni(top: Fields, processor: Fields) -> Multimodal:
     thinker = top.child("thinker_config") if "thinker_config" in top else top
     text = dense.qwen2(_text_fields(thinker, tied=False))
     towers = (
-        vision.qwen2_5_vl(thinker.child("vision_config"), text.hidden, processor),
+        qwen.qwen2_5_vl(thinker.child("vision_config"), text.hidden, processor),
         audio.qwen2_5_omni(thinker.child("audio_config"), text.hidden, processor),
     )
     return Multimodal(text, towers, (_TALKER,) if thinker is not top else ())
@@ -258,7 +260,7 @@ def qwen3_omni_moe(top: Fields, processor: Fields) -> Multimodal:
     thinker = top.child("thinker_config") if "thinker_config" in top else top
     text = experts.qwen3_moe(_text_fields(thinker, tied=False))
     towers = (
-        vision.qwen3_vl(thinker.child("vision_config"), text.hidden, processor),
+        qwen.qwen3_vl(thinker.child("vision_config"), text.hidden, processor),
         audio.qwen3_audio(thinker.child("audio_config"), text.hidden, projector="audio_tower.proj"),
     )
     return Multimodal(text, towers, (_TALKER,) if thinker is not top else ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
 from brim.model.fields import Fields
-from brim.model.vision import PUBLISHED, repeated
+from brim.model.towers.vit import PUBLISHED, repeated
 from brim.records.model import Media, MediaLimits, Tensor, TowerSpec
 
 _MEL_FRAMES_PER_SECOND = 100
@@ -54,7 +54,9 @@ def _whisper(fields: Fields, text_hidden: int, limits: MediaLimits, *, learned_p
         *linear("audio_tower.proj", output, hidden, bias=True),
     ]
     if learned_positions:
-        tensors.append(Tensor("audio_tower.embed_positions", (fields.integer("max_source_positions", default=1500), hidden)))
+        tensors.append(
+            Tensor("audio_tower.embed_positions", (fields.integer("max_source_positions", default=1500), hidden))
+        )
     else:
         tensors.append(Tensor("audio_tower.audio_bos_eos_token", (2, output)))
     return TowerSpec(

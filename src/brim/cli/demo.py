@@ -1,0 +1,32 @@
+"""`make demo`: plan a few models on a few GPUs, as one would from the shell."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+
+from brim.cli.main import run
+
+_STEPS = (
+    ("Does a vision-language model fit on a gaming card?", "plan qwen2.5-vl-7b --gpu rtx-4090 --max-len 32k"),
+    ("The same with smaller images", "plan qwen2.5-vl-7b --gpu rtx-4090 --max-len 32k --image-pixels 1280x784"),
+    ("A 70B on one H200, as vLLM's flags", "plan llama-3.3-70b --gpu h200 --weights fp8 --engine vllm"),
+    ("DeepSeek V3 over eight H200s: the latent is small", "plan deepseek-v3 --gpu h200 --tp 8 --max-seqs 256"),
+    ("Too large, and what would help", "plan qwen3-32b --gpu rtx-4090 --max-len 16k"),
+    ("One model over many GPUs", "plan gpt-oss-20b --compare"),
+)
+
+
+def main() -> None:
+    for title, line in _STEPS:
+        print(f"\n\033[1m# {title}\033[0m\n$ brim {line}")
+        run(shlex.split(line))
+    picture = Path(tempfile.gettempdir()) / "brim-plan.svg"
+    print("\n\033[1m# A hybrid model, with a picture\033[0m")
+    run(["plan", "qwen3.5-27b", "--gpu", "h100", "--svg", str(picture)])
+    print(f"The picture is in {picture}")
+
+
+if __name__ == "__main__":
+    main()

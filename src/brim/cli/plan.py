@@ -1,0 +1,144 @@
+"""`brim plan`: what fits on which GPU, known before there is a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brim.api import plan as make_plan
+from brim.cli.options import add_json
+from brim.errors import InvalidRequest
+from brim.model.quantisation import NAMED_FORMATS
+from brim.model.source import load_model
+from brim.plan.devices import find_device
+from brim.plan.engines import ENGINES
+from brim.records.plan import Device, MemoryPlan
+from brim.units import parse_bytes, parse_count, parse_pixels
+
+if TYPE_CHECKING:
+    from brim.cli.options import Commands
+
+DOES_NOT_FIT = 1
+COMPARED_GPUS = ("rtx-4090", "rtx-5090", "l4", "a10g", "l40s", "a100-80gb", "h100-80gb", "h200", "b200", "mi300x")
+
+
+def add_command(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="does a model fit on a GPU, how many tokens of KV cache, and which knob buys how much",
+        description="Does a model fit on a GPU, how many tokens of KV cache, and which knob buys how much? "
+        "What is left open of max-len, max-seqs, kv-tokens and batch-tokens is solved for. "
+        "Exit code 0: it fits. 1: it does not. 2: bad input.",
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("model", help="a directory, a config.json, a name of `brim models`, or a hub id")
+    parser.add_argument(
+        "--gpu",
+        action="append",
+        metavar="GPU",
+        help="a name of `brim gpus`, a size such as 24GiB, or auto (the default); several make a comparison",
+    )
+    parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks, one GPU each")
+    _add_sizes(parser)
+    _add_formats(parser)
+    _add_media(parser)
+    parser.add_argument("--draft", metavar="MODEL", help="draft model of speculative decoding")
+    parser.add_argument("--reserve", default="0", metavar="SIZE", help="memory of other processes on the GPU: 4GiB")
+    parser.add_argument("--no-graphs", action="store_false", dest="graphs", help="without CUDA graphs")
+    parser.add_argument("--engine", metavar="ENGINE", help=f"the plan as an engine's flags: {', '.join(ENGINES)}")
+    parser.add_argument("--compare", action="store_true", help="one line per GPU: those given, or a usual ten")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of the plan")
+    add_json(parser)
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--max-len", metavar="TOKENS", help="longest request (32k is 32768)")
+    parser.add_argument("--max-seqs", metavar="N", help="requests at once")
+    parser.add_argument("--kv-tokens", metavar="TOKENS", help="tokens of KV cache that must fit")
+    parser.add_argument("--batch-tokens", metavar="TOKENS", help="tokens of a step (8192, unless all else is given)")
+
+
+def _add_formats(parser: argparse.ArgumentParser) -> None:
+    known = ", ".join(("bf16", "fp16", "fp32", *NAMED_FORMATS))
+    parser.add_argument("--kv-dtype", metavar="TYPE", help="KV cache: auto, bf16, fp16, fp8 or int8")
+    parser.add_argument("--weights", metavar="FORMAT", help=f"plan for weights in another format: {known}")
+    parser.add_argument("--attn", metavar="KIND", help="attention: fused, or eager (its scores in memory)")
+
+
+def _add_media(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--image-pixels", metavar="PIXELS", help="largest image let in: 1003520 or 1280x784")
+    parser.add_argument("--images-per-prompt", metavar="N", help="images in one prompt, encoded together")
+    parser.add_argument("--audio-seconds", metavar="S", help="longest sound let in")
+
+
+def run(options: argparse.Namespace) -> int:
+    named = [name for given in options.gpu or [] for name in given.split(",")]
+    comparing = options.compare or len(named) > 1
+    if options.svg is not None and comparing:
+        raise InvalidRequest("--svg draws one plan and a comparison makes several; give one --gpu and no --compare")
+    spec = load_model(options.model)
+    draft = load_model(options.draft) if options.draft else None
+
+    def on(device: Device) -> MemoryPlan:
+        return make_plan(
+            spec,
+            gpu=device,
+            tp=options.tp,
+            max_len=_count(options.max_len, "max-len"),
+            max_seqs=_count(options.max_seqs, "max-seqs"),
+            batch_tokens=_count(options.batch_tokens, "batch-tokens"),
+            kv_tokens=_count(options.kv_tokens, "kv-tokens"),
+            kv_dtype=options.kv_dtype,
+            weights=options.weights,
+            image_pixels=None if options.image_pixels is None else parse_pixels(options.image_pixels, "image-pixels"),
+            images_per_prompt=_count(options.images_per_prompt, "images-per-prompt"),
+            audio_seconds=_count(options.audio_seconds, "audio-seconds"),
+            draft=draft,
+            reserve=parse_bytes(options.reserve, "reserve"),
+            graphs=options.graphs,
+            engine=options.engine,
+            attn=options.attn,
+        )
+
+    if comparing:
+        return _compared([on(find_device(name)) for name in named or COMPARED_GPUS], options.as_json)
+    return _one(on(find_device(named[0] if named else "auto")), options.as_json, options.svg)
+
+
+def _count(text: str | None, what: str) -> int | None:
+    return None if text is None else parse_count(text, what)
+
+
+def _one(found: MemoryPlan, as_json: bool, svg: Path | None) -> int:
+    if svg is not None:
+        from brim.cli.picture import plan_svg
+
+        _write(svg, plan_svg(found))
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+    else:
+        from brim.cli.render import show_plan
+
+        show_plan(found)
+    return 0 if found.fits else DOES_NOT_FIT
+
+
+def _compared(found: list[MemoryPlan], as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"plans": [one.to_json() for one in found]}, indent=2))
+    else:
+        from brim.cli.render import show_comparison
+
+        show_comparison(found)
+    return 0 if any(one.fits for one in found) else DOES_NOT_FIT
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequest(
+            f"svg {path}: cannot be written ({error.strerror}); give a file in a folder that is there"
+        ) from None

@@ -1,0 +1,166 @@
+"""Plans as tables a person reads at a glance."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from brim.cli.palette import ITEM_COLOURS, MISSING
+from brim.records.plan import MemoryPlan
+from brim.units import format_bytes
+
+_BAR_CELLS = 60
+_SHORT_BAR_CELLS = 12
+
+
+def show_plan(plan: MemoryPlan) -> None:
+    """The ledger, the bar of the device, what it was solved for, and advice."""
+    console = Console(highlight=False)
+    verdict = "[bold green]fits[/]" if plan.fits else "[bold red]does not fit[/]"
+    device = escape(plan.device.name) if plan.ranks == 1 else f"{plan.ranks} × {escape(plan.device.name)}"
+    console.print(f"\n[bold]{escape(plan.model)}[/] on [bold]{device}[/]: {verdict}")
+    console.print(_bar(plan))
+    console.print(_ledger(plan))
+    console.print(_summary(plan))
+    if not plan.fits or plan.advice:
+        console.print(_advice(plan))
+    if plan.flags:
+        console.print(f"[bold]{plan.engine}[/]: {escape(shlex.join(plan.flags))}", soft_wrap=True)
+    for warning in plan.warnings:
+        console.print(f"[yellow]note:[/] {escape(warning)}")
+    console.print()
+
+
+def _bar(plan: MemoryPlan) -> Text:
+    """The device as one line; what is missing is red behind it."""
+    total = plan.device.total_bytes
+    bar, edge, drawn = Text(), 0, 0
+    for item in plan.items:
+        edge += max(0, item.bytes)
+        upto = min(_BAR_CELLS, round(edge * _BAR_CELLS / total))
+        bar.append("█" * max(0, upto - drawn), style=ITEM_COLOURS[item.name])
+        drawn = max(drawn, upto)
+    bar.append("░" * (_BAR_CELLS - drawn), style="dim")
+    if plan.shortfall_bytes:
+        missing = max(1, min(16, round(plan.shortfall_bytes * _BAR_CELLS / total)))
+        bar.append("▶" * missing, style=MISSING)
+    return bar
+
+
+def _ledger(plan: MemoryPlan) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("item")
+    table.add_column("size", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("known")
+    table.add_column("how", overflow="fold")
+    for item in plan.items:
+        if not item.bytes and item.name not in ("kv", "weights"):
+            continue
+        share = f"{item.bytes * 100 / plan.device.total_bytes:.1f} %"
+        name = Text("■ ", style=ITEM_COLOURS[item.name]).append(item.name, style="default")
+        size = format_bytes(item.bytes)
+        table.add_row(name, f"[red]{size}[/]" if item.bytes < 0 else size, share, str(item.source), escape(item.detail))
+    table.add_row(
+        "device",
+        format_bytes(plan.device.total_bytes),
+        "",
+        str(plan.device.source),
+        "as the driver reports it",
+        style="bold",
+    )
+    return table
+
+
+def _summary(plan: MemoryPlan) -> str:
+    lines = []
+    if plan.fits:
+        lines.append(
+            f"[bold]{plan.kv_tokens:,}[/] tokens of {plan.kv_dtype} KV cache: [bold]{_requests(plan.max_seqs)}[/] of "
+            f"[bold]{plan.max_len:,}[/] tokens, steps of {plan.batch_tokens:,}; limited by {plan.limited_by}"
+        )
+    else:
+        asked = f"{_requests(max(1, plan.max_seqs))} of {plan.max_len:,} tokens"
+        lines.append(f"[red]{format_bytes(plan.shortfall_bytes)} missing[/] for {asked}; limited by {plan.limited_by}")
+    each = f"{format_bytes(plan.kv_bytes_per_token)} a token, {format_bytes(plan.request_bytes)} a request"
+    state = f" ({format_bytes(plan.state_bytes_per_request)} of it state)" if plan.state_bytes_per_request else ""
+    lines.append(f"[dim]{each}{state}[/]")
+    return "\n".join(lines)
+
+
+def _requests(count: int) -> str:
+    return f"{count:,} request{'' if count == 1 else 's'}"
+
+
+def _advice(plan: MemoryPlan) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left", title_style="bold")
+    table.title = "What each knob buys" + ("" if plan.fits else " (cheapest in quality first)")
+    table.add_column("knob")
+    table.add_column("from")
+    table.add_column("to")
+    table.add_column("frees", justify="right")
+    table.add_column("KV tokens after", justify="right")
+    table.add_column("")
+    for one in plan.advice:
+        mark = "[green]fits[/]" if one.fits_after and not plan.fits else ""
+        table.add_row(
+            one.knob,
+            escape(one.current),
+            escape(one.proposed),
+            format_bytes(one.frees_bytes),
+            f"{one.kv_tokens_after:,}",
+            mark,
+        )
+    return table
+
+
+def show_comparison(plans: Sequence[MemoryPlan]) -> None:
+    """One line per GPU."""
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left", title_style="bold")
+    table.title = f"{plans[0].model}: {format_bytes(plans[0].weights_bytes)} of weights"
+    table.add_column("GPU", no_wrap=True)
+    table.add_column("", width=_SHORT_BAR_CELLS)
+    table.add_column("verdict")
+    for name in ("KV tokens", "max len", "requests"):
+        table.add_column(name, justify="right")
+    table.add_column("limited by")
+    for plan in plans:
+        name = plan.device.key if plan.ranks == 1 else f"{plan.ranks} × {plan.device.key}"
+        verdict = "[green]fits[/]" if plan.fits else f"[red]{format_bytes(plan.shortfall_bytes)} missing[/]"
+        numbers = (plan.kv_tokens, plan.max_len, plan.max_seqs) if plan.fits else ("", "", "")
+        table.add_row(name, _short_bar(plan), verdict, *(f"{n:,}" if n != "" else "" for n in numbers), plan.limited_by)
+    console.print(table)
+
+
+def _short_bar(plan: MemoryPlan) -> Text:
+    kv = max(0, plan.item("kv").bytes)
+    cells = round(kv * _SHORT_BAR_CELLS / plan.device.total_bytes)
+    bar = Text("█" * (_SHORT_BAR_CELLS - cells), style=ITEM_COLOURS["weights"] if plan.fits else MISSING)
+    return bar.append("█" * cells, style=ITEM_COLOURS["kv"])
+
+
+def show_models(rows: Sequence[Mapping[str, object]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name, right in (("name", 0), ("hub id", 0), ("family", 0), ("parameters", 1), ("weights", 1), ("context", 1)):
+        table.add_column(name, justify="right" if right else "left")
+    for row in rows:
+        parameters, weights, context = (int(str(row[key])) for key in ("parameters", "weights_bytes", "max_positions"))
+        sizes = (f"{parameters / 1e9:,.1f} B", format_bytes(weights), f"{context:,}")
+        table.add_row(str(row["name"]), str(row["hub_id"]), str(row["family"]), *sizes)
+    Console(highlight=False).print(table)
+
+
+def show_gpus(rows: Sequence[Mapping[str, object]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name, right in (("name", 0), ("GPU", 0), ("driver reports", 1), ("for processes", 1), ("context", 1)):
+        table.add_column(name, justify="right" if right else "left")
+    for row in rows:
+        sizes = (format_bytes(int(str(row[key]))) for key in ("total_bytes", "usable_bytes", "context_bytes"))
+        table.add_row(str(row["key"]), str(row["name"]), *sizes)
+    Console(highlight=False).print(table)

@@ -1,0 +1,1 @@
+"""Vision and audio towers: their tensors, and the largest input their processors let through."""

@@ -1,0 +1,178 @@
+"""What was asked (`PlanRequest`), what a device is (`Device`), and the answer (`MemoryPlan`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Source(StrEnum):
+    """How a figure is known."""
+
+    EXACT = "exact"  # counted
+    MEASURED = "measured"
+    TRACED = "traced"  # the model's own code, run on no device
+    FORMULA = "formula"  # from dimensions
+    CATALOGUE = "catalogue"  # measured on such a device before
+    GIVEN = "given"  # the user said so
+    CONSTANT = "constant"
+    SOLVED = "solved"  # what is left
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU: what its driver reports as its memory, and what of that a process never gets."""
+
+    key: str
+    name: str
+    total_bytes: int
+    hidden_bytes: int  # kept by the driver: reported as memory, not there for processes
+    context_bytes: int  # what a process takes by existing
+    workspace_bytes: int  # library kernels and workspaces
+    source: Source = Source.CATALOGUE
+    neighbour_bytes: int = 0  # in use by others now, where the driver was asked
+
+    @property
+    def usable_bytes(self) -> int:
+        return self.total_bytes - self.hidden_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What the user asked for. None is what is left open."""
+
+    max_len: int | None = None
+    max_seqs: int | None = None
+    kv_tokens: int | None = None
+    batch_tokens: int | None = None
+    kv_dtype: str | None = None
+    weights: str | None = None
+    tensor_parallel: int = 1
+    image_pixels: int | None = None
+    images_per_prompt: int | None = None
+    audio_seconds: int | None = None
+    reserve_bytes: int = 0
+    graphs: bool = True
+    engine: str | None = None
+    attention: str | None = None
+    canary_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerItem:
+    """A line of the ledger: what, how many bytes, and how that is known."""
+
+    name: str
+    bytes: int
+    source: Source
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A knob, where it stands, where it could stand, and what that buys on the fullest device."""
+
+    knob: str
+    current: str
+    proposed: str
+    frees_bytes: int
+    kv_tokens_after: int
+    fits_after: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KvKindBytes:
+    """KV by layer kind: bytes a token adds in these layers, and the tokens kept at most (None: all)."""
+
+    kind: str
+    layers: int
+    bytes_per_token: int
+    window: int | None
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """The answer: a ledger of one device (all ranks are alike), and what it was solved for."""
+
+    model: str
+    family: str
+    device: Device
+    ranks: int
+    fits: bool
+    shortfall_bytes: int
+    items: tuple[LedgerItem, ...]
+    weights_bytes: int  # all ranks together
+    kv_bytes_per_token: int
+    kv_kinds: tuple[KvKindBytes, ...]
+    kv_dtype: str
+    state_bytes_per_request: int
+    request_bytes: int
+    activation_bytes: int
+    kv_tokens: int
+    max_len: int
+    max_seqs: int
+    batch_tokens: int
+    limited_by: str
+    advice: tuple[Advice, ...]
+    engine: str | None
+    flags: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def item(self, name: str) -> LedgerItem:
+        """The line of that name."""
+        return next(item for item in self.items if item.name == name)
+
+    def to_json(self) -> dict[str, object]:
+        """The stable keys of `brim plan --json`."""
+        return {
+            "model": self.model,
+            "family": self.family,
+            "fits": self.fits,
+            "shortfall_bytes": self.shortfall_bytes,
+            "device": {
+                "name": self.device.name,
+                "total_bytes": self.device.total_bytes,
+                "usable_bytes": self.device.usable_bytes,
+                "count": self.ranks,
+            },
+            "items": [
+                {"name": item.name, "bytes": item.bytes, "source": str(item.source), "detail": item.detail}
+                for item in self.items
+            ],
+            "weights_bytes": self.weights_bytes,
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "kv_kinds": [
+                {
+                    "kind": kind.kind,
+                    "layers": kind.layers,
+                    "bytes_per_token": kind.bytes_per_token,
+                    "window": kind.window,
+                    "stride": kind.stride,
+                }
+                for kind in self.kv_kinds
+            ],
+            "kv_dtype": self.kv_dtype,
+            "state_bytes_per_request": self.state_bytes_per_request,
+            "request_bytes": self.request_bytes,
+            "activation_bytes": self.activation_bytes,
+            "kv_tokens": self.kv_tokens,
+            "max_len": self.max_len,
+            "max_seqs": self.max_seqs,
+            "batch_tokens": self.batch_tokens,
+            "limited_by": self.limited_by,
+            "advice": [
+                {
+                    "knob": one.knob,
+                    "from": one.current,
+                    "to": one.proposed,
+                    "frees_bytes": one.frees_bytes,
+                    "kv_tokens_after": one.kv_tokens_after,
+                    "fits_after": one.fits_after,
+                }
+                for one in self.advice
+            ],
+            "engine": self.engine,
+            "flags": list(self.flags),
+            "warnings": list(self.warnings),
+        }
