@@ -79,7 +79,9 @@ class RuleBook:
 
 def _behind_any_layer(pattern: str) -> str:
     """A pattern for all layers (`*.layers.*.mlp.gate`) from the layer on; others as they are."""
-    return pattern if pattern.startswith("re:") else re.sub(r"^.*\blayers\.\*\.", "*", pattern)
+    if pattern.startswith("re:"):
+        return pattern
+    return re.sub(r"^.*\blayers\.\*\.", "*", canonical_outer(pattern))
 
 
 class _Lookup:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from brim.plan.ledger import Costs, Pricer, fixed_items
+from brim.plan.ledger import DEFAULT_SEQUENCES, Costs, Pricer, fixed_items
 from brim.plan.settings import DEFAULT_BATCH_TOKENS, Settings
 from brim.records.plan import LedgerItem, Source
 from brim.units import round_down, round_up
@@ -44,7 +44,22 @@ def solve(settings: Settings, pricer: Pricer) -> Solution:
     """Fill the device."""
     if settings.batch_tokens is None and settings.demand_is_fixed:
         return _largest_step(settings, pricer)
-    return _at_step(settings, pricer, settings.batch_tokens or DEFAULT_BATCH_TOKENS)
+    step_tokens = settings.batch_tokens or DEFAULT_BATCH_TOKENS
+    found = _at_step(settings, pricer, step_tokens)
+    if settings.max_seqs is None and found.max_seqs > DEFAULT_SEQUENCES:
+        return _most_sequences(settings, pricer, step_tokens, found)
+    return found
+
+
+def _most_sequences(settings: Settings, pricer: Pricer, step_tokens: int, found: Solution) -> Solution:
+    """More requests than a step was provided for need wider logits, which leave room for fewer requests."""
+    low, high = DEFAULT_SEQUENCES, found.max_seqs
+    while low < high:
+        middle = (low + high + 1) // 2
+        asked = replace(settings, max_seqs=middle, max_len=found.max_len)
+        low, high = (middle, high) if _at_step(asked, pricer, step_tokens).fits else (low, middle - 1)
+    asked = replace(settings, max_seqs=low, max_len=found.max_len)
+    return replace(_at_step(asked, pricer, step_tokens), limited_by=found.limited_by)
 
 
 def _largest_step(settings: Settings, pricer: Pricer) -> Solution:

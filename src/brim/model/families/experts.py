@@ -144,7 +144,16 @@ def qwen2_moe(fields: Fields) -> TextModel:
 
 
 def qwen3_moe(fields: Fields) -> TextModel:
-    size = read_dimensions(fields, {"num_key_value_heads": 4})
+    return _qwen3_moe(fields, {"num_key_value_heads": 4})
+
+
+def qwen3_vl_moe(fields: Fields) -> TextModel:
+    """Qwen3-VL's language model: a Qwen3 mixture whose class has other defaults."""
+    return _qwen3_moe(fields, {"num_key_value_heads": 16})
+
+
+def _qwen3_moe(fields: Fields, defaults: dict[str, int]) -> TextModel:
+    size = read_dimensions(fields, defaults)
     _, window = qwen_windows(fields, size.layers)
     bias = fields.boolean("attention_bias", False)
     routing = read_routing(fields)

@@ -115,7 +115,7 @@ def _qwen_experts(fields: Fields, hidden: int) -> Block:
         routing.top_k,
         routing.intermediate,
         shared="shared_expert",
-        shared_intermediate=fields.integer("shared_expert_intermediate_size", default=routing.intermediate),
+        shared_intermediate=fields.integer("shared_expert_intermediate_size", default=512),
         shared_gate=True,
     )
 

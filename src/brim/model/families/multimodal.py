@@ -35,45 +35,43 @@ def _text_fields(top: Fields, *, tied: bool, names: tuple[str, ...] = ("text_con
 
 def qwen2_vl(top: Fields, processor: Fields) -> Multimodal:
     text = dense.qwen2(_text_fields(top, tied=False))
-    return Multimodal(text, (qwen.qwen2_vl(top.child("vision_config"), text.hidden, processor),))
+    return Multimodal(text, (qwen.qwen2_vl(top.child("vision_config"), processor),))
 
 
 def qwen2_5_vl(top: Fields, processor: Fields) -> Multimodal:
     text = dense.qwen2(_text_fields(top, tied=False))
-    return Multimodal(text, (qwen.qwen2_5_vl(top.child("vision_config"), text.hidden, processor),))
+    return Multimodal(text, (qwen.qwen2_5_vl(top.child("vision_config"), processor),))
 
 
 def qwen3_vl(top: Fields, processor: Fields) -> Multimodal:
-    return _qwen3_tower(top, processor, dense.qwen3)
+    return _qwen3_tower(top, processor, dense.qwen3, deepstack=3)
 
 
 def qwen3_vl_moe(top: Fields, processor: Fields) -> Multimodal:
-    return _qwen3_tower(top, processor, experts.qwen3_moe)
+    return _qwen3_tower(top, processor, experts.qwen3_vl_moe, deepstack=3)
 
 
 def qwen3_5(top: Fields, processor: Fields) -> Multimodal:
-    return _qwen3_tower(top, processor, hybrid.qwen3_5)
+    return _qwen3_tower(top, processor, hybrid.qwen3_5, deepstack=0)
 
 
 def qwen3_5_moe(top: Fields, processor: Fields) -> Multimodal:
-    return _qwen3_tower(top, processor, hybrid.qwen3_5_moe)
+    return _qwen3_tower(top, processor, hybrid.qwen3_5_moe, deepstack=0)
 
 
-def _qwen3_tower(top: Fields, processor: Fields, read: TextReader) -> Multimodal:
+def _qwen3_tower(top: Fields, processor: Fields, read: TextReader, *, deepstack: int) -> Multimodal:
     text = read(_text_fields(top, tied=False))
-    if "vision_config" not in top:
-        return Multimodal(text, ())
-    return Multimodal(text, (qwen.qwen3_vl(top.child("vision_config"), text.hidden, processor),))
+    return Multimodal(text, (qwen.qwen3_vl(top.child("vision_config"), processor, deepstack=deepstack),))
 
 
 def glm4v(top: Fields, processor: Fields) -> Multimodal:
     text = dense.glm4(_text_fields(top, tied=False))
-    return Multimodal(text, (qwen.glm4v(top.child("vision_config"), text.hidden, processor),))
+    return Multimodal(text, (qwen.glm4v(top.child("vision_config"), processor),))
 
 
 def glm4v_moe(top: Fields, processor: Fields) -> Multimodal:
     text = experts.glm4v_moe_text(_text_fields(top, tied=False))
-    return Multimodal(text, (qwen.glm4v(top.child("vision_config"), text.hidden, processor),))
+    return Multimodal(text, (qwen.glm4v(top.child("vision_config"), processor),))
 
 
 _INTERNVL_TEXT: dict[str, TextReader] = {
@@ -250,7 +248,7 @@ def qwen2_5_omni(top: Fields, processor: Fields) -> Multimodal:
     thinker = top.child("thinker_config") if "thinker_config" in top else top
     text = dense.qwen2(_text_fields(thinker, tied=False))
     towers = (
-        qwen.qwen2_5_vl(thinker.child("vision_config"), text.hidden, processor),
+        qwen.qwen2_5_vl(thinker.child("vision_config"), processor),
         audio.qwen2_5_omni(thinker.child("audio_config"), text.hidden, processor),
     )
     return Multimodal(text, towers, (_TALKER,) if thinker is not top else ())
@@ -260,7 +258,7 @@ def qwen3_omni_moe(top: Fields, processor: Fields) -> Multimodal:
     thinker = top.child("thinker_config") if "thinker_config" in top else top
     text = experts.qwen3_moe(_text_fields(thinker, tied=False))
     towers = (
-        qwen.qwen3_vl(thinker.child("vision_config"), text.hidden, processor),
+        qwen.qwen3_vl(thinker.child("vision_config"), processor, deepstack=3),
         audio.qwen3_audio(thinker.child("audio_config"), text.hidden, projector="audio_tower.proj"),
     )
     return Multimodal(text, towers, (_TALKER,) if thinker is not top else ())

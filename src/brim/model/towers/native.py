@@ -27,6 +27,7 @@ def gemma4(fields: Fields, text_hidden: int) -> TowerSpec:
         norm_bias=False,
         norm_count=4,
         attention_width=heads * head_dim,
+        kv_width=fields.integer("num_key_value_heads", default=12) * head_dim,
     )
     block += norms(head_dim, "q_norm", "k_norm")
     tensors = [

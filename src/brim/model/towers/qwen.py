@@ -8,21 +8,21 @@ from brim.model.towers.vit import image_limits, repeated, vit_block
 from brim.records.model import Media, Tensor, TowerSpec
 
 
-def qwen2_vl(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
+def qwen2_vl(fields: Fields, processor: Fields) -> TowerSpec:
     """Qwen2-VL: `embed_dim` is the tower's width, `hidden_size` what it hands over."""
     hidden = fields.integer("embed_dim", default=1280)
     depth = fields.layer_count("depth", default=32)
     intermediate = int(hidden * fields.number("mlp_ratio", default=4))
-    output = fields.integer("hidden_size", default=text_hidden)
+    output = fields.integer("hidden_size", default=3584)
     tensors = repeated(vit_block(hidden, intermediate), depth, "visual.blocks")
     return _qwen_tower(fields, hidden, intermediate, depth, output, tensors, processor, norm_bias=True)
 
 
-def qwen2_5_vl(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
-    hidden = fields.integer("hidden_size", default=1280)
+def qwen2_5_vl(fields: Fields, processor: Fields) -> TowerSpec:
+    hidden = fields.integer("hidden_size", default=3584)
     depth = fields.layer_count("depth", default=32)
     intermediate = fields.integer("intermediate_size", default=3420)
-    output = fields.integer("out_hidden_size", default=text_hidden)
+    output = fields.integer("out_hidden_size", default=3584)
     block = vit_block(hidden, intermediate, gated=True, norm_bias=False)
     tensors = repeated(block, depth, "visual.blocks")
     return _qwen_tower(fields, hidden, intermediate, depth, output, tensors, processor, norm_bias=False, gated=True)
@@ -66,16 +66,19 @@ def _qwen_tower(
     )
 
 
-def qwen3_vl(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
-    """Qwen3-VL and the Qwen3.5 line: learned positions, and features of some layers handed over beside the last."""
+def qwen3_vl(fields: Fields, processor: Fields, *, deepstack: int) -> TowerSpec:
+    """Qwen3-VL and the Qwen3.5 line: learned positions, and features of some layers handed over beside the last.
+
+    `deepstack` is how many such layers the class has where the config does not list them."""
     hidden = fields.integer("hidden_size", default=1152)
     depth = fields.layer_count("depth", default=27)
     intermediate = fields.integer("intermediate_size", default=4304)
-    output = fields.integer("out_hidden_size", default=text_hidden)
+    output = fields.integer("out_hidden_size", default=3584)
     patch, frames = fields.integer("patch_size", default=16), fields.integer("temporal_patch_size", default=2)
     merge = fields.integer("spatial_merge_size", default=2) ** 2
     wide = merge * hidden
-    deepstack = len(fields.integers("deepstack_visual_indexes"))
+    if "deepstack_visual_indexes" in fields:
+        deepstack = len(fields.integers("deepstack_visual_indexes"))
     tensors = [
         *linear("visual.patch_embed.proj", hidden, 3 * frames * patch * patch, bias=True),
         Tensor("visual.pos_embed", (fields.integer("num_position_embeddings", default=2304), hidden)),
@@ -104,11 +107,11 @@ def qwen3_vl(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
     )
 
 
-def glm4v(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
+def glm4v(fields: Fields, processor: Fields) -> TowerSpec:
     """GLM-4V: blocks as wide inside as what they hand over; `intermediate_size` is the merger's."""
     hidden = fields.integer("hidden_size", default=1536)
     depth = fields.layer_count("depth", default=24)
-    output = fields.integer("out_hidden_size", default=text_hidden)
+    output = fields.integer("out_hidden_size", default=4096)
     patch, frames = fields.integer("patch_size", default=14), fields.integer("temporal_patch_size", default=2)
     image = fields.edge("image_size", default=336)
     merge_edge = fields.integer("spatial_merge_size", default=2)

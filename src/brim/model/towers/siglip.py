@@ -8,10 +8,10 @@ from brim.model.towers.vit import image_limits, repeated, vit_block
 from brim.records.model import Media, MediaLimits, Tensor, TowerSpec
 
 
-def siglip(
-    fields: Fields, *, patch_linear: bool = False, positions: int = 0
-) -> tuple[int, int, int, int, list[Tensor]]:
-    """A SigLIP encoder: (hidden, intermediate, layers, patch edge, tensors)."""
+def siglip(fields: Fields, *, pooled: bool, positions: int = 0) -> tuple[int, int, int, int, list[Tensor]]:
+    """A SigLIP encoder: (hidden, intermediate, layers, patch edge, tensors).
+
+    `pooled` is for classes that build the pooling head unless the config says otherwise."""
     hidden = fields.integer("hidden_size", default=768)
     intermediate = fields.integer("intermediate_size", default=3072)
     depth = fields.layer_count("num_hidden_layers", default=12)
@@ -23,13 +23,27 @@ def siglip(
         *repeated(vit_block(hidden, intermediate), depth, "vision_tower.encoder.layers"),
         *vector("vision_tower.post_layernorm", hidden, bias=True),
     ]
+    if pooled and fields.boolean("vision_use_head", True):
+        name = "vision_tower.head"
+        tensors += vector(f"{name}.probe", hidden) + vector(f"{name}.layernorm", hidden, bias=True)
+        tensors += linear(f"{name}.attention.in_proj", 3 * hidden, hidden, bias=True)
+        tensors += linear(f"{name}.attention.out_proj", hidden, hidden, bias=True)
+        tensors += linear(f"{name}.mlp.fc1", intermediate, hidden, bias=True)
+        tensors += linear(f"{name}.mlp.fc2", hidden, intermediate, bias=True)
     return hidden, intermediate, depth, patch, tensors
 
 
 def _siglip_tower(
-    fields: Fields, extra: list[Tensor], limits: MediaLimits, merge: int, output: int, *, positions: int = 0
+    fields: Fields,
+    extra: list[Tensor],
+    limits: MediaLimits,
+    merge: int,
+    output: int,
+    *,
+    pooled: bool = False,
+    positions: int = 0,
 ) -> TowerSpec:
-    hidden, intermediate, depth, patch, tensors = siglip(fields, positions=positions)
+    hidden, intermediate, depth, patch, tensors = siglip(fields, pooled=pooled, positions=positions)
     return TowerSpec(
         media=Media.IMAGE,
         hidden=hidden,
@@ -53,7 +67,7 @@ def gemma3(fields: Fields, text_hidden: int, tokens_per_image: int) -> TowerSpec
     ]
     limits = MediaLimits("the tower's fixed image size", tile_pixels=image * image, max_tiles=1)
     merge = max(1, (image // patch) ** 2 // tokens_per_image)
-    return _siglip_tower(fields, extra, limits, merge, text_hidden)
+    return _siglip_tower(fields, extra, limits, merge, text_hidden, pooled=True)
 
 
 def lfm2_vl(fields: Fields, top: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
@@ -70,7 +84,13 @@ def lfm2_vl(fields: Fields, top: Fields, text_hidden: int, processor: Fields) ->
     tiles = top.integer("max_tiles", default=10)
     limits = image_limits(processor, tile_pixels=tile * tile, max_tiles=tiles + 1, source="the config's tile limit")
     return _siglip_tower(
-        fields, extra, limits, factor * factor, text_hidden, positions=fields.integer("num_patches", default=256)
+        fields,
+        extra,
+        limits,
+        factor * factor,
+        text_hidden,
+        pooled=True,
+        positions=fields.integer("num_patches", default=256),
     )
 
 

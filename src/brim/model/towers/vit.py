@@ -47,10 +47,11 @@ def vit_block(
     norm_bias: bool = True,
     norm_count: int = 2,
     attention_width: int = 0,
+    kv_width: int = 0,
 ) -> list[Tensor]:
-    """One block of a vision transformer."""
+    """One block of a vision transformer; queries, keys and values are counted as one projection."""
     width = attention_width or hidden
-    tensors = linear("attn.qkv", 3 * width, hidden, width, qkv_bias)
+    tensors = linear("attn.qkv", width + 2 * (kv_width or width), hidden, width, qkv_bias)
     tensors += linear("attn.proj", hidden, width, width, out_bias)
     for name in ("mlp.gate_proj", "mlp.up_proj") if gated else ("mlp.fc1",):
         tensors += linear(name, intermediate, hidden, intermediate, mlp_bias)

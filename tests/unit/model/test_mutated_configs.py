@@ -1,0 +1,85 @@
+"""Real configs, damaged at random: a spec and a plan, or one line that says what is wrong. Nothing else."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brim.errors import BrimError
+from brim.model.catalogue import entries
+from brim.model.config import read_config
+from brim.plan.devices import find_device
+from brim.plan.plan import make_plan
+from brim.records.plan import PlanRequest
+from tests.conftest import CONFIGS, read_json, shared_config_names
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, -1, 1, 3, 7, 10**9, 10**18, 10**400, -(10**18)]),
+    st.sampled_from([math.nan, math.inf, -math.inf, 0.5, -2.0, 1e300]),
+    st.text(max_size=12),
+    st.lists(st.integers(-3, 300), max_size=5),
+    st.dictionaries(st.text(max_size=4), st.integers(-3, 300), max_size=3),
+)
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every key and index inside a config."""
+    items = node.items() if isinstance(node, dict) else enumerate(node[:6]) if isinstance(node, list) else ()
+    found = []
+    for key, value in items:
+        found.append((*path, key))
+        found += places(value, (*path, key))
+    return found
+
+
+def sources() -> list[dict[str, Any]]:
+    return [entry.config for entry in entries().values()] + [
+        read_json(CONFIGS / name / "config.json") for name in shared_config_names()[::4]
+    ]
+
+
+SOURCES = sources()
+PLACES = [places(config) for config in SOURCES]
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.data())
+def test_damage_is_either_harmless_or_named(data: st.DataObject) -> None:
+    which = data.draw(st.integers(0, len(SOURCES) - 1))
+    config = copy.deepcopy(SOURCES[which])
+    for place in data.draw(st.lists(st.sampled_from(PLACES[which]), min_size=1, max_size=3)):
+        node = config
+        for key in place[:-1]:
+            node = node[key] if _holds(node, key) else None
+        if not _holds(node, place[-1]):
+            continue
+        if isinstance(node, dict) and data.draw(st.booleans()):
+            del node[place[-1]]
+        else:
+            node[place[-1]] = data.draw(JUNK)
+    started = time.perf_counter()
+    try:
+        spec = read_config(config, name="damaged")
+        plan = make_plan(spec, find_device("h100"), PlanRequest(max_len=512, batch_tokens=256))
+    except BrimError as error:
+        message = str(error)
+    else:
+        message = ""
+        assert sum(item.bytes for item in plan.items) == plan.device.total_bytes
+        assert spec.parameters > 0
+    assert "\n" not in message
+    assert len(message) < 600
+    assert time.perf_counter() - started < 1
+
+
+def _holds(node: Any, key: Any) -> bool:
+    if isinstance(node, dict):
+        return key in node
+    return isinstance(node, list) and isinstance(key, int) and key < len(node)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brim.errors import InputError, InvalidConfig, SourceNotFound
+from brim.model.source import load_model
+from brim.model.weights import weight_bytes
+from tests.unit.model.test_config import LLAMA
+
+
+def write_shard(path: Path, tensors: dict[str, int], missing: int = 0) -> None:
+    """A safetensors file of bf16 vectors, with the last bytes missing where a test wants it damaged."""
+    header, offset = {}, 0
+    for name, elements in tensors.items():
+        header[name] = {"dtype": "BF16", "shape": [elements], "data_offsets": [offset, offset + 2 * elements]}
+        offset += 2 * elements
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * (offset - missing))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return folder
+
+
+def test_a_directory_and_its_config(model: Path) -> None:
+    assert load_model(str(model)) == load_model(str(model / "config.json"))
+    assert load_model(str(model)).name == "tiny"
+
+
+def test_weights_from_headers(model: Path) -> None:
+    write_shard(model / "a.safetensors", {"model.embed_tokens.weight": 1000, "model.layers.0.x": 500})
+    write_shard(model / "b.safetensors", {"lm_head.weight": 1000, "model.layers.32.mtp": 9999})
+    found = weight_bytes(load_model(str(model)))
+    assert found.total_bytes == 2 * 2500  # layer 32 is behind the last of 32 layers, and never loaded
+    assert found.exact
+
+
+def test_weights_from_the_index_where_shards_are_missing(model: Path) -> None:
+    index = {"metadata": {"total_size": 12345}, "weight_map": {"a": "a.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert weight_bytes(load_model(str(model))).total_bytes == 12345
+
+
+def test_a_truncated_shard_is_said(model: Path) -> None:
+    write_shard(model / "a.safetensors", {"x": 1000}, missing=8)
+    with pytest.raises(InvalidConfig, match=r"a\.safetensors.*8 bytes"):
+        load_model(str(model))
+    (model / "a.safetensors").write_bytes(b"\x01")
+    with pytest.raises(InvalidConfig, match=r"a\.safetensors.*truncated"):
+        load_model(str(model))
+
+
+def test_the_processor_s_own_limit(tmp_path: Path) -> None:
+    config = json.loads(json.dumps({**LLAMA, "model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 1280}}))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load_model(str(tmp_path)).towers[0].limits.max_pixels == 16384 * 28 * 28
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"max_pixels": 1003520}))
+    limits = load_model(str(tmp_path)).towers[0].limits
+    assert (limits.max_pixels, limits.source) == (1003520, "preprocessor_config.json")
+
+
+def test_names_ids_and_what_is_neither() -> None:
+    assert load_model("Qwen3-8B") == load_model("qwen3-8b")
+    assert load_model("Qwen/Qwen3-8B") == load_model("qwen3-8b")
+    with pytest.raises(SourceNotFound, match="did you mean qwen3-8b"):
+        load_model("qwen3-8bb")
+    for text in ("", "  ", "/no/such/place", "./none.json", "a\0b", "x" * 5000):
+        with pytest.raises(SourceNotFound):
+            load_model(text)
+
+
+BAD_FILES: dict[str, Any] = {
+    "not json": b"{hidden",
+    "a list": b"[1, 2]",
+    "a number": b"7",
+    "empty": b"",
+    "binary": bytes(range(256)),
+    "deep": b"[" * 100_000,
+    "huge integer": b'{"hidden_size": ' + b"9" * 10_000 + b"}",
+    "empty object": b"{}",
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_bad_files(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(BAD_FILES[kind])
+    with pytest.raises(InputError) as caught:
+        load_model(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(InvalidConfig, match=r"1\.00 GiB"):
+        load_model(str(path))
+
+
+def test_a_folder_without_a_config(tmp_path: Path) -> None:
+    with pytest.raises(SourceNotFound, match=r"no config\.json"):
+        load_model(str(tmp_path))
+    with pytest.raises(SourceNotFound, match="not a regular file"):
+        load_model("/dev/null")
