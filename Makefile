@@ -1,22 +1,25 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+WORKERS ?= auto
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.brim-installed
-WORKERS ?= auto
 
-.PHONY: help setup demo test check lint types layers unit soak bench clean
+.PHONY: help setup demo test check lint types layers unit test-oldest soak bench clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup: $(STAMP)  ## make .venv and install Brim with what its tests need
 
-$(STAMP): pyproject.toml constraints.txt
+# torch first and pinned: a plain torch would pull gigabytes of CUDA libraries.
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[engine,dev]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[engine,dev]'
+	$(BIN)/python -m compileall -q src/brim
 	touch $@
 
 demo: setup  ## plan a few models on a few GPUs
@@ -39,11 +42,16 @@ layers: setup
 unit: setup
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'not soak and not gpu'
 
+test-oldest:  ## the tests against the oldest transformers
+	$(MAKE) unit VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
 soak: setup  ## the long runs
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m soak
 
-bench: setup  ## every number of the README
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+bench: setup  ## every number of the README that needs no GPU
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[bench]'
+	$(BIN)/python benchmarks/planners.py
+	$(BIN)/python benchmarks/activation.py
 
-clean:  ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+clean:  ## remove environments and caches
+	rm -rf .venv .venv-oldest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -35,7 +35,7 @@ def plan_svg(plan: MemoryPlan) -> str:
             f'<rect x="{_MARGIN}" y="{y - 13}" width="14" height="14" rx="3" fill="{ITEM_COLOURS[item.name]}"/>',
             f'<text x="{_MARGIN + 24}" y="{y}">{escape(item.name)}</text>',
             f'<text x="{_MARGIN + 240}" y="{y}" text-anchor="end">{format_bytes(item.bytes)}</text>',
-            f'<text x="{_MARGIN + 262}" y="{y}" fill="#777777">{escape(f"{item.source}: {item.detail}"[:92])}</text>',
+            f'<text x="{_MARGIN + 262}" y="{y}" fill="#777777">{escape(f"{item.source}: {item.detail}"[:84])}</text>',
         ]
     return "\n".join([*parts, "</svg>", ""])
 

@@ -32,12 +32,12 @@ def weight_bytes(
 ) -> WeightBytes:
     """Bytes of all weights. `stored` or `dtype` plan for another format than the model's own."""
     own_format = stored is None and dtype is None
-    quantisation = spec.quantisation if own_format else _requantised(stored)
-    plain = dtype or spec.dtype
-    if quantisation is None:
-        total, rank = _plain_bytes(spec, plain, tensor_parallel)
+    if stored is not None:
+        total, rank = _planned_bytes(spec, stored, tensor_parallel)
+    elif own_format and spec.quantisation is not None:
+        total, rank = _quantised_bytes(spec, spec.quantisation, tensor_parallel)
     else:
-        total, rank = _quantised_bytes(spec, quantisation, plain, tensor_parallel)
+        total, rank = _plain_bytes(spec.elements_by_split, dtype or spec.dtype, tensor_parallel)
     name = format_name(spec, stored, dtype)
     if own_format and spec.files_bytes is not None:
         shared = spec.files_bytes * rank // total if total else spec.files_bytes
@@ -47,21 +47,34 @@ def weight_bytes(
     )
 
 
-def _plain_bytes(spec: ModelSpec, dtype: Dtype, ranks: int) -> tuple[int, int]:
-    """(all, fullest rank) where every tensor is stored as it is."""
+def _plain_bytes(
+    elements_by_split: tuple[tuple[int, Dtype | None, int], ...], dtype: Dtype, ranks: int
+) -> tuple[int, int]:
+    """(all, fullest rank) of tensors that are stored as they are."""
     total = rank = 0
-    for units, own, elements in spec.elements_by_split:
+    for units, own, elements in elements_by_split:
         size = elements * (own or dtype).bytes
         total += size
         rank += ceil_div(size, split(units, ranks))
     return total, rank
 
 
-def _quantised_bytes(spec: ModelSpec, quantisation: Quantisation, dtype: Dtype, ranks: int) -> tuple[int, int]:
+def _planned_bytes(spec: ModelSpec, stored: WeightFormat, ranks: int) -> tuple[int, int]:
+    """(all, fullest rank) with the matrices of the layers in a format, and the rest as it is."""
+    plain = spec.dtype if spec.dtype.bytes <= Dtype.BF16.bytes else Dtype.BF16
+    total, rank = _plain_bytes(spec.elements_outside_matrices, plain, ranks)
+    for rows, columns, units, count in spec.layer_matrices:
+        size = matrix_bytes(stored, rows, columns)
+        total += size * count
+        rank += ceil_div(size, split(units, ranks)) * count
+    return total, rank
+
+
+def _quantised_bytes(spec: ModelSpec, quantisation: Quantisation, ranks: int) -> tuple[int, int]:
     """(all, fullest rank) with the scales and exclusions of a quantisation."""
     total = rank = 0
     for tensor, count, stored in _stored_tensors(spec, quantisation):
-        size = tensor_bytes(tensor, stored, dtype)
+        size = tensor_bytes(tensor, stored, spec.dtype)
         total += size * count
         rank += ceil_div(size, split(tensor.units, ranks)) * count
     return total, rank
@@ -107,12 +120,6 @@ def _divisible_units(tensors: tuple[Tensor, ...]) -> Iterator[tuple[str, int]]:
             yield "attention heads", tensor.units
         elif tensor.name.endswith("down_proj") and tensor.units > 1:
             yield "MLP columns", tensor.units
-
-
-def _requantised(stored: WeightFormat | None) -> Quantisation | None:
-    if stored is None:
-        return None
-    return Quantisation("planned", stored, excluded=("lm_head",))
 
 
 def tensor_bytes(tensor: Tensor, stored: WeightFormat | None, dtype: Dtype) -> int:

@@ -7,7 +7,7 @@ takes (`Attention`, `FeedForward`, ...). It knows nothing of devices, engines or
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -328,8 +328,31 @@ class ModelSpec:
     @cached_property
     def elements_by_split(self) -> tuple[tuple[int, Dtype | None, int], ...]:
         """(units, own dtype, elements): the parameters by how tensor parallelism may split them."""
-        gathered: dict[tuple[int, Dtype | None], int] = {}
-        for _, tensor, count in self.all_tensors():
-            key = (tensor.units, tensor.dtype)
-            gathered[key] = gathered.get(key, 0) + tensor.elements * count
-        return tuple((units, dtype, elements) for (units, dtype), elements in gathered.items())
+        return _gathered((tensor, count) for _, tensor, count in self.all_tensors())
+
+    @cached_property
+    def elements_outside_matrices(self) -> tuple[tuple[int, Dtype | None, int], ...]:
+        """The same without the matrices of linear modules inside the layers."""
+        return _gathered(
+            (tensor, count) for part, tensor, count in self.all_tensors() if part != "layers" or not tensor.linear
+        )
+
+    @cached_property
+    def layer_matrices(self) -> tuple[tuple[int, int, int, int], ...]:
+        """(rows, columns, units, how many) of the matrices of linear modules inside the layers."""
+        gathered: dict[tuple[int, int, int], int] = {}
+        for layer, count in self.layer_groups:
+            for tensor in layer.tensors:
+                if tensor.linear:
+                    key = (tensor.shape[0], prod(tensor.shape[1:]), tensor.units)
+                    gathered[key] = gathered.get(key, 0) + tensor.count * count
+        return tuple((*key, count) for key, count in gathered.items())
+
+
+def _gathered(tensors: Iterable[tuple[Tensor, int]]) -> tuple[tuple[int, Dtype | None, int], ...]:
+    """(units, own dtype, elements) over tensors that occur so often."""
+    found: dict[tuple[int, Dtype | None], int] = {}
+    for tensor, count in tensors:
+        key = (tensor.units, tensor.dtype)
+        found[key] = found.get(key, 0) + tensor.elements * count
+    return tuple((*key, elements) for key, elements in found.items())
