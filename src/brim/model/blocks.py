@@ -6,7 +6,7 @@ here, a norm there) is an argument; what only one family has is built in that fa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from brim.records.model import (
@@ -330,3 +330,8 @@ def moe(
         ),
         tensors=tuple(tensors),
     )
+
+
+def behind_latent(block: Block, *projections: Tensor) -> Block:
+    """A mixture whose experts work in a narrower space, with the projections into it and out of it."""
+    return replace(block, tensors=block.tensors + projections)

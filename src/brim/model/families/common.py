@@ -13,6 +13,7 @@ from brim.records.model import LayerSpec, Tensor
 FULL = "full_attention"
 SLIDING = "sliding_attention"
 CHUNKED = "chunked_attention"
+LINEAR = "linear_attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +118,10 @@ def read_window(fields: Fields, default: int | None = None) -> int | None:
         return None
     window = fields.optional_integer("sliding_window", minimum=0, maximum=LARGEST_CONTEXT)
     return (default if window is None else window) or None
+
+
+def known_kind(fields: Fields, name: str, kind: object, names: Mapping[str, str]) -> str:
+    """A layer type under the one name Brim has for it; a type without one is refused."""
+    if not isinstance(kind, str) or kind not in names:
+        raise UnsupportedModel(f"config field '{fields.where(name)}': unknown layer type {str(kind)[:40]!r}")
+    return names[kind]

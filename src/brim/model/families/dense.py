@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from brim.model.blocks import Block, HeadNorm, attention, layer, mlp, norms
 from brim.model.families.common import (
@@ -56,6 +57,19 @@ def decoder(size: Dimensions, layers: tuple[LayerSpec, ...], *, norm_bias: bool 
     )
 
 
+def uniform(
+    size: Dimensions,
+    mixer: Block,
+    feed_forward: Block,
+    norm_names: tuple[str, ...] = PRE_NORMS,
+    *,
+    norm_bias: bool = False,
+) -> TextModel:
+    """A decoder whose layers are all alike."""
+    one = layer(mixer, feed_forward, norms=norms(size.hidden, *norm_names, bias=norm_bias))
+    return decoder(size, (one,) * size.layers, norm_bias=norm_bias)
+
+
 def by_kind(kinds: tuple[str, ...], make: Callable[[str], LayerSpec]) -> tuple[LayerSpec, ...]:
     """Layers for a list of kinds; layers of one kind are one shared record."""
     made = {kind: make(kind) for kind in dict.fromkeys(kinds)}
@@ -65,12 +79,11 @@ def by_kind(kinds: tuple[str, ...], make: Callable[[str], LayerSpec]) -> tuple[L
 def llama(fields: Fields) -> TextModel:
     size = read_dimensions(fields)
     bias = fields.boolean("attention_bias", False)
-    one = layer(
+    return uniform(
+        size,
         plain_attention(size, qkv_bias=bias, out_bias=bias),
         mlp(size.hidden, fields.integer("intermediate_size"), bias=fields.boolean("mlp_bias", False)),
-        norms=norms(size.hidden, *PRE_NORMS),
     )
-    return decoder(size, (one,) * size.layers)
 
 
 def mistral(fields: Fields) -> TextModel:
@@ -125,42 +138,32 @@ def qwen3(fields: Fields) -> TextModel:
 
 def phi(fields: Fields) -> TextModel:
     size = read_dimensions(fields)
-    one = layer(
-        plain_attention(size, qkv_bias=True, out_bias=True),
-        mlp(
-            size.hidden,
-            fields.integer("intermediate_size"),
-            gated=False,
-            bias=True,
-            stepwise_activation=True,
-            names=("", "fc1", "fc2"),
-        ),
-        norms=norms(size.hidden, "input_layernorm", bias=True),
+    feed_forward = mlp(
+        size.hidden,
+        fields.integer("intermediate_size"),
+        gated=False,
+        bias=True,
+        stepwise_activation=True,
+        names=("", "fc1", "fc2"),
     )
-    model = decoder(size, (one,) * size.layers, norm_bias=True)
-    return _with_tensors(model, Tensor("lm_head.bias", (size.vocab,), 0))
+    mixer = plain_attention(size, qkv_bias=True, out_bias=True)
+    model = uniform(size, mixer, feed_forward, ("input_layernorm",), norm_bias=True)
+    return replace(model, tensors=(*model.tensors, Tensor("lm_head.bias", (size.vocab,), 0)))
 
 
 def phi3(fields: Fields) -> TextModel:
     size = read_dimensions(fields)
-    one = layer(
-        plain_attention(size, window=read_window(fields)),
-        mlp(size.hidden, fields.integer("intermediate_size"), fused=True),
-        norms=norms(size.hidden, *PRE_NORMS),
-    )
-    return decoder(size, (one,) * size.layers)
+    mixer = plain_attention(size, window=read_window(fields))
+    return uniform(size, mixer, mlp(size.hidden, fields.integer("intermediate_size"), fused=True))
 
 
 def olmo(fields: Fields) -> TextModel:
     """OLMo 1 normalises without weights."""
     size = read_dimensions(fields)
     bias = fields.boolean("attention_bias", False)
-    one = layer(
-        plain_attention(size, qkv_bias=bias, out_bias=bias), mlp(size.hidden, fields.integer("intermediate_size"))
-    )
-    model = decoder(size, (one,) * size.layers)
-    kept = tuple(tensor for tensor in model.tensors if tensor.name != "model.norm")
-    return TextModel(size.hidden, size.vocab, size.max_positions, model.layers, kept)
+    mixer = plain_attention(size, qkv_bias=bias, out_bias=bias)
+    model = uniform(size, mixer, mlp(size.hidden, fields.integer("intermediate_size")), ())
+    return replace(model, tensors=tuple(tensor for tensor in model.tensors if tensor.name != "model.norm"))
 
 
 def olmo2(fields: Fields) -> TextModel:
@@ -201,48 +204,42 @@ def glm4(fields: Fields) -> TextModel:
 
 def _glm(fields: Fields, norm_names: tuple[str, ...]) -> TextModel:
     size = read_dimensions(fields, {"num_key_value_heads": 2, "max_position_embeddings": 131072})
-    one = layer(
-        plain_attention(size, qkv_bias=fields.boolean("attention_bias", True)),
-        mlp(size.hidden, fields.integer("intermediate_size"), fused=True),
-        norms=norms(size.hidden, *norm_names),
-    )
-    return decoder(size, (one,) * size.layers)
+    mixer = plain_attention(size, qkv_bias=fields.boolean("attention_bias", True))
+    return uniform(size, mixer, mlp(size.hidden, fields.integer("intermediate_size"), fused=True), norm_names)
 
 
 def starcoder2(fields: Fields) -> TextModel:
     size = read_dimensions(fields, {"num_key_value_heads": 2}, tied=True)
     bias = fields.boolean("use_bias", True)
-    one = layer(
+    return uniform(
+        size,
         plain_attention(size, qkv_bias=bias, out_bias=bias, window=read_window(fields)),
         mlp(size.hidden, fields.integer("intermediate_size"), gated=False, bias=bias, names=("", "c_fc", "c_proj")),
-        norms=norms(size.hidden, *PRE_NORMS, bias=True),
+        norm_bias=True,
     )
-    return decoder(size, (one,) * size.layers, norm_bias=True)
 
 
 def smollm3(fields: Fields) -> TextModel:
     size = read_dimensions(fields, {"num_key_value_heads": 4}, tied=True)
     bias = fields.boolean("attention_bias", False)
-    one = layer(
+    return uniform(
+        size,
         plain_attention(size, qkv_bias=bias, out_bias=bias),
         mlp(size.hidden, fields.integer("intermediate_size"), bias=fields.boolean("mlp_bias", False)),
-        norms=norms(size.hidden, *PRE_NORMS),
     )
-    return decoder(size, (one,) * size.layers)
 
 
 def seed_oss(fields: Fields) -> TextModel:
     size = read_dimensions(fields, {"num_key_value_heads": 8, "head_dim": 128})
-    one = layer(
+    return uniform(
+        size,
         plain_attention(
             size,
             qkv_bias=fields.boolean("attention_bias", True),
             out_bias=fields.boolean("attention_out_bias", False),
         ),
         mlp(size.hidden, fields.integer("intermediate_size"), bias=fields.boolean("mlp_bias", False)),
-        norms=norms(size.hidden, *PRE_NORMS),
     )
-    return decoder(size, (one,) * size.layers)
 
 
 def exaone4(fields: Fields) -> TextModel:
@@ -286,49 +283,40 @@ def cohere2(fields: Fields) -> TextModel:
 def ernie4_5(fields: Fields) -> TextModel:
     size = read_dimensions(fields, {"head_dim": 128}, tied=True)
     bias = fields.boolean("use_bias", False)
-    one = layer(
+    return uniform(
+        size,
         plain_attention(size, qkv_bias=bias, out_bias=bias),
         mlp(size.hidden, fields.integer("intermediate_size"), bias=bias),
-        norms=norms(size.hidden, *PRE_NORMS),
     )
-    return decoder(size, (one,) * size.layers)
 
 
 def hunyuan_dense(fields: Fields) -> TextModel:
     size = read_dimensions(fields)
     bias = fields.boolean("attention_bias", False)
-    one = layer(
+    return uniform(
+        size,
         plain_attention(size, qkv_bias=bias, out_bias=bias, head_norm=HeadNorm.PER_HEAD),
         mlp(size.hidden, fields.integer("intermediate_size")),
-        norms=norms(size.hidden, *PRE_NORMS),
     )
-    return decoder(size, (one,) * size.layers)
 
 
 def nemotron(fields: Fields) -> TextModel:
     """Nemotron 4 and Minitron: squared ReLU without a gate, LayerNorm."""
     size = read_dimensions(fields)
     bias = fields.boolean("attention_bias", False)
-    one = layer(
+    return uniform(
+        size,
         plain_attention(size, qkv_bias=bias, out_bias=bias),
         mlp(size.hidden, fields.integer("intermediate_size"), gated=False, bias=fields.boolean("mlp_bias", False)),
-        norms=norms(size.hidden, *PRE_NORMS, bias=True),
+        norm_bias=True,
     )
-    return decoder(size, (one,) * size.layers, norm_bias=True)
 
 
 def mimo(fields: Fields) -> TextModel:
     """MiMo 7B: a Qwen2 with prediction layers behind it, which no engine loads unless it speculates."""
     size = read_dimensions(fields)
-    one = layer(
+    return uniform(
+        size,
         plain_attention(size, qkv_bias=fields.boolean("attention_bias", True)),
         mlp(size.hidden, fields.integer("intermediate_size")),
-        norms=norms(size.hidden, *PRE_NORMS),
-    )
-    return decoder(size, (one,) * size.layers)
-
-
-def _with_tensors(model: TextModel, *tensors: Tensor) -> TextModel:
-    return TextModel(
-        model.hidden, model.vocab, model.max_positions, model.layers, model.tensors + tensors, model.logits_softcap
     )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from brim.errors import UnsupportedModel
 from brim.model.blocks import Block, latent_attention, layer, linear, mlp, moe, norms, vector
-from brim.model.families.common import TextModel, outer_tensors, read_context
+from brim.model.families.common import TextModel, known_kind, outer_tensors, read_context
 from brim.model.families.dense import PRE_NORMS, by_kind
 from brim.model.families.experts import Routing, first_dense, read_routing
 from brim.model.fields import Fields
@@ -155,12 +154,7 @@ def _v4_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
         "heavily_compressed_attention": f"coarse/{rates.integer('heavily_compressed_attention', default=128)}",
     }
     kinds = fields.per_layer("layer_types", layers)
-    for kind in kinds:
-        if kind not in by_name:
-            raise UnsupportedModel(
-                f"config field '{fields.where('layer_types')}': unknown layer type {str(kind)[:40]!r}"
-            )
-    return tuple(by_name[kind] for kind in kinds)
+    return tuple(known_kind(fields, "layer_types", kind, by_name) for kind in kinds)
 
 
 def _v4_layer(fields: Fields, hidden: int, copies: int, routing: Routing, kind: str) -> LayerSpec:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from brim.errors import UnsupportedModel
 from brim.model.blocks import HeadNorm, attention, layer, mlp, norms, vector
-from brim.model.families import dense, experts, gemma, hybrid, latent, legacy
+from brim.model.families import convolution, delta, dense, experts, gemma, latent, legacy, mixed
 from brim.model.families.common import TextModel, outer_tensors, read_dimensions
 from brim.model.families.dense import PRE_NORMS, by_kind
 from brim.model.fields import Fields
@@ -52,11 +52,11 @@ def qwen3_vl_moe(top: Fields, processor: Fields) -> Multimodal:
 
 
 def qwen3_5(top: Fields, processor: Fields) -> Multimodal:
-    return _qwen3_tower(top, processor, hybrid.qwen3_5, deepstack=0)
+    return _qwen3_tower(top, processor, delta.qwen3_5, deepstack=0)
 
 
 def qwen3_5_moe(top: Fields, processor: Fields) -> Multimodal:
-    return _qwen3_tower(top, processor, hybrid.qwen3_5_moe, deepstack=0)
+    return _qwen3_tower(top, processor, delta.qwen3_5_moe, deepstack=0)
 
 
 def _qwen3_tower(top: Fields, processor: Fields, read: TextReader, *, deepstack: int) -> Multimodal:
@@ -79,7 +79,7 @@ _INTERNVL_TEXT: dict[str, TextReader] = {
     "qwen2": dense.qwen2,
     "qwen3": dense.qwen3,
     "qwen3_moe": experts.qwen3_moe,
-    "gpt_oss": experts.gpt_oss,
+    "gpt_oss": mixed.gpt_oss,
     "phi3": dense.phi3,
     "internlm2": dense.llama,
 }
@@ -128,7 +128,7 @@ _DEFAULT_TOWER = "the config has no vision_config: the vision tower is counted w
 
 
 def llama4(top: Fields, processor: Fields) -> Multimodal:
-    text = experts.llama4(_text_fields(top, tied=False))
+    text = mixed.llama4(_text_fields(top, tied=False))
     notes = () if "vision_config" in top else (_DEFAULT_TOWER,)
     return Multimodal(text, (tiled.llama4(top.child("vision_config"), text.hidden, processor),), notes)
 
@@ -144,7 +144,7 @@ def kimi_vl(top: Fields, processor: Fields) -> Multimodal:
 
 
 def kimi_k3(top: Fields, processor: Fields) -> Multimodal:
-    text = hybrid.kimi_linear(_text_fields(top, tied=False))
+    text = delta.kimi_linear(_text_fields(top, tied=False))
     tower = native.moonvit(top.child("vision_config"), text.hidden, processor, patches=16384)
     return Multimodal(
         text, (tower,), ("Kimi K3's code is not public in transformers: sizes are from its config alone",)
@@ -152,12 +152,12 @@ def kimi_k3(top: Fields, processor: Fields) -> Multimodal:
 
 
 def lfm2_vl(top: Fields, processor: Fields) -> Multimodal:
-    text = hybrid.lfm2(_text_fields(top, tied=True))
+    text = convolution.lfm2(_text_fields(top, tied=True))
     return Multimodal(text, (siglip.lfm2_vl(top.child("vision_config"), top, text.hidden, processor),))
 
 
 def minimax_m3_vl(top: Fields, processor: Fields) -> Multimodal:
-    text = experts.minimax_m3(_text_fields(top, tied=False))
+    text = mixed.minimax_m3(_text_fields(top, tied=False))
     return Multimodal(text, (native.minimax_m3(top.child("vision_config"), top, text.hidden, processor),))
 
 
@@ -178,7 +178,7 @@ def minicpmv(top: Fields, processor: Fields) -> Multimodal:
 
 
 def minicpmv4_6(top: Fields, processor: Fields) -> Multimodal:
-    text = hybrid.qwen3_5(_text_fields(top, tied=True))
+    text = delta.qwen3_5(_text_fields(top, tied=True))
     return Multimodal(text, (siglip.minicpmv4_6(top.child("vision_config"), top, text.hidden),))
 
 
@@ -198,7 +198,7 @@ def vila(top: Fields, processor: Fields) -> Multimodal:
 
 
 def step3p7(top: Fields, processor: Fields) -> Multimodal:
-    text = experts.step3p7(_text_fields(top, tied=False))
+    text = mixed.step3p7(_text_fields(top, tied=False))
     notes = () if "vision_config" in top else (_DEFAULT_TOWER,)
     return Multimodal(text, (tiled.step3p7(top.child("vision_config"), text.hidden),), notes)
 
