@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from brim.errors import SourceNotFound
+from brim.model import hub
 from brim.model.catalogue import entries, find_entry
 from brim.model.checkpoint import stored_weights
 from brim.model.config import read_config
@@ -20,7 +21,6 @@ from brim.records.model import ModelSpec
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
 _SIDE_FILES = ("hf_quant_config.json", "preprocessor_config.json", "model.safetensors.index.json")
-_HUB_TIMEOUT_S = 5
 
 
 def load_model(source: str) -> ModelSpec:
@@ -37,14 +37,14 @@ def load_model(source: str) -> ModelSpec:
     if source.startswith((".", "/", "~")) or source.endswith(".json"):
         raise SourceNotFound(f"{source[:200]}: no such file or directory; give a model directory or a config.json")
     if _HUB_ID.fullmatch(source):
-        cached = _from_hub_cache(source)
+        cached = hub.cached_snapshot(source)
         if cached is not None:
-            return cached
+            return _from_directory(cached, source)
     entry = find_entry(source)
     if entry is not None:
         return _from_catalogue(entry.name)
     if _HUB_ID.fullmatch(source):
-        return _from_hub(source)
+        return _from_directory(hub.download(source, _SIDE_FILES), source)
     raise SourceNotFound(_unknown(source))
 
 
@@ -85,42 +85,3 @@ def _from_directory(directory: Path, name: str, config: Path | None = None) -> M
 @cache
 def _from_catalogue(name: str) -> ModelSpec:
     return read_config(entries()[name].config, name=name)
-
-
-def _from_hub_cache(repository: str) -> ModelSpec | None:
-    """The model in the local hub cache; None where it is not there (or no hub library is)."""
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return None
-    found = try_to_load_from_cache(repository, "config.json")
-    return _from_directory(Path(found).parent, repository) if isinstance(found, str) else None
-
-
-def _from_hub(repository: str) -> ModelSpec:
-    """The model's JSON files, from the hub."""
-    try:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
-    except ImportError:
-        raise SourceNotFound(
-            f"model '{repository}' is not local; to fetch configs from the hub: pip install 'brim[hub]'"
-        ) from None
-    try:
-        config = Path(hf_hub_download(repository, "config.json", etag_timeout=_HUB_TIMEOUT_S))
-    except LocalEntryNotFoundError:
-        raise SourceNotFound(
-            f"model '{repository}' is not in the local hub cache and the hub cannot be reached; "
-            "give a directory or a config.json"
-        ) from None
-    except (HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-        raise SourceNotFound(
-            f"model '{repository}' cannot be had from the hub ({reason}); give a directory or a config.json"
-        ) from None
-    for name in _SIDE_FILES:
-        try:
-            hf_hub_download(repository, name, etag_timeout=_HUB_TIMEOUT_S)
-        except EntryNotFoundError:
-            continue  # most models have only some of these
-    return _from_directory(config.parent, repository)

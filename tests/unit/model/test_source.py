@@ -112,3 +112,24 @@ def test_a_folder_without_a_config(tmp_path: Path) -> None:
         load_model(str(tmp_path))
     with pytest.raises(SourceNotFound, match="not a regular file"):
         load_model("/dev/null")
+
+
+def test_a_hub_that_cannot_be_reached_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("brim.model.hub._reachable", lambda endpoint: False)
+    with pytest.raises(SourceNotFound, match="the hub cannot be reached; give a directory"):
+        load_model("some-org/some-model")
+
+
+def test_a_model_of_the_local_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache's own layout: a snapshot named by its commit, and a ref that points to it."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    repository = tmp_path / "models--some-org--some-model"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    (snapshot / "config.json").write_text(json.dumps(LLAMA))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    found = load_model("some-org/some-model")
+    assert (found.name, found.parameters) == ("some-org/some-model", 8_030_261_248)

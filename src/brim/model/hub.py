@@ -1,0 +1,73 @@
+"""The Hugging Face hub, through its own library: the local cache first, the network only when it is there.
+
+Only JSON files are fetched. Without the library (`pip install 'brim[hub]'`) there is no hub, and that is said.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from brim.errors import SourceNotFound
+
+_TIMEOUT_S = 5.0
+_REACH_S = 2.0
+
+
+def cached_snapshot(repository: str) -> Path | None:
+    """The folder of a model in the local hub cache; None where it is not there, or no hub library is."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return None
+    found = try_to_load_from_cache(repository, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def download(repository: str, side_files: tuple[str, ...]) -> Path:
+    """Fetch a model's config and what of the side files it has; the folder they are in."""
+    try:
+        from huggingface_hub import constants, hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError:
+        raise SourceNotFound(
+            f"model '{repository}' is not local; to fetch configs from the hub: pip install 'brim[hub]'"
+        ) from None
+    if not _reachable(constants.ENDPOINT):
+        raise _unreachable(repository)
+    try:
+        config = Path(hf_hub_download(repository, "config.json", etag_timeout=_TIMEOUT_S))
+    except LocalEntryNotFoundError:
+        raise _unreachable(repository) from None
+    except (HfHubHTTPError, OSError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+        raise SourceNotFound(
+            f"model '{repository}' cannot be had from the hub ({reason}); give a directory or a config.json"
+        ) from None
+    for name in side_files:
+        try:
+            hf_hub_download(repository, name, etag_timeout=_TIMEOUT_S)
+        except EntryNotFoundError:
+            continue  # most models have only some of these
+    return config.parent
+
+
+def _unreachable(repository: str) -> SourceNotFound:
+    return SourceNotFound(
+        f"model '{repository}' is not in the local hub cache and the hub cannot be reached; "
+        "give a directory or a config.json"
+    )
+
+
+def _reachable(endpoint: str) -> bool:
+    """Whether the hub answers at all: its library retries for half a minute where there is no network."""
+    if getproxies():
+        return True
+    address = urlsplit(endpoint)
+    try:
+        with socket.create_connection((address.hostname or "", address.port or 443), timeout=_REACH_S):
+            return True
+    except OSError:
+        return False
