@@ -30,8 +30,8 @@ test: check  ## everything: checks and tests
 check: lint types layers unit
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks scripts
+	$(BIN)/ruff format --check src tests benchmarks scripts
 
 types: setup
 	$(BIN)/mypy

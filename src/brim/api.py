@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from os import PathLike
+from pathlib import Path
 
 from brim.errors import InvalidRequest
-from brim.model.source import load_model
+from brim.model.source import load_config, load_model
 from brim.plan.devices import find_device
 from brim.plan.plan import make_plan
-from brim.records.model import ModelSpec
+from brim.plan.settings import Curves
+from brim.records.model import Media, ModelSpec
 from brim.records.plan import Device, MemoryPlan, PlanRequest
+from brim.records.trace import Phase
+from brim.trace.store import CurveStore, shipped_curve
 from brim.units import parse_bytes
+
+DEFAULT_CACHE = Path("~/.cache/brim/curves").expanduser()
 
 
 def plan(
@@ -32,11 +38,15 @@ def plan(
     graphs: bool = True,
     engine: str | None = None,
     attn: str | None = None,
+    trace: bool | None = None,
+    cache: Path | None = None,
+    curves: Curves | None = None,
 ) -> MemoryPlan:
     """What fits on a GPU, before there is one.
 
     `model` is a directory, a config.json, a catalogue name, or a Hugging Face id; `gpu` is a catalogue name, a size
-    such as "24GiB", or "auto". What is left None is solved for.
+    such as "24GiB", or "auto". What is left None is solved for. Activations are by a traced curve where one is kept
+    (`cache`) or shipped, else by formula; `trace=True` traces now and keeps the curve, `trace=False` takes the formula.
 
         >>> brim.plan("qwen2.5-vl-7b", gpu="rtx-4090", max_len=32768).kv_tokens
     """
@@ -56,7 +66,33 @@ def plan(
         engine=engine,
         attention=attn,
     )
-    return make_plan(_spec(model), find_device(gpu) if isinstance(gpu, str) else gpu, request, _draft(draft))
+    spec = _spec(model)
+    source = None if isinstance(model, ModelSpec) else str(model)
+    if curves is None:
+        curves = find_curves(spec, source, trace=trace, folder=cache or DEFAULT_CACHE)
+    return make_plan(spec, find_device(gpu) if isinstance(gpu, str) else gpu, request, _draft(draft), curves)
+
+
+def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, folder: Path) -> Curves:
+    """The traced curves of a model: kept, shipped, or (with `trace`) made now from the config at `source`."""
+    if trace is False or (trace is None and spec.indexes):
+        return Curves()  # an indexer's scores are in memory in the model's own code, and in no engine's kernels
+    store = CurveStore(folder)
+    step, vision = (store.read(spec, phase) or shipped_curve(spec, phase) for phase in (Phase.PREFILL, Phase.VISION))
+    if trace is None or source is None:
+        return Curves(step, vision)
+    missing: tuple[Phase, ...] = () if step else (Phase.PREFILL,)
+    if vision is None and any(tower.media is Media.IMAGE for tower in spec.towers):
+        missing += (Phase.VISION,)
+    if not missing:
+        return Curves(step, vision)
+    from brim.trace.curve import trace_curves
+
+    name, config = load_config(source)
+    made = trace_curves(config, name=name, phases=missing, dtype=str(spec.dtype))
+    for curve in made.values():
+        store.write(spec, curve)
+    return Curves(step or made.get(Phase.PREFILL), vision or made.get(Phase.VISION))
 
 
 def _spec(model: str | PathLike[str] | ModelSpec) -> ModelSpec:

@@ -6,7 +6,8 @@
     │   ├── UnsupportedModel     an architecture or format Brim does not understand
     │   ├── SourceNotFound       no such model: path, catalogue name or hub id
     │   ├── UnknownDevice        no such GPU
-    │   └── InvalidRequest       options that contradict each other or the model
+    │   ├── InvalidRequest       options that contradict each other or the model
+    │   └── CannotTrace          transformers cannot build or run this model without a device
     └── DeviceError              the machine said no (driver missing, NVML failing)
 
 Every message names the thing (field, option, file), what was found, and the remedy.
@@ -47,6 +48,10 @@ class UnknownDevice(InputError):
 
 class InvalidRequest(InputError):
     """Options that contradict each other, or that the model cannot satisfy."""
+
+
+class CannotTrace(InputError):
+    """`transformers` cannot build or run this model without a device, or is not installed."""
 
 
 class DeviceError(BrimError):

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from brim.cli import gpus, models, plan
+from brim.cli import gpus, models, plan, trace
 from brim.errors import BrimError
 from brim.version import __version__
 
 BAD_INPUT = 2
 INTERRUPTED = 130
-COMMANDS = (plan, models, gpus)
+COMMANDS = (plan, trace, models, gpus)
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from brim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
+def cache_folder() -> Path:
+    """Where traced curves are kept: $BRIM_CACHE, else $XDG_CACHE_HOME/brim, else ~/.cache/brim."""
+    own = os.environ.get("BRIM_CACHE")
+    if own:
+        return Path(own) / "curves"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "brim" / "curves"
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", dest="as_json", help="machine-readable, with stable keys")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write what the user asked for, or say why it cannot be."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequest(
+            f"svg {path}: cannot be written ({error.strerror}); name a file in a folder of yours"
+        ) from None

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from brim.api import find_curves
 from brim.api import plan as make_plan
-from brim.cli.options import add_json
+from brim.cli.options import add_json, cache_folder, write_file
 from brim.errors import InvalidRequest
 from brim.model.quantisation import NAMED_FORMATS
 from brim.model.source import load_model
@@ -50,6 +51,11 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--engine", metavar="ENGINE", help=f"the plan as an engine's flags: {', '.join(ENGINES)}")
     parser.add_argument("--compare", action="store_true", help="one line per GPU: those given, or a usual ten")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of the plan")
+    tracing = parser.add_mutually_exclusive_group()
+    tracing.add_argument(
+        "--trace", action="store_true", default=None, help="run the model's own code on no device, and keep the curve"
+    )
+    tracing.add_argument("--no-trace", action="store_false", dest="trace", help="activations by formula alone")
     add_json(parser)
 
 
@@ -79,6 +85,7 @@ def run(options: argparse.Namespace) -> int:
     if options.svg is not None and comparing:
         raise InvalidRequest("--svg draws one plan and a comparison makes several; give one --gpu and no --compare")
     spec = load_model(options.model)
+    curves = find_curves(spec, options.model, trace=options.trace, folder=cache_folder())
     draft = load_model(options.draft) if options.draft else None
 
     def on(device: Device) -> MemoryPlan:
@@ -100,6 +107,7 @@ def run(options: argparse.Namespace) -> int:
             graphs=options.graphs,
             engine=options.engine,
             attn=options.attn,
+            curves=curves,
         )
 
     if comparing:
@@ -115,7 +123,7 @@ def _one(found: MemoryPlan, as_json: bool, svg: Path | None) -> int:
     if svg is not None:
         from brim.cli.picture import plan_svg
 
-        _write(svg, plan_svg(found))
+        write_file(svg, plan_svg(found))
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
     else:
@@ -133,12 +141,3 @@ def _compared(found: list[MemoryPlan], as_json: bool) -> int:
 
         show_comparison(found)
     return 0 if any(one.fits for one in found) else DOES_NOT_FIT
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidRequest(
-            f"svg {path}: cannot be written ({error.strerror}); give a file in a folder that is there"
-        ) from None

@@ -12,10 +12,12 @@ from rich.text import Text
 
 from brim.cli.palette import ITEM_COLOURS, MISSING
 from brim.records.plan import MemoryPlan
+from brim.records.trace import Trace
 from brim.units import format_bytes
 
 _BAR_CELLS = 60
 _SHORT_BAR_CELLS = 12
+_SHOWN_TENSORS = 12
 
 
 def show_plan(plan: MemoryPlan) -> None:
@@ -164,3 +166,33 @@ def show_gpus(rows: Sequence[Mapping[str, object]]) -> None:
         sizes = (format_bytes(int(str(row[key]))) for key in ("total_bytes", "usable_bytes", "context_bytes"))
         table.add_row(str(row["key"]), str(row["name"]), *sizes)
     Console(highlight=False).print(table)
+
+
+def show_trace(trace: Trace) -> None:
+    """The peak, where it is, and what is alive there."""
+    console = Console(highlight=False)
+    shape = trace.shape
+    what = f"{shape.phase} of {shape.batch} × {shape.tokens:,}"
+    context = f" after {shape.context:,}" if shape.context else ""
+    console.print(f"\n[bold]{escape(trace.model)}[/], {what}{context} tokens, {escape(trace.attention)} attention")
+    console.print(f"peak      [bold]{format_bytes(trace.peak_bytes)}[/] above the weights")
+    console.print(f"at        {escape(trace.at_module or 'the model itself')} ({escape(trace.at_op)})")
+    console.print(
+        f"reserved  {format_bytes(trace.reserved_bytes)} with expandable segments, "
+        f"{format_bytes(trace.reserved_default_bytes)} without"
+    )
+    table = Table(box=None, pad_edge=False, header_style="dim", title="Alive at the peak", title_justify="left")
+    table.add_column("size", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("shape")
+    table.add_column("made by")
+    table.add_column("in", overflow="fold")
+    for one in trace.live[:_SHOWN_TENSORS]:
+        share = f"{one.bytes * 100 / max(1, trace.peak_bytes):.1f} %"
+        dims = " × ".join(map(str, one.shape))
+        table.add_row(format_bytes(one.bytes), share, dims, escape(one.op), escape(one.module or "the model itself"))
+    console.print(table)
+    rest = trace.live[_SHOWN_TENSORS:]
+    if rest:
+        console.print(f"[dim]and {len(rest)} more, {format_bytes(sum(one.bytes for one in rest))}[/]")
+    console.print(f"[dim]{trace.seconds:.2f} s, no device, no weights[/]\n")

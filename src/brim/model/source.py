@@ -7,13 +7,14 @@ weights are never loaded. A hub id is looked for in the local cache first, then 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from brim.errors import SourceNotFound
 from brim.model import hub
-from brim.model.catalogue import entries, find_entry
+from brim.model.catalogue import Entry, entries, find_entry
 from brim.model.checkpoint import stored_weights
 from brim.model.config import read_config
 from brim.model.jsonfile import read_object
@@ -23,8 +24,34 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
 _SIDE_FILES = ("hf_quant_config.json", "preprocessor_config.json", "model.safetensors.index.json")
 
 
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """Where a model's config is: in a file, or in the catalogue."""
+
+    name: str
+    config: Path | None = None
+    entry: Entry | None = None
+
+
 def load_model(source: str) -> ModelSpec:
     """A spec from whatever the user wrote."""
+    found = _locate(source)
+    if found.entry is not None:
+        return _from_catalogue(found.entry.name)
+    assert found.config is not None
+    return _from_file(found.config, found.name)
+
+
+def load_config(source: str) -> tuple[str, dict[str, Any]]:
+    """(name, config dict) from whatever the user wrote, for running the model's own code on no device."""
+    found = _locate(source)
+    if found.entry is not None:
+        return found.name, found.entry.config
+    assert found.config is not None
+    return found.name, read_object(found.config)
+
+
+def _locate(source: str) -> _Located:
     if not source.strip():
         raise SourceNotFound("the model is empty; give a directory, a config.json, a catalogue name or a hub id")
     try:
@@ -33,18 +60,18 @@ def load_model(source: str) -> ModelSpec:
     except (OSError, ValueError, RuntimeError):
         raise SourceNotFound(f"model '{source[:60]}' is neither a path nor a name") from None
     if exists:
-        return _from_path(path)
+        return _in_directory(path, path.resolve().name) if path.is_dir() else _at_file(path)
     if source.startswith((".", "/", "~")) or source.endswith(".json"):
         raise SourceNotFound(f"{source[:200]}: no such file or directory; give a model directory or a config.json")
     if _HUB_ID.fullmatch(source):
         cached = hub.cached_snapshot(source)
         if cached is not None:
-            return _from_directory(cached, source)
+            return _in_directory(cached, source)
     entry = find_entry(source)
     if entry is not None:
-        return _from_catalogue(entry.name)
+        return _Located(entry.name, entry=entry)
     if _HUB_ID.fullmatch(source):
-        return _from_directory(hub.download(source, _SIDE_FILES), source)
+        return _in_directory(hub.download(source, _SIDE_FILES), source)
     raise SourceNotFound(_unknown(source))
 
 
@@ -59,27 +86,34 @@ def _unknown(source: str) -> str:
     )
 
 
-def _from_path(path: Path) -> ModelSpec:
-    if path.is_dir():
-        return _from_directory(path, path.resolve().name)
-    if path.name == "config.json":
-        return _from_directory(path.parent, path.resolve().parent.name or "model", config=path)
-    return read_config(read_object(path), name=path.stem)
-
-
-def _from_directory(directory: Path, name: str, config: Path | None = None) -> ModelSpec:
-    config = config or directory / "config.json"
+def _in_directory(directory: Path, name: str) -> _Located:
+    config = directory / "config.json"
     if not config.exists():
         raise SourceNotFound(f"{directory}: no config.json in it; give a model directory")
-    side = {one: directory / one for one in _SIDE_FILES}
+    return _Located(name, config)
+
+
+def _at_file(path: Path) -> _Located:
+    return _Located(path.resolve().parent.name or "model" if path.name == "config.json" else path.stem, path)
+
+
+def _from_file(config: Path, name: str) -> ModelSpec:
+    """A spec from a config file; one called config.json has a model's other files beside it."""
+    if config.name != "config.json":
+        return read_config(read_object(config), name=name)
     spec = read_config(
         read_object(config),
         name=name,
-        quantisation=read_object(side["hf_quant_config.json"]) if side["hf_quant_config.json"].is_file() else None,
-        processor=read_object(side["preprocessor_config.json"]) if side["preprocessor_config.json"].is_file() else None,
+        quantisation=_side_file(config, "hf_quant_config.json"),
+        processor=_side_file(config, "preprocessor_config.json"),
     )
-    stored = stored_weights(directory, len(spec.layers))
+    stored = stored_weights(config.parent, len(spec.layers))
     return spec if stored is None else replace(spec, files_bytes=stored.bytes, files_detail=stored.detail)
+
+
+def _side_file(config: Path, name: str) -> dict[str, Any] | None:
+    path = config.with_name(name)
+    return read_object(path) if path.is_file() else None
 
 
 @cache

@@ -55,7 +55,7 @@ def step_bytes(spec: ModelSpec, shape: StepShape) -> int:
     """The peak of a step above the weights and the KV cache."""
     layers = max(_layer_bytes_per_token(spec, layer, shape) for layer, _ in spec.layer_groups)
     always = _resident_bytes_per_token(spec) + _mask_bytes_per_token(spec, shape.tokens_per_sequence)
-    return max(shape.tokens * (always + layers), _logits_bytes(spec, shape))
+    return max(shape.tokens * (always + layers), logits_bytes(spec, shape))
 
 
 def _resident_bytes_per_token(spec: ModelSpec) -> int:
@@ -81,7 +81,7 @@ def _mask_bytes_per_token(spec: ModelSpec, context: int) -> int:
     return tables + (context if windows and context > min(windows) else 0)
 
 
-def _logits_bytes(spec: ModelSpec, shape: StepShape) -> int:
+def logits_bytes(spec: ModelSpec, shape: StepShape) -> int:
     copies = 2 if spec.logits_softcap else 1  # a soft cap divides into a copy
     vocab = -(-spec.vocab // shape.ranks)
     hidden = spec.hidden * spec.dtype.bytes

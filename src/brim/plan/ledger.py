@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from brim.model.kv import MINIMUM, KvFootprint, KvStorage, kv_footprint
 from brim.model.weights import WeightBytes, weight_bytes
-from brim.plan.activation import AttentionKind, StepShape, step_bytes, tower_bytes
+from brim.plan.activation import AttentionKind, StepShape, logits_bytes, step_bytes, tower_bytes
 from brim.plan.engines import graph_bytes
 from brim.plan.media import worst_positions
 from brim.plan.settings import Settings
-from brim.records.model import Dtype, ModelSpec, WeightFormat
+from brim.records.model import Dtype, Media, ModelSpec, TowerSpec, WeightFormat
 from brim.records.plan import LedgerItem, Source
-from brim.units import MIB
+from brim.units import MIB, ceil_div
 
 DEFAULT_SEQUENCES = 256  # rows of logits to provide for when the concurrency is left open
 _NCCL_BYTES = 512 * MIB  # channels and all-reduce buffers of a rank
@@ -132,10 +132,19 @@ def _encoder(settings: Settings, context: int) -> LedgerItem:
             audio_seconds=settings.audio_seconds,
             max_len=context,
         )
-        size = tower_bytes(tower, positions, settings.spec.dtype.bytes, settings.ranks)
+        size, source = _tower_bytes(settings, tower, positions)
         if size > worst.bytes or not worst.bytes:
-            worst = LedgerItem("encoder", size, Source.FORMULA, f"{words}, {positions:,} positions")
+            worst = LedgerItem("encoder", size, source, f"{words}, {positions:,} positions")
     return worst
+
+
+def _tower_bytes(settings: Settings, tower: TowerSpec, positions: int) -> tuple[int, Source]:
+    """By the traced curve where there is one for this tower, else by the formula."""
+    curve = settings.curves.vision
+    if curve is None or settings.ranks > 1 or tower.media is not Media.IMAGE or not positions:
+        return tower_bytes(tower, positions, settings.spec.dtype.bytes, settings.ranks), Source.FORMULA
+    per_tile = tower.limits.tile_pixels // tower.pixels_per_patch + 1 if tower.limits.max_tiles else 1
+    return curve.peak_bytes(ceil_div(positions, per_tile)), Source.TRACED
 
 
 def _step_shape(settings: Settings, step_tokens: int) -> StepShape:
@@ -144,11 +153,16 @@ def _step_shape(settings: Settings, step_tokens: int) -> StepShape:
 
 
 def _activation(settings: Settings, pricer: Pricer, step_tokens: int) -> LedgerItem:
-    size = pricer.step(settings.spec, _step_shape(settings, step_tokens))
+    shape = _step_shape(settings, step_tokens)
+    curve = settings.curves.step
+    if curve is not None and settings.ranks == 1 and settings.attention is AttentionKind.FUSED:
+        size = max(curve.peak_bytes(step_tokens), logits_bytes(settings.spec, shape))
+        detail = f"a step of {step_tokens:,} tokens, by the model's own code ({curve.versions})"
+        return LedgerItem("activation", size, Source.TRACED, detail)
     detail = f"widest live set of a step of {step_tokens:,} tokens"
     if settings.attention is AttentionKind.EAGER:
         detail += ", attention scores in memory"
-    return LedgerItem("activation", size, Source.FORMULA, detail)
+    return LedgerItem("activation", pricer.step(settings.spec, shape), Source.FORMULA, detail)
 
 
 def _workspace(settings: Settings, step_tokens: int, activation: int) -> LedgerItem:

@@ -7,16 +7,22 @@ from brim.plan.activation import AttentionKind, StepShape, step_bytes
 from brim.plan.advise import advise
 from brim.plan.engines import Sizes
 from brim.plan.ledger import DEFAULT_SEQUENCES, Pricer
-from brim.plan.settings import Settings, resolve
+from brim.plan.settings import Curves, Settings, resolve
 from brim.plan.solve import Solution, solve
 from brim.records.model import Dtype, ModelSpec
 from brim.records.plan import Device, KvKindBytes, MemoryPlan, PlanRequest
 from brim.units import format_bytes
 
 
-def make_plan(spec: ModelSpec, device: Device, request: PlanRequest, draft: ModelSpec | None = None) -> MemoryPlan:
+def make_plan(
+    spec: ModelSpec,
+    device: Device,
+    request: PlanRequest,
+    draft: ModelSpec | None = None,
+    curves: Curves = Curves(),  # noqa: B008 - frozen
+) -> MemoryPlan:
     """What fits, how much of it, what limits it, and which knob buys how much."""
-    settings = resolve(spec, device, request, draft)
+    settings = resolve(spec, device, request, draft, curves)
     pricer = Pricer()
     solution = solve(settings, pricer)
     footprint = solution.costs.footprint

@@ -15,6 +15,7 @@ from brim.plan.activation import AttentionKind
 from brim.plan.engines import Engine, find_engine
 from brim.records.model import Dtype, ModelSpec, WeightFormat
 from brim.records.plan import Device, PlanRequest
+from brim.records.trace import ActivationCurve
 
 DEFAULT_BATCH_TOKENS = 8192
 _LARGEST = 1 << 40
@@ -28,6 +29,14 @@ _KV_DTYPES = {
     "int8": Dtype.INT8,
 }
 _PLAIN_WEIGHTS = {"bf16": Dtype.BF16, "fp16": Dtype.FP16, "fp32": Dtype.FP32}
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Traced curves, where there are any: of a step over its tokens, and of the vision tower over patches or tiles."""
+
+    step: ActivationCurve | None = None
+    vision: ActivationCurve | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,7 @@ class Settings:
     graphs: bool
     engine: Engine | None
     attention: AttentionKind
+    curves: Curves = Curves()
 
     @property
     def demand_is_fixed(self) -> bool:
@@ -60,7 +70,13 @@ class Settings:
         return self.kv_tokens is not None or (self.max_len is not None and self.max_seqs is not None)
 
 
-def resolve(spec: ModelSpec, device: Device, request: PlanRequest, draft: ModelSpec | None = None) -> Settings:
+def resolve(
+    spec: ModelSpec,
+    device: Device,
+    request: PlanRequest,
+    draft: ModelSpec | None = None,
+    curves: Curves = Curves(),  # noqa: B008 - frozen
+) -> Settings:
     """The request as settings, or `InvalidRequest` naming the option."""
     _check_numbers(request)
     check_tensor_parallel(spec, request.tensor_parallel)
@@ -96,6 +112,7 @@ def resolve(spec: ModelSpec, device: Device, request: PlanRequest, draft: ModelS
         graphs=request.graphs,
         engine=engine,
         attention=_attention(spec, engine, request.attention),
+        curves=curves,
     )
 
 

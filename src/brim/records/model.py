@@ -310,6 +310,11 @@ class ModelSpec:
             firsts.setdefault(id(layer), layer)
         return tuple((firsts[key], count) for key, count in counts.items())
 
+    @property
+    def indexes(self) -> bool:
+        """Whether sparse attention scores all earlier tokens with an indexer."""
+        return any(getattr(layer.mixer, "index_heads", 0) for layer, _ in self.layer_groups)
+
     def all_tensors(self) -> Iterator[tuple[str, Tensor, int]]:
         """(part, tensor, how often) for every tensor: part is "model", "layers" or "tower"."""
         for tensor in self.tensors:

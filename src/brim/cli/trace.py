@@ -1,0 +1,100 @@
+"""`brim trace`: the model's own code, run on no device, tells its peak."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brim.cli.options import add_json, write_file
+from brim.errors import InvalidRequest
+from brim.model.source import load_config
+from brim.records.trace import Phase, Trace, TraceShape
+from brim.trace.attention import FUSED
+from brim.units import parse_count
+
+if TYPE_CHECKING:
+    from brim.cli.options import Commands
+
+DTYPES = ("bf16", "fp16", "fp32")
+ATTENTION = {"auto": "sdpa", "sdpa": "sdpa", "eager": "eager", "fused": FUSED}
+
+
+def add_command(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "trace",
+        help="run a model's own code on no device: its peak, where it is, and why",
+        description="Run a model's own code on no device and watch its tensors live and die: the peak above the "
+        "weights, where it is, what is alive there, and what the CUDA allocator would reserve. Needs torch and "
+        "transformers (pip install 'brim[engine]'), no GPU and no weights.",
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("model", help="a directory, a config.json, a name of `brim models`, or a hub id")
+    parser.add_argument("--tokens", default="2048", metavar="N", help="tokens of each sequence; patches of an image")
+    parser.add_argument("--batch", default="1", metavar="B", help="sequences; tiles of an image")
+    parser.add_argument("--phase", default="prefill", metavar="PHASE", help=f"one of {', '.join(Phase)}")
+    parser.add_argument("--context", default="0", metavar="N", help="tokens already in the cache (decode, verify)")
+    parser.add_argument("--logits", default="last", metavar="WHICH", help="last, all, or a number of positions")
+    parser.add_argument("--kv", action="store_true", help="let the model keep its own cache, and count what it copies")
+    kinds = f"attention: {', '.join(ATTENTION)}; auto is sdpa, and fused for decode and verify"
+    parser.add_argument("--attn", default="auto", metavar="KIND", help=kinds)
+    parser.add_argument("--dtype", default="bf16", metavar="TYPE", help=f"one of {', '.join(DTYPES)}")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the timeline of live bytes as a picture")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    shape = _shape(options)
+    if options.dtype not in DTYPES:
+        raise InvalidRequest(f"dtype '{options.dtype[:40]}' is not one of {', '.join(DTYPES)}")
+    name, config = load_config(options.model)
+    from brim.trace.tracer import trace_config
+
+    found = trace_config(config, shape, name=name, dtype=options.dtype)
+    if options.svg is not None:
+        from brim.cli.timeline import timeline_svg
+
+        write_file(options.svg, timeline_svg(found))
+    _show(found, options.as_json)
+    return 0
+
+
+def _show(found: Trace, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+        return
+    from brim.cli.render import show_trace
+
+    show_trace(found)
+
+
+def _shape(options: argparse.Namespace) -> TraceShape:
+    if options.phase not in tuple(Phase):
+        raise InvalidRequest(f"phase '{options.phase[:40]}' is not one of {', '.join(Phase)}")
+    if options.attn not in ATTENTION:
+        raise InvalidRequest(f"attn '{options.attn[:40]}' is not one of {', '.join(ATTENTION)}")
+    phase = Phase(options.phase)
+    stepping = phase in (Phase.DECODE, Phase.VERIFY)  # an engine keeps the KV of these in its own pool
+    tokens = parse_count(options.tokens, "tokens")
+    context = parse_count(options.context, "context")
+    if phase is Phase.DECODE:
+        tokens, context = 1, context or tokens
+    return TraceShape(
+        phase=phase,
+        tokens=tokens,
+        batch=parse_count(options.batch, "batch"),
+        context=context,
+        logit_rows=_logit_rows(options.logits, phase, tokens),
+        keeps_kv=options.kv,
+        attention=FUSED if stepping and options.attn == "auto" and not options.kv else ATTENTION[options.attn],
+    )
+
+
+def _logit_rows(text: str, phase: Phase, tokens: int) -> int:
+    if text == "all" or (phase is Phase.VERIFY and text == "last"):
+        return 0
+    rows = 1 if text == "last" else parse_count(text, "logits")
+    if not 1 <= rows <= tokens:
+        raise InvalidRequest(f"logits {text} is not last, all, or a number from 1 to the {tokens} tokens")
+    return rows

@@ -1,0 +1,140 @@
+"""What a trace is of (`TraceShape`), and what it found (`Trace`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from math import ceil
+
+
+class Phase(StrEnum):
+    """The kinds of step."""
+
+    PREFILL = "prefill"  # a prompt, or several of one length
+    DECODE = "decode"  # one token for each of a batch
+    VERIFY = "verify"  # a few speculated tokens for each of a batch
+    VISION = "vision"  # the vision tower
+    AUDIO = "audio"  # the audio tower
+
+
+class Logits(StrEnum):
+    LAST = "last"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceShape:
+    """The call to trace.
+
+    `tokens` are the new tokens of each of `batch` sequences (patches or tiles for a tower), `context` the tokens they
+    already have in the cache. `logit_rows` of 0 means all positions. `keeps_kv` has the model keep its own cache.
+    """
+
+    phase: Phase = Phase.PREFILL
+    tokens: int = 2048
+    batch: int = 1
+    context: int = 0
+    logit_rows: int = 1
+    keeps_kv: bool = False
+    attention: str = "sdpa"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTensor:
+    """A tensor alive at the peak: its bytes as the allocator rounds them, and where it was made."""
+
+    bytes: int
+    op: str
+    module: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point of the timeline: live bytes after an operation, and the module it ran in."""
+
+    live_bytes: int
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a step takes above the weights, known without a device."""
+
+    model: str
+    shape: TraceShape
+    peak_bytes: int
+    reserved_bytes: int  # with expandable segments
+    reserved_default_bytes: int
+    at_module: str
+    at_op: str
+    at_shapes: tuple[tuple[int, ...], ...]
+    live: tuple[LiveTensor, ...]
+    timeline: tuple[Moment, ...]
+    seconds: float
+    attention: str = "sdpa"
+
+    def to_json(self) -> dict[str, object]:
+        """The stable keys of `brim trace --json`."""
+        return {
+            "model": self.model,
+            "phase": str(self.shape.phase),
+            "tokens": self.shape.tokens,
+            "batch": self.shape.batch,
+            "attention": self.attention,
+            "peak_bytes": self.peak_bytes,
+            "reserved_bytes": self.reserved_bytes,
+            "reserved_default_bytes": self.reserved_default_bytes,
+            "at": {"module": self.at_module, "op": self.at_op, "shapes": [list(shape) for shape in self.at_shapes]},
+            "live": [
+                {"bytes": one.bytes, "op": one.op, "module": one.module, "shape": list(one.shape)} for one in self.live
+            ],
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A traced size: tokens (or patches), and what they take."""
+
+    size: int
+    peak_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationCurve:
+    """Activation over the size of a step: exact at the traced points, and a quadratic through the nearest three
+    between and beyond them. `held_back_error` is the relative error at a traced point that was not used."""
+
+    model: str
+    phase: Phase
+    points: tuple[CurvePoint, ...]
+    held_back_error: float
+    versions: str
+
+    def peak_bytes(self, size: int) -> int:
+        return self._through(size, [(point.size, point.peak_bytes) for point in self.points])
+
+    def reserved_bytes(self, size: int) -> int:
+        return self._through(size, [(point.size, point.reserved_bytes) for point in self.points])
+
+    @staticmethod
+    def _through(size: int, points: list[tuple[int, int]]) -> int:
+        """The value at a size: at a point its own, else by the three points around it (Newton's form, rounded up)."""
+        for known, value in points:
+            if known == size:
+                return value
+        start = min(max(0, sum(known < size for known, _ in points) - 2), max(0, len(points) - 3))
+        near = points[start : start + 3]
+        if len(near) == 1:
+            return -(-near[0][1] * size // near[0][0])
+        (x0, y0), (x1, y1) = near[0], near[1]
+        slope = Fraction(y1 - y0, x1 - x0)
+        result = Fraction(y0) + slope * (size - x0)
+        if len(near) == 3:
+            x2, y2 = near[2]
+            bend = (Fraction(y2 - y1, x2 - x1) - slope) / (x2 - x0)
+            result += bend * (size - x0) * (size - x1)
+        return max(0, ceil(result))

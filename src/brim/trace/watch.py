@@ -1,0 +1,123 @@
+"""Storages as they live and die: the accounting behind a trace.
+
+Every operation passes through `StorageWatch`. A storage is counted once, with the allocator's rounding, from the
+operation that made it until nothing refers to it: views, in-place results and `out=` reuse a storage and cost
+nothing. Tensors that a model's code makes on the CPU (grids, lengths) are counted too: they stand for what would be
+on the GPU, and keep their values so that shapes that depend on them are right.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from brim.records.trace import LiveTensor
+from brim.trace.allocator import ROUNDING
+from brim.units import round_up
+
+if TYPE_CHECKING:
+    import torch
+
+
+class StorageWatch:
+    """Counts live bytes, and remembers what was alive at the peak."""
+
+    def __init__(self, held: Iterable[torch.Tensor]) -> None:
+        self._held = {tensor.untyped_storage()._cdata for tensor in held}
+        self._live: dict[int, int] = {}  # storage -> allocation
+        self._about: list[tuple[int, str, str, tuple[int, ...]]] = []  # by allocation: bytes, op, module, shape
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self.peak_event = 0
+        self.peak_op = ""
+        self.peak_module = ""
+        self.peak_shapes: tuple[tuple[int, ...], ...] = ()
+        self.events: list[int] = []  # an allocation's number + 1, negative when it is freed
+        self.modules: list[str] = [""]
+
+    def made(self, tensor: torch.Tensor, op: str) -> None:
+        """Count a tensor's storage, unless it is known."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._live or key in self._held:
+            return
+        size = round_up(storage.nbytes(), ROUNDING)
+        if not size:
+            return
+        number = len(self._about)
+        self._about.append((size, op, self.modules[-1], tuple(tensor.shape)))
+        self._live[key] = number
+        self.events.append(number + 1)
+        self.live_bytes += size
+        weakref.finalize(storage, self._died, key)
+
+    def _died(self, key: int) -> None:
+        number = self._live.pop(key, None)
+        if number is None:
+            return
+        self.live_bytes -= self._about[number][0]
+        self.events.append(-(number + 1))
+
+    def after_operation(self, op: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+        """Remember the peak."""
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes = self.live_bytes
+            self.peak_event = len(self.events)
+            self.peak_op, self.peak_module, self.peak_shapes = op, self.modules[-1], shapes
+
+    def finish(self) -> None:
+        """End of the call: what is freed from here on is the caller's."""
+        for number in self._live.values():
+            self.events.append(-(number + 1))
+        self._live.clear()
+
+    def alive_at_peak(self) -> tuple[LiveTensor, ...]:
+        """The tensors of the peak, largest first."""
+        alive: set[int] = set()
+        for event in self.events[: self.peak_event]:
+            alive.add(event) if event > 0 else alive.discard(-event)
+        found = [LiveTensor(*self._about[number - 1]) for number in alive]
+        return tuple(sorted(found, key=lambda one: -one.bytes))
+
+    def sizes(self) -> list[int]:
+        """Bytes of each allocation, by its number."""
+        return [about[0] for about in self._about]
+
+    def module_of(self, number: int) -> str:
+        return self._about[number][2]
+
+
+def watching(watch: StorageWatch) -> Any:
+    """A mode that shows every operation to a watch while it is active."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves, tree_map
+
+    aten = torch.ops.aten
+    # Questions that only values can answer. A mask is full, a batch is not packed: the plain case that engines run.
+    answers = {aten._local_scalar_dense.default: 1, aten.is_nonzero.default: True}
+
+    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            on_meta = any(tensor.is_meta for tensor in tensors)
+            if on_meta and function in answers:
+                return answers[function]
+            if on_meta and any(not tensor.is_meta for tensor in tensors):
+                args, kwargs = tree_map(_to_meta, (args, kwargs))
+            result = function(*args, **kwargs)
+            name = str(function)
+            shapes = []
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor):
+                    watch.made(leaf, name)
+                    shapes.append(tuple(leaf.shape))
+            watch.after_operation(name, tuple(shapes))
+            return result
+
+    def _to_meta(leaf: Any) -> Any:
+        return leaf.to("meta") if isinstance(leaf, torch.Tensor) and not leaf.is_meta else leaf
+
+    return Watching()  # type: ignore[no-untyped-call]
