@@ -207,6 +207,16 @@ def test_a_curve_of_a_tiny_model() -> None:
     assert curve.held_back_error <= WITHIN
 
 
+def test_a_rank_of_several() -> None:
+    whole, half = (trace_config(TINY, TraceShape(tokens=2048), name="tiny", ranks=ranks) for ranks in (1, 2))
+    hidden_wide = 4 * 2048 * 256 * 2  # what every rank holds: embeddings, residuals, the input of the MLP
+    assert half.peak_bytes - hidden_wide == pytest.approx((whole.peak_bytes - hidden_wide) / 2, rel=0.05)
+    with pytest.raises(CannotTrace, match="tp 3 does not divide"):
+        trace_config(TINY, TraceShape(tokens=16), name="tiny", ranks=3)
+    with pytest.raises(CannotTrace, match="not known"):
+        trace_config({**TINY, "model_type": "nemotron_h"}, TraceShape(tokens=16), name="tiny", ranks=2)
+
+
 BAD = {
     "unknown phase": ["--phase", "dream"],
     "no such tower": ["--phase", "vision"],
@@ -214,6 +224,7 @@ BAD = {
     "logits": ["--logits", "99999"],
     "attention": ["--attn", "magic"],
     "dtype": ["--dtype", "int3"],
+    "ranks": ["--tp", "3"],
     "svg": ["--svg", "/no/such/folder/x.svg"],
 }
 

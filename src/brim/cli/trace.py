@@ -40,18 +40,21 @@ def add_command(commands: Commands) -> None:
     kinds = f"attention: {', '.join(ATTENTION)}; auto is sdpa, and fused for decode and verify"
     parser.add_argument("--attn", default="auto", metavar="KIND", help=kinds)
     parser.add_argument("--dtype", default="bf16", metavar="TYPE", help=f"one of {', '.join(DTYPES)}")
+    parser.add_argument("--tp", type=int, default=1, metavar="N", help="trace one of N tensor-parallel ranks")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the timeline of live bytes as a picture")
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     shape = _shape(options)
+    if options.tp < 1:
+        raise InvalidRequest(f"tp is {options.tp}; it must be at least 1")
     if options.dtype not in DTYPES:
         raise InvalidRequest(f"dtype '{options.dtype[:40]}' is not one of {', '.join(DTYPES)}")
     name, config = load_config(options.model)
     from brim.trace.tracer import trace_config
 
-    found = trace_config(config, shape, name=name, dtype=options.dtype)
+    found = trace_config(config, shape, name=name, dtype=options.dtype, ranks=options.tp)
     if options.svg is not None:
         from brim.cli.timeline import timeline_svg
 

@@ -17,6 +17,7 @@ from brim.trace.allocator import CachingAllocator, ExpandableAllocator, SegmentA
 from brim.trace.attention import interception
 from brim.trace.build import build_model
 from brim.trace.calls import Call, make_call
+from brim.trace.parallel import rank_config
 from brim.trace.watch import StorageWatch, watching
 from brim.units import MIB
 
@@ -24,9 +25,11 @@ LARGEST_TOKENS = 1 << 40
 MATMUL_WORKSPACE_BYTES = 32 * MIB  # cuBLAS on Hopper; 8 MiB before it
 
 
-def trace_config(config: Mapping[str, Any], shape: TraceShape, *, name: str, dtype: str = "bf16") -> Trace:
-    """Build a model and trace one call of it."""
-    model, attention = build_model(config, dtype, shape.attention)
+def trace_config(
+    config: Mapping[str, Any], shape: TraceShape, *, name: str, dtype: str = "bf16", ranks: int = 1
+) -> Trace:
+    """Build a model, or one tensor-parallel rank's part of it, and trace one call."""
+    model, attention = build_model(rank_config(config, ranks), dtype, shape.attention)
     return trace_model(model, shape, name=name, attention=attention)
 
 

@@ -150,7 +150,7 @@ def test_images_are_bounded_by_the_processor_the_user_and_the_context() -> None:
     assert brim.plan("qwen2.5-vl-7b", gpu="h100", images_per_prompt=0).item("encoder").bytes == 0
     two = brim.plan("qwen2.5-vl-7b", gpu="h100", image_pixels=1_003_520, images_per_prompt=2)
     one = brim.plan("qwen2.5-vl-7b", gpu="h100", image_pixels=1_003_520)
-    assert two.item("encoder").bytes == 2 * one.item("encoder").bytes
+    assert two.item("encoder").bytes == pytest.approx(2 * one.item("encoder").bytes, rel=1e-3)
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))
