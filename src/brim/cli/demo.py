@@ -18,6 +18,9 @@ _STEPS = (
 )
 
 
+_TRACE = "trace llama-3.1-8b --tokens 8192"
+
+
 def main() -> None:
     for title, line in _STEPS:
         print(f"\n\033[1m# {title}\033[0m\n$ brim {line}")
@@ -26,6 +29,8 @@ def main() -> None:
     print("\n\033[1m# A hybrid model, with a picture\033[0m")
     run(["plan", "qwen3.5-27b", "--gpu", "h100", "--svg", str(picture)])
     print(f"The picture is in {picture}")
+    print(f"\n\033[1m# The model's own code, run on no device\033[0m\n$ brim {_TRACE}")
+    run(shlex.split(_TRACE))
 
 
 if __name__ == "__main__":

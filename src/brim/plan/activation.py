@@ -155,7 +155,8 @@ def _attention_moment(spec: ModelSpec, mixer: Attention, shape: StepShape) -> in
         if mixer.fp32_rope_copies
         else 3 * query * e  # rotated half, its product with the sines, the product with the cosines
     )
-    normalising = query * 3 * _FP32 if mixer.normed_heads else 0  # widened, squared, normalised
+    # Queries are normalised before there are keys: as projected, widened, normalised.
+    normalising = (query + gate) * e + 2 * query * _FP32 if mixer.normed_heads else 0
 
     wide = mixer.head_dim > _FLASH_HEAD_DIM
     expanded = 2 * query if wide and _slides(spec) else 0  # keys and values repeated for a kernel that needs a mask
@@ -163,7 +164,7 @@ def _attention_moment(spec: ModelSpec, mixer: Attention, shape: StepShape) -> in
     attending = (output + expanded + padded) * e + mixer.heads * _FP32  # and the log-sum-exp
     if shape.attention is AttentionKind.EAGER:
         attending += _scores_bytes(mixer.heads, mixer.sinks, mixer.index_heads, query, shape.tokens_per_sequence, e)
-    return held + max(rotating, normalising, attending)
+    return max(held + max(rotating, attending), normalising)
 
 
 def _slides(spec: ModelSpec) -> bool:

@@ -16,6 +16,7 @@ from brim.plan.media import worst_positions
 from brim.plan.settings import Settings
 from brim.records.model import Dtype, Media, ModelSpec, TowerSpec, WeightFormat
 from brim.records.plan import LedgerItem, Source
+from brim.records.trace import ActivationCurve
 from brim.units import MIB, ceil_div
 
 DEFAULT_SEQUENCES = 256  # rows of logits to provide for when the concurrency is left open
@@ -154,8 +155,8 @@ def _step_shape(settings: Settings, step_tokens: int) -> StepShape:
 
 def _activation(settings: Settings, pricer: Pricer, step_tokens: int) -> LedgerItem:
     shape = _step_shape(settings, step_tokens)
-    curve = settings.curves.step
-    if curve is not None and settings.ranks == 1 and settings.attention is AttentionKind.FUSED:
+    curve = _step_curve(settings)
+    if curve is not None:
         size = max(curve.peak_bytes(step_tokens), logits_bytes(settings.spec, shape))
         detail = f"a step of {step_tokens:,} tokens, by the model's own code ({curve.versions})"
         return LedgerItem("activation", size, Source.TRACED, detail)
@@ -167,13 +168,28 @@ def _activation(settings: Settings, pricer: Pricer, step_tokens: int) -> LedgerI
 
 def _workspace(settings: Settings, step_tokens: int, activation: int) -> LedgerItem:
     rows = min(settings.max_seqs or DEFAULT_SEQUENCES, step_tokens)
-    percent = settings.engine.slack_percent if settings.engine else _LOWEST_SLACK_PERCENT
-    slack = activation * percent // 100
+    slack, words = _slack(settings, step_tokens, activation)
     sampler = rows * settings.spec.vocab * _SAMPLER_BYTES
     ranks = _NCCL_BYTES if settings.ranks > 1 else 0
     kernels = f"kernels and matmul {settings.device.workspace_bytes // MIB} MiB"
-    detail = f"{kernels}, allocator slack {percent} %, sampler of {rows} rows" + (", NCCL" if ranks else "")
+    detail = f"{kernels}, allocator slack {words}, sampler of {rows} rows" + (", NCCL" if ranks else "")
     return LedgerItem("workspace", settings.device.workspace_bytes + slack + sampler + ranks, Source.FORMULA, detail)
+
+
+def _slack(settings: Settings, step_tokens: int, activation: int) -> tuple[int, str]:
+    """What the allocator reserves beyond a step's peak: by the curve with expandable segments, else by experience."""
+    percent = settings.engine.slack_percent if settings.engine else _LOWEST_SLACK_PERCENT
+    curve = _step_curve(settings)
+    if curve is None or percent > _LOWEST_SLACK_PERCENT:
+        return activation * percent // 100, f"{percent} %"
+    slack = max(0, curve.reserved_bytes(step_tokens) - curve.peak_bytes(step_tokens))
+    return slack, f"{slack // MIB} MiB as traced"
+
+
+def _step_curve(settings: Settings) -> ActivationCurve | None:
+    """The traced curve of a step, where it is one of these settings: one rank, fused attention."""
+    traced = settings.ranks == 1 and settings.attention is AttentionKind.FUSED
+    return settings.curves.step if traced else None
 
 
 def _graphs(settings: Settings, pricer: Pricer) -> LedgerItem:

@@ -29,6 +29,7 @@ class TraceShape:
 
     `tokens` are the new tokens of each of `batch` sequences (patches or tiles for a tower), `context` the tokens they
     already have in the cache. `logit_rows` of 0 means all positions. `keeps_kv` has the model keep its own cache.
+    `head_sees_last` cuts the head's input to those rows where the class itself would compute all of them: engines do.
     """
 
     phase: Phase = Phase.PREFILL
@@ -38,6 +39,7 @@ class TraceShape:
     logit_rows: int = 1
     keeps_kv: bool = False
     attention: str = "sdpa"
+    head_sees_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from math import isqrt
 from typing import Any
 
@@ -50,7 +51,19 @@ def _text(model: Any, shape: TraceShape) -> Call:
         positions = torch.empty((shape.batch, shape.tokens), dtype=torch.long, device="meta")
         options["position_ids"] = positions
         before.append(positions)
+    if shape.head_sees_last and shape.logit_rows and "logits_to_keep" not in signature(model.forward).parameters:
+        return Call(lambda: _with_cut_head(model, shape.logit_rows, ids, options), tuple(before))
     return Call(lambda: model(input_ids=ids, **options), tuple(before))
+
+
+def _with_cut_head(model: Any, rows: int, ids: Any, options: dict[str, Any]) -> Any:
+    """Run a model whose class computes all logits with a head that is shown the last rows only."""
+    head = model.get_output_embeddings()
+    hook = head.register_forward_pre_hook(lambda _, inputs: (inputs[0][:, -rows:], *inputs[1:]))
+    try:
+        return model(input_ids=ids, **options)
+    finally:
+        hook.remove()
 
 
 def _filled_cache(model: Any, shape: TraceShape) -> Any:

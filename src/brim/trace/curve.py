@@ -49,7 +49,7 @@ def _curve(model: Any, attention: str, name: str, phase: Phase) -> ActivationCur
 
     def at(size: int) -> CurvePoint:
         tokens, batch = (1, size) if tiled else (size, 1)
-        shape = TraceShape(phase, tokens=tokens, batch=batch, attention=attention)
+        shape = TraceShape(phase, tokens=tokens, batch=batch, attention=attention, head_sees_last=True)
         found = trace_model(model, shape, name=name, attention=attention)
         return CurvePoint(size, found.peak_bytes, found.reserved_bytes)
 
