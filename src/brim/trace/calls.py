@@ -1,6 +1,6 @@
 """The call of each phase: inputs of the right shapes, and the part of the model to run.
 
-Token ids live on the meta device. What decides shapes inside a tower (grids, lengths) is real, on the CPU.
+Token ids live on the meta device.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
-from math import isqrt
 from typing import Any
 
-from brim.errors import CannotTrace
 from brim.records.trace import Phase, TraceShape
 from brim.trace.attention import FUSED, interception
+from brim.trace.tower_calls import audio_inputs, find_tower, vision_inputs
 from brim.trace.watch import StorageWatch, watching
 
 
@@ -27,10 +26,10 @@ class Call:
 
 def make_call(model: Any, shape: TraceShape) -> Call:
     """The call that a shape describes."""
-    if shape.phase is Phase.VISION:
-        return _vision(model, shape)
-    if shape.phase is Phase.AUDIO:
-        return _audio(model, shape)
+    if shape.phase in (Phase.VISION, Phase.AUDIO):
+        tower = find_tower(model, shape.phase)
+        made = vision_inputs(tower, shape) if shape.phase is Phase.VISION else audio_inputs(tower, shape)
+        return Call(lambda: tower(**made), tuple(made.values()))
     return _text(model, shape)
 
 
@@ -77,66 +76,3 @@ def _filled_cache(model: Any, shape: TraceShape) -> Any:
     with torch.no_grad(), watching(StorageWatch(())), interception():
         model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
     return cache
-
-
-def _tower(model: Any, names: tuple[str, ...], what: str) -> Any:
-    places = [model, getattr(model, "model", None), getattr(model, "thinker", None)]
-    places += [getattr(place, "model", None) for place in places if place is not None]
-    for place in places:
-        for name in names:
-            tower = getattr(place, name, None) if place is not None else None
-            if tower is not None:
-                return tower
-    raise CannotTrace(f"{type(model).__name__} has no {what} tower to trace; leave out --phase {what}")
-
-
-_VISION_NAMES = ("visual", "vision_tower", "vision_model")
-
-
-def is_tiled(model: Any) -> bool:
-    """Whether the vision tower takes images of a fixed size, so that sizes count tiles and not patches."""
-    return not hasattr(_tower(model, _VISION_NAMES, "vision").config, "temporal_patch_size")
-
-
-def _vision(model: Any, shape: TraceShape) -> Call:
-    """A tower over patches (`tokens` of them, as one square image), or over `batch` tiles of the tower's own size."""
-    import torch
-
-    tower = _tower(model, _VISION_NAMES, "vision")
-    config = tower.config
-    dtype = next(tower.parameters()).dtype
-    if hasattr(config, "temporal_patch_size"):
-        edge = isqrt(shape.tokens)
-        if edge * edge != shape.tokens or edge % config.spatial_merge_size:
-            raise CannotTrace(
-                f"tokens {shape.tokens} is not a square image of patches merged {config.spatial_merge_size} by "
-                f"{config.spatial_merge_size}; use the square of an even number"
-            )
-        channels = getattr(config, "in_channels", None) or getattr(config, "in_chans", 3)
-        width = channels * config.temporal_patch_size * config.patch_size**2
-        patches = torch.empty((shape.tokens, width), dtype=dtype, device="meta")
-        grid = torch.tensor([[1, edge, edge]])
-        return Call(lambda: tower(patches, grid_thw=grid), (patches, grid))
-    size = getattr(config, "image_size", None)
-    if size is None:
-        raise CannotTrace(f"{type(tower).__name__} takes neither grids nor a fixed image size: not traced yet")
-    height, breadth = (size, size) if isinstance(size, int) else size
-    pixels = torch.empty((shape.batch, 3, height, breadth), dtype=dtype, device="meta")
-    return Call(lambda: tower(pixels), (pixels,))
-
-
-def _audio(model: Any, shape: TraceShape) -> Call:
-    """A tower over `tokens` mel frames."""
-    import torch
-
-    tower = _tower(model, ("audio_tower",), "audio")
-    config = tower.config
-    dtype = next(tower.parameters()).dtype
-    mels = getattr(config, "num_mel_bins", 128)
-    if hasattr(config, "n_window"):
-        features = torch.empty((mels, shape.tokens), dtype=dtype, device="meta")
-        lengths = torch.tensor([shape.tokens])
-        after = (lengths - 1) // 2 + 1
-        return Call(lambda: tower(features, feature_lens=lengths, aftercnn_lens=after), (features, lengths, after))
-    features = torch.empty((shape.batch, mels, shape.tokens), dtype=dtype, device="meta")
-    return Call(lambda: tower(features), (features,))

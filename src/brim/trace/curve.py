@@ -13,12 +13,12 @@ from brim.errors import CannotTrace
 from brim.records.trace import ActivationCurve, CurvePoint, Phase, TraceShape
 from brim.trace.attention import FUSED
 from brim.trace.build import build_model
-from brim.trace.calls import is_tiled
+from brim.trace.tower_calls import is_tiled
 from brim.trace.tracer import trace_model
 from brim.trace.versions import traced_with
 
 TOKENS, HELD_BACK_TOKENS = (256, 2048, 8192), (4096, 1024, 6144, 512, 3072)
-PATCHES, HELD_BACK_PATCHES = (16**2, 64**2, 128**2), (96**2, 32**2, 48**2)
+PATCHES, HELD_BACK_PATCHES = (12**2, 60**2, 132**2), (96**2, 36**2, 48**2)  # squares of multiples of 2, 3 and 4
 TILES, HELD_BACK_TILES = (1, 2, 4), (3,)
 WITHIN = 0.001
 

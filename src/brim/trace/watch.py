@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from brim.records.trace import LiveTensor
 from brim.trace.allocator import ROUNDING
+from brim.trace.unknown_values import SCALAR, TRUTH, every_place, places, to_meta
 from brim.units import round_up
 
 if TYPE_CHECKING:
@@ -95,29 +96,35 @@ def watching(watch: StorageWatch) -> Any:
     from torch.utils._pytree import tree_leaves, tree_map
 
     aten = torch.ops.aten
-    # Questions that only values can answer. A mask is full, a batch is not packed: the plain case that engines run.
-    answers = {aten._local_scalar_dense.default: 1, aten.is_nonzero.default: True}
+    answers = {aten._local_scalar_dense.default: SCALAR, aten.is_nonzero.default: TRUTH}
 
     class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-            on_meta = any(tensor.is_meta for tensor in tensors)
-            if on_meta and function in answers:
-                return answers[function]
-            if on_meta and any(not tensor.is_meta for tensor in tensors):
-                args, kwargs = tree_map(_to_meta, (args, kwargs))
-            result = function(*args, **kwargs)
-            name = str(function)
-            shapes = []
-            for leaf in tree_leaves(result):
-                if isinstance(leaf, torch.Tensor):
-                    watch.made(leaf, name)
-                    shapes.append(tuple(leaf.shape))
-            watch.after_operation(name, tuple(shapes))
+            if any(tensor.is_meta for tensor in tensors):
+                if function in answers:
+                    return answers[function]
+                result = self._without_values(function, args, kwargs)
+            else:
+                result = function(*args, **kwargs)
+            self._show(str(function), result)
             return result
 
-    def _to_meta(leaf: Any) -> Any:
-        return leaf.to("meta") if isinstance(leaf, torch.Tensor) and not leaf.is_meta else leaf
+        @staticmethod
+        def _without_values(function: Any, args: Any, kwargs: Any) -> Any:
+            if function is aten.nonzero.default:
+                return every_place(args[0])
+            if function is aten.index.Tensor:
+                args = (args[0], [place for index in args[1] for place in places(index)])
+            args, kwargs = tree_map(to_meta, (args, kwargs))
+            return function(*args, **kwargs)
+
+        @staticmethod
+        def _show(name: str, result: Any) -> None:
+            made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            for tensor in made:
+                watch.made(tensor, name)
+            watch.after_operation(name, tuple(tuple(tensor.shape) for tensor in made))
 
     return Watching()  # type: ignore[no-untyped-call]
