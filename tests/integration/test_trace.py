@@ -207,6 +207,19 @@ def test_a_curve_of_a_tiny_model() -> None:
     assert curve.held_back_error <= WITHIN
 
 
+def test_prompts_behind_one_another_are_one_long_row() -> None:
+    packed = trace_config(TINY, TraceShape(Phase.PACKED, 256, batch=8, attention="brim-fused"), name="tiny")
+    single = trace_config(TINY, TraceShape(tokens=2048, logit_rows=8, attention="brim-fused"), name="tiny")
+    assert packed.peak_bytes == single.peak_bytes
+
+
+def test_a_curve_over_the_batch() -> None:
+    (curve,) = trace_curves(TINY, name="tiny", phases=(Phase.DECODE,)).values()
+    assert curve.unit == "sequences"
+    shape = TraceShape(Phase.DECODE, 1, batch=200, attention="brim-fused")
+    assert curve.peak_bytes(200) == pytest.approx(trace_config(TINY, shape, name="tiny").peak_bytes, rel=0.02)
+
+
 def test_a_rank_of_several() -> None:
     whole, half = (trace_config(TINY, TraceShape(tokens=2048), name="tiny", ranks=ranks) for ranks in (1, 2))
     hidden_wide = 4 * 2048 * 256 * 2  # what every rank holds: embeddings, residuals, the input of the MLP

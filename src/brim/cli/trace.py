@@ -37,7 +37,7 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--context", default="0", metavar="N", help="tokens already in the cache (decode, verify)")
     parser.add_argument("--logits", default="last", metavar="WHICH", help="last, all, or a number of positions")
     parser.add_argument("--kv", action="store_true", help="let the model keep its own cache, and count what it copies")
-    kinds = f"attention: {', '.join(ATTENTION)}; auto is sdpa, and fused for decode and verify"
+    kinds = f"attention: {', '.join(ATTENTION)}; auto is sdpa, and fused for packed, decode and verify"
     parser.add_argument("--attn", default="auto", metavar="KIND", help=kinds)
     parser.add_argument("--dtype", default="bf16", metavar="TYPE", help=f"one of {', '.join(DTYPES)}")
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="trace one of N tensor-parallel ranks")
@@ -78,7 +78,7 @@ def _shape(options: argparse.Namespace) -> TraceShape:
     if options.attn not in ATTENTION:
         raise InvalidRequest(f"attn '{options.attn[:40]}' is not one of {', '.join(ATTENTION)}")
     phase = Phase(options.phase)
-    stepping = phase in (Phase.DECODE, Phase.VERIFY)  # an engine keeps the KV of these in its own pool
+    stepping = phase in (Phase.PACKED, Phase.DECODE, Phase.VERIFY)  # an engine keeps the KV of these in its own pool
     tokens = parse_count(options.tokens, "tokens")
     context = parse_count(options.context, "context")
     if phase is Phase.DECODE:

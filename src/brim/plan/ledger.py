@@ -144,7 +144,7 @@ def _tower_bytes(settings: Settings, tower: TowerSpec, positions: int) -> tuple[
     curve = settings.curves.vision
     if curve is None or settings.ranks > 1 or tower.media is not Media.IMAGE or not positions:
         return tower_bytes(tower, positions, settings.spec.dtype.bytes, settings.ranks), Source.FORMULA
-    per_tile = tower.limits.tile_pixels // tower.pixels_per_patch + 1 if tower.limits.max_tiles else 1
+    per_tile = tower.limits.tile_pixels // tower.pixels_per_patch + 1 if curve.unit == "tiles" else 1
     return curve.peak_bytes(ceil_div(positions, per_tile)), Source.TRACED
 
 

@@ -12,6 +12,7 @@ class Phase(StrEnum):
     """The kinds of step."""
 
     PREFILL = "prefill"  # a prompt, or several of one length
+    PACKED = "packed"  # several prompts behind one another in one row, as engines run them
     DECODE = "decode"  # one token for each of a batch
     VERIFY = "verify"  # a few speculated tokens for each of a batch
     VISION = "vision"  # the vision tower
@@ -107,11 +108,15 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class ActivationCurve:
-    """Activation over the size of a step: exact at the traced points, and a quadratic through the nearest three
-    between and beyond them. `held_back_error` is the relative error at a traced point that was not used."""
+    """Activation over the size of a step, counted in `unit`s: tokens, sequences, patches or tiles.
+
+    Exact at the traced points, and a quadratic through the nearest three between and beyond them. `held_back_error` is
+    the relative error at a traced point that was not used.
+    """
 
     model: str
     phase: Phase
+    unit: str
     points: tuple[CurvePoint, ...]
     held_back_error: float
     versions: str

@@ -36,12 +36,15 @@ def make_call(model: Any, shape: TraceShape) -> Call:
 def _text(model: Any, shape: TraceShape) -> Call:
     import torch
 
-    ids = torch.empty((shape.batch, shape.tokens), dtype=torch.long, device="meta")
+    packed = shape.phase is Phase.PACKED
+    size = (1, shape.batch * shape.tokens) if packed else (shape.batch, shape.tokens)
+    rows = shape.logit_rows * shape.batch if packed else shape.logit_rows
+    ids = torch.empty(size, dtype=torch.long, device="meta")
     # Behind fused attention the KV lives in the engine's own pool: the model neither keeps nor reads a cache.
     caches = shape.attention != FUSED and (shape.keeps_kv or shape.context > 0)
     options: dict[str, Any] = {"use_cache": caches}
-    if shape.logit_rows:
-        options["logits_to_keep"] = shape.logit_rows
+    if rows:
+        options["logits_to_keep"] = rows
     before: list[Any] = [ids]
     if caches and shape.context:
         cache = _filled_cache(model, shape)
@@ -50,8 +53,8 @@ def _text(model: Any, shape: TraceShape) -> Call:
         positions = torch.empty((shape.batch, shape.tokens), dtype=torch.long, device="meta")
         options["position_ids"] = positions
         before.append(positions)
-    if shape.head_sees_last and shape.logit_rows and "logits_to_keep" not in signature(model.forward).parameters:
-        return Call(lambda: _with_cut_head(model, shape.logit_rows, ids, options), tuple(before))
+    if shape.head_sees_last and rows and "logits_to_keep" not in signature(model.forward).parameters:
+        return Call(lambda: _with_cut_head(model, rows, ids, options), tuple(before))
     return Call(lambda: model(input_ids=ids, **options), tuple(before))
 
 

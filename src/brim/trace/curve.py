@@ -7,6 +7,7 @@ back; where the check fails, the held-back point joins the curve and another is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from brim.errors import CannotTrace
@@ -17,10 +18,15 @@ from brim.trace.tower_calls import is_tiled
 from brim.trace.tracer import trace_model
 from brim.trace.versions import traced_with
 
-TOKENS, HELD_BACK_TOKENS = (256, 2048, 8192), (4096, 1024, 6144, 512, 3072)
-PATCHES, HELD_BACK_PATCHES = (12**2, 60**2, 132**2), (96**2, 36**2, 48**2)  # squares of multiples of 2, 3 and 4
-TILES, HELD_BACK_TILES = (1, 2, 4), (3,)
+# Sizes to trace, and sizes to hold back for the check. Patches are squares of multiples of 2, 3 and 4.
+SIZES = {
+    "tokens": ((256, 2048, 8192), (4096, 1024, 6144, 512, 3072)),
+    "sequences": ((1, 16, 256), (64, 128)),
+    "patches": ((12**2, 60**2, 132**2), (96**2, 36**2, 48**2)),
+    "tiles": ((1, 2, 4), (3,)),
+}
 WITHIN = 0.001
+_UNITS = {Phase.PREFILL: "tokens", Phase.DECODE: "sequences", Phase.VISION: "patches"}
 
 
 def trace_curves(
@@ -32,7 +38,7 @@ def trace_curves(
     A class that has no fused attention of its own is traced with a stand-in for one: engines bring their kernels.
     """
     model, attention = build_model(config, dtype)
-    if attention == "eager":
+    if attention == "eager" or Phase.DECODE in phases:
         model, attention = build_model(config, dtype, FUSED)
     found: dict[Phase, ActivationCurve] = {}
     for phase in phases:
@@ -45,35 +51,26 @@ def trace_curves(
 
 
 def _curve(model: Any, attention: str, name: str, phase: Phase) -> ActivationCurve:
-    tiled = phase is Phase.VISION and is_tiled(model)
+    unit = "tiles" if phase is Phase.VISION and is_tiled(model) else _UNITS[phase]
 
     def at(size: int) -> CurvePoint:
-        tokens, batch = (1, size) if tiled else (size, 1)
+        tokens, batch = (1, size) if unit in ("tiles", "sequences") else (size, 1)
         shape = TraceShape(phase, tokens=tokens, batch=batch, attention=attention, head_sees_last=True)
         found = trace_model(model, shape, name=name, attention=attention)
         return CurvePoint(size, found.peak_bytes, found.reserved_bytes)
 
-    sizes, held_back = _sizes(phase, tiled)
-    points, error = _checked([at(size) for size in sizes], held_back, at, name, phase)
-    return ActivationCurve(name, phase, tuple(points), error, traced_with())
+    sizes, held_back = SIZES[unit]
+    curve = ActivationCurve(name, phase, unit, tuple(at(size) for size in sizes), 0.0, traced_with())
+    return _checked(curve, held_back, at)
 
 
-def _checked(
-    points: list[CurvePoint], held_back: tuple[int, ...], at: Callable[[int], CurvePoint], name: str, phase: Phase
-) -> tuple[list[CurvePoint], float]:
-    """(points, error at the last one held back): points that a curve misses join it."""
-    error = 0.0
+def _checked(curve: ActivationCurve, held_back: tuple[int, ...], at: Callable[[int], CurvePoint]) -> ActivationCurve:
+    """The curve with its error at the last size held back: sizes that it misses join it."""
     for size in held_back:
         truth = at(size)
-        guess = ActivationCurve(name, phase, tuple(points), 0.0, "").peak_bytes(size)
-        error = abs(guess / truth.peak_bytes - 1)
+        error = abs(curve.peak_bytes(size) / truth.peak_bytes - 1)
         if error <= WITHIN:
-            break
-        points = sorted([*points, truth], key=lambda point: point.size)
-    return points, error
-
-
-def _sizes(phase: Phase, tiled: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    if phase is not Phase.VISION:
-        return TOKENS, HELD_BACK_TOKENS
-    return (TILES, HELD_BACK_TILES) if tiled else (PATCHES, HELD_BACK_PATCHES)
+            return replace(curve, held_back_error=error)
+        points = sorted([*curve.points, truth], key=lambda point: point.size)
+        curve = replace(curve, points=tuple(points), held_back_error=error)
+    return curve

@@ -99,4 +99,6 @@ def _verified(raw: Any, print_: str) -> ActivationCurve | None:
     if raw.get("checksum") != _checksum(body):
         return None
     points = tuple(CurvePoint(*point) for point in body["points"])
-    return ActivationCurve(body["model"], Phase(body["phase"]), points, body["held_back_error"], body["versions"])
+    return ActivationCurve(
+        body["model"], Phase(body["phase"]), body["unit"], points, body["held_back_error"], body["versions"]
+    )

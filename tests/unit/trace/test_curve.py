@@ -20,7 +20,7 @@ from brim.trace.versions import traced_with
 
 def curve(function: object, sizes: tuple[int, ...] = (256, 2048, 8192)) -> ActivationCurve:
     points = tuple(CurvePoint(size, function(size), function(size) + 1000) for size in sizes)  # type: ignore[operator]
-    return ActivationCurve("some", Phase.PREFILL, points, 0.0, traced_with() or "none")
+    return ActivationCurve("some", Phase.PREFILL, "tokens", points, 0.0, traced_with() or "none")
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 20), st.integers(1, 1 << 20))
