@@ -12,7 +12,6 @@ from brim.errors import InvalidRequest
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
-TIB = 1 << 40
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -14,6 +14,8 @@ import json
 import os
 import platform
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ import transformers
 
 from brim.model.catalogue import entries
 from brim.plan.devices import find_device
-from brim.records.trace import TraceShape
+from brim.records.trace import Phase, Trace, TraceShape
 from brim.trace.build import build_model
+from brim.trace.tower_calls import audio_inputs, find_tower, vision_inputs
 from brim.trace.tracer import trace_model
 
 # Models and how many layers of them: enough for every kind of layer to occur twice where it does.
@@ -57,6 +60,19 @@ SHAPES = {
 }
 
 
+# Towers: the phase and its size. Few layers of the language model behind them.
+TOWER_LAYERS = 6
+TOWERS = {
+    "gemma-4-12b": TraceShape(Phase.VISION, tokens=2304),
+    "lfm2.5-vl-1.6b": TraceShape(Phase.VISION, tokens=1024, batch=4),
+    "llama-4-scout": TraceShape(Phase.VISION, tokens=1, batch=8),
+    "qwen2-vl-7b": TraceShape(Phase.VISION, tokens=4096),
+    "qwen3-vl-4b": TraceShape(Phase.VISION, tokens=4096),
+    "gemma-3-4b": TraceShape(Phase.VISION, tokens=1, batch=2),
+    "qwen2-audio-7b": TraceShape(Phase.AUDIO, tokens=3000, batch=2),
+}
+
+
 def cut(config: dict[str, Any], layers: int) -> dict[str, Any]:
     """A config with its first layers only."""
     text = dict(config.get("text_config", config))
@@ -82,22 +98,42 @@ def on_gpu(config: dict[str, Any], attention: str) -> Any:
 
 
 def measured(model: Any, shape: TraceShape) -> tuple[int, int]:
-    """(allocated, reserved) growth of the second of two equal calls."""
+    """What a step of a language model takes."""
     ids = torch.randint(10, 1000, (shape.batch, shape.tokens), device="cuda")
     options: dict[str, Any] = {"use_cache": shape.keeps_kv}
     if shape.logit_rows:
         options["logits_to_keep"] = shape.logit_rows
+    return peaks(lambda: model(input_ids=ids, **options))
+
+
+def peaks(call: Callable[[], Any]) -> tuple[int, int]:
+    """(allocated, reserved) growth of the second of two equal calls."""
     with torch.no_grad():
         for _ in range(2):
             gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-            result = model(input_ids=ids, **options)
+            result = call()
             torch.cuda.synchronize()
             after = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
             del result
     return after[0] - before[0], after[1] - before[1]
+
+
+def real(tensor: torch.Tensor) -> torch.Tensor:
+    """An input of a traced call, with values, on the GPU."""
+    return torch.randn(tensor.shape, dtype=tensor.dtype, device="cuda") if tensor.is_meta else tensor.cuda()
+
+
+def check_tower(name: str, shape: TraceShape, rows: list[dict[str, Any]], expandable: bool) -> None:
+    config = cut(entries()[name].config, TOWER_LAYERS)
+    meta, attention = build_model(config)
+    traced = trace_model(meta, shape, name=name, attention=attention)
+    tower = find_tower(on_gpu(config, attention), shape.phase)
+    made = vision_inputs(tower, shape) if shape.phase is Phase.VISION else audio_inputs(tower, shape)
+    inputs = {key: real(value) for key, value in made.items()}
+    report(rows, name, TOWER_LAYERS, attention, str(shape.phase), traced, peaks(lambda: tower(**inputs)), expandable)
 
 
 def check(name: str, layers: int, rows: list[dict[str, Any]], expandable: bool) -> None:
@@ -106,9 +142,24 @@ def check(name: str, layers: int, rows: list[dict[str, Any]], expandable: bool) 
     model = on_gpu(config, attention)
     for phase, shape in SHAPES.items():
         found = trace_model(meta, shape, name=name, attention=attention)
-        allocated, reserved = measured(model, shape)
-        predicted = found.reserved_bytes if expandable else found.reserved_default_bytes
-        row = {
+        report(rows, name, layers, attention, phase, found, measured(model, shape), expandable)
+
+
+def report(
+    rows: list[dict[str, Any]],
+    name: str,
+    layers: int,
+    attention: str,
+    phase: str,
+    found: Trace,
+    taken: tuple[int, int],
+    expandable: bool,
+) -> None:
+    """Keep and print what was traced beside what was taken."""
+    allocated, reserved = taken
+    predicted = found.reserved_bytes if expandable else found.reserved_default_bytes
+    rows.append(
+        {
             "model": name,
             "layers": layers,
             "attention": attention,
@@ -118,10 +169,10 @@ def check(name: str, layers: int, rows: list[dict[str, Any]], expandable: bool) 
             "reserved_bytes": reserved,
             "traced_reserved_bytes": predicted,
         }
-        rows.append(row)
-        wrong = predicted / reserved - 1 if reserved else float("nan")
-        size, error = f"{allocated / 2**20:10.1f} MiB", found.peak_bytes / allocated - 1
-        print(f"{name:22} {phase:22} {attention:6} {size} {error:+9.4%} reserved {wrong:+7.2%}", flush=True)
+    )
+    wrong = predicted / reserved - 1 if reserved else float("nan")
+    size, error = f"{allocated / 2**20:10.1f} MiB", found.peak_bytes / allocated - 1
+    print(f"{name:22} {phase:22} {attention:6} {size} {error:+9.4%} reserved {wrong:+7.2%}", flush=True)
 
 
 def main() -> None:
@@ -137,9 +188,13 @@ def main() -> None:
     del warm
     rows: list[dict[str, Any]] = []
     failed = {}
-    for name, layers in MODELS.items():
+    work: list[tuple[str, Callable[[], None]]] = [
+        *((name, partial(check_tower, name, shape, rows, expandable)) for name, shape in TOWERS.items()),
+        *((name, partial(check, name, layers, rows, expandable)) for name, layers in MODELS.items()),
+    ]
+    for name, one in work:
         try:
-            check(name, layers, rows, expandable)
+            one()
         except Exception as error:  # noqa: BLE001 - the others are still to be measured; failures are reported below
             failed[name] = f"{type(error).__name__}: {str(error)[:200]}"
             traceback.print_exc(limit=3)

@@ -62,11 +62,6 @@ class KvFootprint:
         """What a token takes in all layers that keep it, while it is inside every window."""
         return int(sum(Fraction(kind.bytes_per_token, kind.stride) for kind in self.kinds))
 
-    @property
-    def growth_bytes_per_token(self) -> int:
-        """What a token adds to a long request, once every window is full."""
-        return int(sum(Fraction(kind.bytes_per_token, kind.stride) for kind in self.kinds if kind.window is None))
-
     def kv_bytes(self, tokens: int) -> int:
         """KV of a request of so many tokens."""
         return sum(kind.bytes_at(tokens) for kind in self.kinds)
@@ -74,14 +69,6 @@ class KvFootprint:
     def request_bytes(self, tokens: int) -> int:
         """KV and state of a request of so many tokens."""
         return self.kv_bytes(tokens) + self.state_bytes_per_request
-
-    def longest_request(self, budget_bytes: int, at_most: int) -> int:
-        """The longest request whose KV and state fit into a budget; 0 when not even one token does."""
-        low, high = 0, at_most
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.request_bytes(middle) <= budget_bytes else (low, middle - 1)
-        return low
 
 
 def kv_footprint(spec: ModelSpec, dtype: Dtype, tensor_parallel: int = 1, storage: KvStorage = MINIMUM) -> KvFootprint:

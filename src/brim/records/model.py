@@ -240,7 +240,6 @@ class TowerSpec:
     gated: bool = False
     head_dim: int = 0
     extra_outputs: int = 0  # deepstack features handed over beside the last layer's
-    conv_channels: int = 0  # audio: channels of the strided convolutions in front
     fp32_rope: bool = False
 
 
@@ -292,7 +291,6 @@ class ModelSpec:
     files_bytes: int | None = None  # weights as stored, where the files are there
     files_detail: str = ""
     logits_softcap: bool = False
-    logits_fp32: bool = False
     wide_residual: int = 1  # copies of the residual stream (hyper-connections)
     held_hidden: int = 0  # hidden-wide tensors the forward holds beside embeddings and residual
     lent_kv_elements: int = 0  # keys and values per token that layers hold ready for later layers to borrow

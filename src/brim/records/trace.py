@@ -19,11 +19,6 @@ class Phase(StrEnum):
     AUDIO = "audio"  # the audio tower
 
 
-class Logits(StrEnum):
-    LAST = "last"
-    ALL = "all"
-
-
 @dataclass(frozen=True, slots=True)
 class TraceShape:
     """The call to trace.

@@ -91,10 +91,6 @@ class CachingAllocator:
         block.allocated = False
         self._free[small].add(self._merge(block, small))
 
-    def free_all(self, handles: list[int]) -> None:
-        for handle in handles:
-            self.free(handle)
-
     def empty_cache(self) -> None:
         """Give back what is wholly free, and measure peaks from here on."""
         for small, free in self._free.items():

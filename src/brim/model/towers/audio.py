@@ -70,7 +70,6 @@ def _whisper(fields: Fields, text_hidden: int, limits: MediaLimits, *, learned_p
         merge=2,
         frames_per_second=_MEL_FRAMES_PER_SECOND // 2,
         output=output,
-        conv_channels=hidden,
     )
 
 
@@ -105,7 +104,6 @@ def qwen3_audio(fields: Fields, text_hidden: int, *, projector: str) -> TowerSpe
         merge=1,
         frames_per_second=13,
         output=output,
-        conv_channels=channels,
     )
 
 
@@ -157,5 +155,4 @@ def gemma4_audio(fields: Fields, text_hidden: int) -> TowerSpec:
         merge=1,
         frames_per_second=25,
         output=text_hidden,
-        conv_channels=channels[0],
     )
