@@ -7,7 +7,7 @@ from brim.plan.activation import AttentionKind, StepShape, step_bytes
 from brim.plan.advise import advise
 from brim.plan.engines import Sizes
 from brim.plan.ledger import DEFAULT_SEQUENCES, Pricer
-from brim.plan.settings import Curves, Settings, resolve
+from brim.plan.settings import Curves, Settings, only_eager, resolve
 from brim.plan.solve import Solution, solve
 from brim.records.model import Dtype, ModelSpec
 from brim.records.plan import Device, KvKindBytes, MemoryPlan, PlanRequest
@@ -94,6 +94,12 @@ def _warnings(settings: Settings, solution: Solution) -> tuple[str, ...]:
         found.append(f"the context is cut to {solution.max_len:,} of the model's {spec.max_positions:,} tokens")
     if settings.engine:
         found += _engine_warnings(settings, solution)
+    elif settings.attention is AttentionKind.FUSED and only_eager(spec):
+        shape = StepShape(solution.batch_tokens, attention=AttentionKind.EAGER, ranks=settings.ranks)
+        found.append(
+            "planned with a fused attention kernel, as serving engines have one; transformers' own code holds the "
+            f"scores, and a step would take {format_bytes(step_bytes(spec, shape))} (--attn eager)"
+        )
     return tuple(found)
 
 

@@ -13,7 +13,7 @@ from brim.model.quantisation import NAMED_FORMATS
 from brim.model.weights import check_tensor_parallel
 from brim.plan.activation import AttentionKind
 from brim.plan.engines import Engine, find_engine
-from brim.records.model import Dtype, ModelSpec, WeightFormat
+from brim.records.model import Attention, Dtype, ModelSpec, WeightFormat
 from brim.records.plan import Device, PlanRequest
 from brim.records.trace import ActivationCurve
 
@@ -155,9 +155,13 @@ def _attention(spec: ModelSpec, engine: Engine | None, asked: str | None) -> Att
         if asked not in tuple(AttentionKind):
             raise InvalidRequest(f"attn '{asked[:40]}' is not one of {', '.join(AttentionKind)}")
         return AttentionKind(asked)
-    only_eager = any(getattr(layer.mixer, "sinks", False) for layer, _ in spec.layer_groups)
     return (
         AttentionKind.EAGER
-        if engine and engine.attention is AttentionKind.EAGER and only_eager
+        if engine and engine.attention is AttentionKind.EAGER and only_eager(spec)
         else AttentionKind.FUSED
     )
+
+
+def only_eager(spec: ModelSpec) -> bool:
+    """Whether `transformers` has no fused attention for the model: sinks are added to scores that are in memory."""
+    return any(isinstance(layer.mixer, Attention) and layer.mixer.sinks for layer, _ in spec.layer_groups)

@@ -199,3 +199,11 @@ def test_a_device_too_small_for_anything() -> None:
     assert not plan.fits
     assert plan.kv_tokens == 0
     assert plan.limited_by == "weights"
+
+
+def test_a_model_that_transformers_runs_eagerly_is_named() -> None:
+    plan = brim.plan("gpt-oss-20b", gpu="rtx-4090", max_len=8192, batch_tokens=8192)
+    assert plan.fits
+    assert any("--attn eager" in warning for warning in plan.warnings)
+    eager = brim.plan("gpt-oss-20b", gpu="h200", batch_tokens=8192, attn="eager")
+    assert eager.activation_bytes == pytest.approx(26402160640, rel=0.05)  # as measured on an H200
