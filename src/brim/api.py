@@ -16,8 +16,6 @@ from brim.records.trace import Phase
 from brim.trace.store import CurveStore, shipped_curve
 from brim.units import parse_bytes
 
-DEFAULT_CACHE = Path("~/.cache/brim/curves").expanduser()
-
 
 def plan(
     model: str | PathLike[str] | ModelSpec,
@@ -69,7 +67,7 @@ def plan(
     spec = _spec(model)
     source = None if isinstance(model, ModelSpec) else str(model)
     if curves is None:
-        curves = find_curves(spec, source, trace=trace, folder=cache or DEFAULT_CACHE)
+        curves = find_curves(spec, source, trace=trace, folder=cache or Path.home() / ".cache" / "brim" / "curves")
     return make_plan(spec, find_device(gpu) if isinstance(gpu, str) else gpu, request, _draft(draft), curves)
 
 

@@ -250,7 +250,16 @@ def test_bad_input_is_exit_code_2(kind: str, tmp_path: Path, capsys: pytest.Capt
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("change", [{"model_type": "llama_next"}, {"hidden_size": "wide"}, {"num_attention_heads": 0}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "llama_next"},
+        {"hidden_size": "wide"},
+        {"num_attention_heads": 0},
+        {"num_hidden_layers": 10**18},
+        {"hidden_size": 10**18},
+    ],
+)
 def test_a_config_that_transformers_refuses(change: dict[str, Any]) -> None:
     with pytest.raises(CannotTrace):
         trace_config({**TINY, **change}, TraceShape(tokens=16), name="tiny")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brim.errors import CannotTrace
+from brim.model.fields import LARGEST_CONTEXT, LARGEST_LAYER_COUNT
 from brim.trace.attention import FUSED, register_fused
 
 _TABLES = ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "SEQ_TO_SEQ_CAUSAL_LM")
@@ -34,6 +35,7 @@ def build_model(config: Mapping[str, Any], dtype: str = "bf16", attention: str =
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+    _check_sizes(config)
     fields = _plain(copy.deepcopy(dict(config)))
     kind = str(fields.pop("model_type", ""))
     cls = getattr(transformers, _class_name(kind, config), None)
@@ -83,6 +85,18 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
         for name, value in fields.items()
         if name not in _NOT_THE_MODEL_S
     }
+
+
+def _check_sizes(config: Mapping[str, Any], path: str = "") -> None:
+    """Refuse what would build modules without end: a config is somebody's file, and layers are real objects."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            _check_sizes(value, f"{path}{name}.")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            counts = any(word in name for word in ("layer", "depth", "num_experts", "n_routed_experts"))
+            largest = LARGEST_LAYER_COUNT if counts and "size" not in name else LARGEST_CONTEXT
+            if value > largest:
+                raise CannotTrace(f"config field '{path}{name}' is larger than {largest}: not traced")
 
 
 def _first_line(error: Exception) -> str:
