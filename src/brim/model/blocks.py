@@ -278,11 +278,18 @@ def mlp(
     return Block(feed_forward=widths, tensors=tuple(tensors))
 
 
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How many experts there are, how many a token visits, and how wide one is."""
+
+    experts: int
+    top_k: int
+    intermediate: int
+
+
 def moe(
     hidden: int,
-    experts: int,
-    top_k: int,
-    expert_intermediate: int,
+    routing: Routing,
     *,
     prefix: str = "mlp",
     router: str = "gate",
@@ -299,7 +306,7 @@ def moe(
     clamped: bool = False,
 ) -> Block:
     """A mixture of experts, with an always-on shared expert where there is one."""
-    width = expert_hidden or hidden
+    width, experts, expert_intermediate = expert_hidden or hidden, routing.experts, routing.intermediate
     tensors = [Tensor(f"{prefix}.{router}", (experts, hidden))]
     tensors += vector(f"{prefix}.{router}.bias", experts) if router_bias else []
     projections = ("gate_proj", "up_proj") if gated else ("up_proj",)
@@ -320,7 +327,7 @@ def moe(
             gated=gated,
             fused_gate=shared_fused,
             experts=experts,
-            top_k=top_k,
+            top_k=routing.top_k,
             expert_intermediate=expert_intermediate,
             expert_hidden=width,
             expert_gated=gated,

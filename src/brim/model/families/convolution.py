@@ -89,7 +89,7 @@ def minimax(fields: Fields) -> TextModel:
     """MiniMax-01 and M1: lightning attention with softmax attention every few layers, a mixture in each."""
     size = read_dimensions(fields, {"num_key_value_heads": 8})
     routing = read_routing(fields, intermediate=("intermediate_size",))
-    ff = moe(size.hidden, routing.experts, routing.top_k, routing.intermediate)
+    ff = moe(size.hidden, routing)
 
     def make(kind: str) -> LayerSpec:
         mixer = plain_attention(size) if kind == FULL else _lightning(size, fields.integer("block_size", default=256))

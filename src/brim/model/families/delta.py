@@ -104,9 +104,7 @@ def _qwen_experts(fields: Fields, hidden: int) -> Block:
     routing = read_routing(fields)
     return moe(
         hidden,
-        routing.experts,
-        routing.top_k,
-        routing.intermediate,
+        routing,
         shared="shared_expert",
         shared_intermediate=fields.integer("shared_expert_intermediate_size", default=512),
         shared_gate=True,
@@ -183,9 +181,7 @@ def _kimi_experts(fields: Fields, hidden: int) -> Block:
     latent = fields.optional_integer("routed_expert_hidden_size")
     block = moe(
         hidden,
-        routing.experts,
-        routing.top_k,
-        routing.intermediate,
+        routing,
         shared_intermediate=routing.intermediate * fields.integer("num_shared_experts", default=1, minimum=0),
         expert_hidden=latent or hidden,
         routed_fp32=True,

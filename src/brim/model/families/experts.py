@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from brim.errors import InvalidConfig
-from brim.model.blocks import Block, HeadNorm, layer, mlp, moe, norms
+from brim.model.blocks import Block, HeadNorm, Routing, layer, mlp, moe, norms
 from brim.model.families.common import (
     Dimensions,
     TextModel,
@@ -16,15 +15,6 @@ from brim.model.families.common import (
 from brim.model.families.dense import PRE_NORMS, by_kind, decoder, plain_attention, qwen_windows
 from brim.model.fields import Fields
 from brim.records.model import LayerSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """How many experts there are, how many a token visits, and how wide one is."""
-
-    experts: int
-    top_k: int
-    intermediate: int
 
 
 def read_routing(
@@ -93,7 +83,7 @@ def _every_layer_mixture(
     routing = read_routing(fields, intermediate=("intermediate_size",))
     one = layer(
         plain_attention(size, qkv_bias=qkv_bias, out_bias=out_bias, head_norm=head_norm, window=read_window(fields)),
-        moe(size.hidden, routing.experts, routing.top_k, routing.intermediate, routed_fp32=routed_fp32),
+        moe(size.hidden, routing, routed_fp32=routed_fp32),
         norms=norms(size.hidden, *PRE_NORMS, bias=norm_bias),
     )
     return decoder(size, (one,) * size.layers, norm_bias=norm_bias)
@@ -120,9 +110,7 @@ def qwen2_moe(fields: Fields) -> TextModel:
     routing = read_routing(fields)
     experts = moe(
         size.hidden,
-        routing.experts,
-        routing.top_k,
-        routing.intermediate,
+        routing,
         shared="shared_expert",
         shared_intermediate=fields.integer("shared_expert_intermediate_size", default=5632),
         shared_gate=True,
@@ -157,7 +145,7 @@ def _qwen3_moe(fields: Fields, defaults: dict[str, int]) -> TextModel:
         is_sparse(fields, size.layers),
         plain_attention(size, qkv_bias=bias, out_bias=bias, head_norm=HeadNorm.PER_HEAD, window=window),
         lambda: mlp(size.hidden, fields.integer("intermediate_size")),
-        moe(size.hidden, routing.experts, routing.top_k, routing.intermediate),
+        moe(size.hidden, routing),
     )
     return decoder(size, layers)
 
@@ -173,9 +161,7 @@ def glm4_moe(fields: Fields) -> TextModel:
         lambda: mlp(size.hidden, fields.integer("intermediate_size")),
         moe(
             size.hidden,
-            routing.experts,
-            routing.top_k,
-            routing.intermediate,
+            routing,
             shared_intermediate=routing.intermediate * fields.integer("n_shared_experts", default=1, minimum=0),
             routed_fp32=True,
         ),
@@ -203,9 +189,7 @@ def ernie4_5_moe(fields: Fields) -> TextModel:
         lambda: mlp(size.hidden, fields.integer("intermediate_size"), bias=bias),
         moe(
             size.hidden,
-            routing.experts,
-            routing.top_k,
-            routing.intermediate,
+            routing,
             shared_intermediate=routing.intermediate * fields.integer("moe_num_shared_experts", default=2, minimum=0),
         ),
     )
@@ -220,9 +204,7 @@ def granitemoe(fields: Fields) -> TextModel:
         plain_attention(size, qkv_bias=bias, out_bias=bias),
         moe(
             size.hidden,
-            routing.experts,
-            routing.top_k,
-            routing.intermediate,
+            routing,
             prefix="block_sparse_moe",
             router="router.layer",
             shared_intermediate=fields.integer("shared_intermediate_size", default=0, minimum=0),

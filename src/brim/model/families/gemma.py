@@ -149,9 +149,7 @@ def _gemma4_feed_forward(fields: Fields, size: Dimensions, intermediate: int) ->
     routing = read_routing(fields, intermediate=("moe_intermediate_size", "expert_intermediate_size"))
     experts = moe(
         size.hidden,
-        routing.experts,
-        routing.top_k,
-        routing.intermediate,
+        routing,
         prefix="",
         router="router.proj",
         routed_fp32=True,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from brim.model.blocks import Block, latent_attention, layer, linear, mlp, moe, norms, vector
+from brim.model.blocks import Block, Routing, latent_attention, layer, linear, mlp, moe, norms, vector
 from brim.model.families.common import TextModel, known_kind, outer_tensors, read_context
 from brim.model.families.dense import PRE_NORMS, by_kind
-from brim.model.families.experts import Routing, first_dense, read_routing
+from brim.model.families.experts import first_dense, read_routing
 from brim.model.fields import Fields
 from brim.records.model import Attention, KvCache, LayerSpec, Tensor
 
@@ -84,9 +84,7 @@ def _experts(fields: Fields, hidden: int, shared: int, routed_fp32: bool) -> Blo
     routing = read_routing(fields, experts=("n_routed_experts",))
     return moe(
         hidden,
-        routing.experts,
-        routing.top_k,
-        routing.intermediate,
+        routing,
         shared_intermediate=routing.intermediate * fields.integer("n_shared_experts", default=shared, minimum=0),
         routed_fp32=routed_fp32,
     )
@@ -199,9 +197,7 @@ def _v4_layer(fields: Fields, hidden: int, copies: int, routing: Routing, kind: 
     )
     ff = moe(
         hidden,
-        routing.experts,
-        routing.top_k,
-        routing.intermediate,
+        routing,
         shared_intermediate=routing.intermediate * fields.integer("n_shared_experts", default=1, minimum=0),
         routed_fp32=True,
         clamped=True,

@@ -60,9 +60,7 @@ def granite_hybrid(fields: Fields) -> TextModel:
             routing = read_routing(fields, intermediate=("intermediate_size",))
             routed = moe(
                 size.hidden,
-                routing.experts,
-                routing.top_k,
-                routing.intermediate,
+                routing,
                 prefix="block_sparse_moe",
                 router="router.layer",
             )
@@ -189,9 +187,7 @@ def _nemotron_experts(fields: Fields, hidden: int) -> Block:
     latent = fields.optional_integer("moe_latent_size")
     block = moe(
         hidden,
-        routing.experts,
-        routing.top_k,
-        routing.intermediate,
+        routing,
         prefix="mixer",
         shared_intermediate=fields.integer("moe_shared_expert_intermediate_size", default=0, minimum=0),
         gated=False,

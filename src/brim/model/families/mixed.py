@@ -28,9 +28,7 @@ def gpt_oss(fields: Fields) -> TextModel:
     bias = fields.boolean("attention_bias", True)
     ff = moe(
         size.hidden,
-        routing.experts,
-        routing.top_k,
-        routing.intermediate,
+        routing,
         router="router",
         router_bias=True,
         expert_bias=True,
@@ -63,9 +61,7 @@ def llama4(fields: Fields) -> TextModel:
     bias = fields.boolean("attention_bias", False)
     experts = moe(
         size.hidden,
-        routing.experts,
-        routing.top_k,
-        routing.intermediate,
+        routing,
         prefix="feed_forward",
         router="router",
         shared="shared_expert",
@@ -108,7 +104,7 @@ def mimo_v2(fields: Fields) -> TextModel:
     )
     sparse = first_dense(fields, size.layers, default=1)
     bias = fields.boolean("attention_bias", False)
-    experts = moe(size.hidden, routing.experts, routing.top_k, routing.intermediate, routed_fp32=True)
+    experts = moe(size.hidden, routing, routed_fp32=True)
 
     def make(kind: str) -> LayerSpec:
         sliding, is_mixture = "s" in kind, "x" in kind
@@ -145,9 +141,7 @@ def minimax_m3(fields: Fields) -> TextModel:
     mixture = first_dense(fields, size.layers, default=3)
     experts = moe(
         size.hidden,
-        routing.experts,
-        routing.top_k,
-        routing.intermediate,
+        routing,
         shared_intermediate=fields.integer("shared_intermediate_size", default=routing.intermediate)
         * fields.integer("n_shared_experts", default=1, minimum=0),
         shared_fused=True,
@@ -192,9 +186,7 @@ def step3p7(fields: Fields) -> TextModel:
     mixture = first_dense(fields, size.layers, default=3)
     experts = moe(
         size.hidden,
-        routing.experts,
-        routing.top_k,
-        routing.intermediate,
+        routing,
         shared_intermediate=fields.integer("share_expert_dim", "share_expert_dims", default=routing.intermediate),
         routed_fp32=True,
     )
