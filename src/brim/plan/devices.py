@@ -2,7 +2,7 @@
 
 `reported` is what the driver reports (`nvidia-smi`), in MiB. `usable`, where it is known, is the total that a CUDA
 process is told (`cudaMemGetInfo`); the difference is the driver's own and never there for anyone. Context and kernels
-are measured on an H200 (`benchmarks/results/device_overhead_h200.json`) and scaled by architecture for the others.
+are measured on an H200 (`benchmarks/results/device_overhead_h200.json`) and estimates for the other generations.
 """
 
 from __future__ import annotations

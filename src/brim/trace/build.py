@@ -38,7 +38,7 @@ def build_model(config: Mapping[str, Any], dtype: str = "bf16", attention: str =
     _check_sizes(config)
     fields = _plain(copy.deepcopy(dict(config)))
     kind = str(fields.pop("model_type", ""))
-    cls = getattr(transformers, _class_name(kind, config), None)
+    cls = getattr(transformers, class_name(kind, config), None)
     if cls is None:
         raise CannotTrace(f"transformers {transformers.__version__} does not have the class of '{kind[:60]}'")
     if attention == FUSED:
@@ -67,7 +67,8 @@ def _instance(cls: Any, config: Any, attention: str) -> tuple[Any, str]:
         return cls._from_config(config, attn_implementation="eager").eval(), "eager"
 
 
-def _class_name(kind: str, config: Mapping[str, Any]) -> str:
+def class_name(kind: str, config: Mapping[str, Any]) -> str:
+    """The name of the transformers class that runs a model type."""
     from transformers.models.auto import modeling_auto
 
     for table in _TABLES:
