@@ -1,14 +1,12 @@
 """Traced curves on disk, by fingerprint: of the model's dimensions, the phase, and the versions that were traced.
 
-Writing is atomic (a temporary file, then a rename), so that parallel processes never see half an entry. An entry that
-does not read back as what was written is dropped and traced again, never trusted. Reading needs no torch.
+An entry that does not read back as what was written is traced again, never trusted. Reading needs no torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 from brim.records.model import ModelSpec
 from brim.records.trace import ActivationCurve, CurvePoint, Phase
+from brim.sealed import read_entry, seal, unseal, write_entry
 from brim.trace.versions import traced_with
 
 _SHIPPED = Path(__file__).with_name("curves.json")
@@ -46,26 +45,18 @@ class CurveStore:
         versions = traced_with()
         if not versions:
             return None
-        try:
-            raw = json.loads(self._path(spec, phase, versions).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return _verified(raw, fingerprint(spec, phase))
+        return _curve(read_entry(self._path(spec, phase, versions)), fingerprint(spec, phase))
 
     def write(self, spec: ModelSpec, curve: ActivationCurve) -> Path:
         """Keep a curve."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._path(spec, curve.phase, curve.versions)
-        body = _body(curve, fingerprint(spec, curve.phase))
-        with tempfile.NamedTemporaryFile("w", dir=self._folder, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            json.dump({**body, "checksum": _checksum(body)}, file)
-        Path(file.name).replace(path)
+        write_entry(path, _body(curve, fingerprint(spec, curve.phase)))
         return path
 
 
 def shipped_curve(spec: ModelSpec, phase: Phase) -> ActivationCurve | None:
     """The curve that comes with Brim for a model of the catalogue's dimensions."""
-    return _verified(_shipped().get(fingerprint(spec, phase)), fingerprint(spec, phase))
+    return _curve(unseal(_shipped().get(fingerprint(spec, phase))), fingerprint(spec, phase))
 
 
 @cache
@@ -79,24 +70,16 @@ def _shipped() -> dict[str, Any]:
 
 def sealed(spec: ModelSpec, curve: ActivationCurve) -> dict[str, Any]:
     """A curve as an entry of the shipped file."""
-    body = _body(curve, fingerprint(spec, curve.phase))
-    return {**body, "checksum": _checksum(body)}
+    return seal(_body(curve, fingerprint(spec, curve.phase)))
 
 
 def _body(curve: ActivationCurve, print_: str) -> dict[str, Any]:
     return {"fingerprint": print_, **asdict(curve), "points": [list(asdict(p).values()) for p in curve.points]}
 
 
-def _checksum(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _verified(raw: Any, print_: str) -> ActivationCurve | None:
-    """An entry as a curve, if it is exactly what was written for this fingerprint."""
-    if not isinstance(raw, dict) or raw.get("fingerprint") != print_:
-        return None
-    body = {name: value for name, value in raw.items() if name != "checksum"}
-    if raw.get("checksum") != _checksum(body):
+def _curve(body: dict[str, Any] | None, print_: str) -> ActivationCurve | None:
+    """An entry as a curve, if it was written for this fingerprint."""
+    if body is None or body.get("fingerprint") != print_:
         return None
     points = tuple(CurvePoint(*point) for point in body["points"])
     return ActivationCurve(

@@ -1,0 +1,42 @@
+"""Small JSON entries on disk that parallel processes share: written at once or not at all, and never half believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def seal(body: dict[str, Any]) -> dict[str, Any]:
+    """The entry with a checksum."""
+    return {**body, "checksum": _checksum(body)}
+
+
+def unseal(entry: Any) -> dict[str, Any] | None:
+    """What was sealed; None for anything else."""
+    if not isinstance(entry, dict):
+        return None
+    body = {name: value for name, value in entry.items() if name != "checksum"}
+    return body if entry.get("checksum") == _checksum(body) else None
+
+
+def write_entry(path: Path, body: dict[str, Any]) -> None:
+    """Write an entry: a temporary file, then a rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
+        json.dump(seal(body), file)
+    Path(file.name).replace(path)
+
+
+def read_entry(path: Path) -> dict[str, Any] | None:
+    """An entry; None where there is none, or what is there is damaged."""
+    try:
+        return unseal(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def _checksum(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
