@@ -9,6 +9,8 @@
     │   ├── InvalidRequest       options that contradict each other or the model
     │   └── CannotTrace          transformers cannot build or run this model without a device
     └── DeviceError              the machine said no (driver missing, NVML failing)
+        ├── OutOfMemory          a device has not what was asked of it
+        └── DoesNotFit           no size of the KV cache survives on this device; exit code 1
 
 Every message names the thing (field, option, file), what was found, and the remedy.
 """
@@ -56,3 +58,19 @@ class CannotTrace(InputError):
 
 class DeviceError(BrimError):
     """The machine said no: no driver, no device, NVML failing."""
+
+
+class OutOfMemory(DeviceError):
+    """A device has not what was asked of it. `missing_bytes` is None where nobody says how much."""
+
+    def __init__(self, message: str, missing_bytes: int | None = None) -> None:
+        self.missing_bytes = missing_bytes
+        super().__init__(message)
+
+
+class DoesNotFit(DeviceError):
+    """No size of the KV cache survives on this device."""
+
+    def __init__(self, message: str, missing_bytes: int | None = None) -> None:
+        self.missing_bytes = missing_bytes
+        super().__init__(message)

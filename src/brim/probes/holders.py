@@ -1,0 +1,41 @@
+"""Who still holds memory: the largest live tensors of a device, in words."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from brim.units import format_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+
+def largest_tensors(count: int, counts: Callable[[torch.Tensor], bool]) -> tuple[str, ...]:
+    """The largest storages that Python can still reach, each with its shape and who refers to it."""
+    import torch
+
+    found: dict[int, torch.Tensor] = {}
+    for thing in gc.get_objects():
+        # Some lazy proxies raise when asked for their class by isinstance; a tensor's type is a plain one.
+        if issubclass(type(thing), torch.Tensor) and not thing.is_meta and counts(thing):
+            found.setdefault(thing.untyped_storage()._cdata, thing)
+    largest = sorted(found.values(), key=lambda tensor: -tensor.untyped_storage().nbytes())[:count]
+    return tuple(
+        f"{format_bytes(tensor.untyped_storage().nbytes())} of {tuple(tensor.shape)} {tensor.dtype}, held by "
+        f"{_holder(tensor)}"
+        for tensor in largest
+    )
+
+
+def _holder(tensor: torch.Tensor) -> str:
+    """The type of what refers to a tensor, two steps up where the first is only a container."""
+    for referrer in gc.get_referrers(tensor):
+        if isinstance(referrer, dict | list | tuple):
+            owners = [type(owner).__name__ for owner in gc.get_referrers(referrer) if hasattr(owner, "__dict__")]
+            if owners:
+                return owners[0]
+        elif hasattr(referrer, "__dict__") or hasattr(type(referrer), "__slots__"):
+            return type(referrer).__name__
+    return "a local variable"

@@ -1,0 +1,29 @@
+"""What a device's memory holds at one moment (`MemoryReading`), and a load to try on it (`StressShape`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReading:
+    """A device at one moment. Peaks are those since they were last reset."""
+
+    total_bytes: int
+    free_bytes: int  # what the driver says is free
+    allocated_bytes: int  # live tensors of this process
+    reserved_bytes: int  # what this process' allocator holds, live or not
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    other_bytes: int  # held by anything but this process' allocator: its own context, and neighbours
+    process_bytes: int | None = None  # all that this process holds, where the driver tells processes apart
+
+
+@dataclass(frozen=True, slots=True)
+class StressShape:
+    """A step that an engine must survive: `tokens` new tokens, over `sequences` sequences."""
+
+    name: str
+    tokens: int
+    sequences: int
+    detail: str = ""
