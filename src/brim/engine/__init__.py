@@ -1,0 +1,1 @@
+"""The serving engine: runs a model inside the memory that was planned for it."""

@@ -1,0 +1,88 @@
+"""A pool of equal blocks: reference counts, reuse by content, eviction of what was used longest ago.
+
+Pure bookkeeping. A block is *held* (somebody's reference count), *cached* (nobody holds it, but its content is known
+and may be asked for again) or *free*. Block 0 is scratch: padding writes there and nobody reads it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+SCRATCH = 0
+
+
+class BlockPool:
+    """Hands out blocks 1 to `blocks`."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self._free = list(range(blocks, 0, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._holders = [0] * (blocks + 1)
+        self._content: dict[int, bytes] = {}  # block -> digest
+        self._by_content: dict[bytes, int] = {}
+
+    @property
+    def available(self) -> int:
+        """Blocks that can be handed out now: free ones, and cached ones that would be evicted."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def held(self) -> int:
+        return self.blocks - self.available
+
+    @property
+    def cached(self) -> int:
+        return len(self._cached)
+
+    def take(self) -> int:
+        """A block for its only holder. The caller has made sure that one is available."""
+        if self._free:
+            block = self._free.pop()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            del self._by_content[self._content.pop(block)]
+        self._holders[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        """One more holder, of a block that is held or cached."""
+        if self._holders[block] == 0:
+            del self._cached[block]
+        self._holders[block] += 1
+
+    def release(self, block: int) -> None:
+        """One holder less. A block whose content is known stays findable until it is needed."""
+        holders = self._holders[block] - 1
+        assert holders >= 0, f"block {block} released more often than held"
+        self._holders[block] = holders
+        if holders == 0:
+            if block in self._content:
+                self._cached[block] = None
+            else:
+                self._free.append(block)
+
+    def holders(self, block: int) -> int:
+        return self._holders[block]
+
+    def writable(self, block: int) -> bool:
+        """Nobody else holds it, and nobody can find it by what it holds now."""
+        return self._holders[block] == 1 and block not in self._content
+
+    def find(self, digest: bytes) -> int | None:
+        """The block with this content, if there is one."""
+        return self._by_content.get(digest)
+
+    def publish(self, block: int, digest: bytes) -> None:
+        """Make a held block findable by its content. The first block of a content stays the one that is found."""
+        assert self._holders[block] > 0, f"block {block} published by nobody"
+        if digest not in self._by_content and block not in self._content:
+            self._by_content[digest] = block
+            self._content[block] = digest
+
+    def forget_content(self) -> None:
+        """Free every cached block: what was written under other circumstances is not to be found."""
+        self._free.extend(self._cached)
+        self._cached.clear()
+        self._content.clear()
+        self._by_content.clear()

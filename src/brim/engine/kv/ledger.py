@@ -1,0 +1,199 @@
+"""Which request holds which blocks, in every group of layers.
+
+`KvLedger` gives blocks to requests and takes them back, all groups or none. What changes in a block table is noted
+down for the device (`take_updates`), and so is every block that must be copied before it is written, because somebody
+else still reads it (`take_copies`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from brim.engine.kv.blocks import SCRATCH, BlockPool
+from brim.engine.kv.geometry import KvShape, LayerGroup
+from brim.units import ceil_div
+
+
+@dataclass(slots=True)
+class RequestBlocks:
+    """The blocks of one request while it has a slot. In a windowed group the first entries are given up (scratch)."""
+
+    slot: int
+    tables: list[list[int]]
+    given_up: list[int]  # by group: entries before this are scratch
+    published: int = 0  # full blocks whose content has been made findable
+
+
+@dataclass(slots=True)
+class TableUpdates:
+    """Entries of a group's block table that changed since the device last heard.
+
+    Each entry is there once, with the last block noted: a device writes them in any order.
+    """
+
+    entries: dict[tuple[int, int], int] = field(default_factory=dict)  # (row, column) -> block
+
+    @property
+    def rows(self) -> list[int]:
+        return [row for row, _ in self.entries]
+
+    @property
+    def columns(self) -> list[int]:
+        return [column for _, column in self.entries]
+
+    @property
+    def blocks(self) -> list[int]:
+        return list(self.entries.values())
+
+    def note(self, row: int, column: int, block: int) -> None:
+        self.entries[row, column] = block
+
+
+class KvLedger:
+    """All pools, and who holds what in them."""
+
+    def __init__(self, groups: tuple[LayerGroup, ...], shape: KvShape) -> None:
+        self.groups = groups
+        self.block_size = shape.block_size
+        self.pools = [BlockPool(blocks) for blocks in shape.blocks]
+        self._updates = [TableUpdates() for _ in groups]
+        self._copies: list[tuple[int, int, int]] = []
+
+    # -- what a request would need -------------------------------------------------------------------------------
+
+    def blocks_for(self, start: int, end: int) -> list[int]:
+        """By group: the blocks that tokens [start, end) of a fresh request occupy while they are computed."""
+        return [
+            max(0, ceil_div(end, self.block_size) - group.first_block_needed(start, self.block_size))
+            for group in self.groups
+        ]
+
+    def available(self) -> list[int]:
+        return [pool.available for pool in self.pools]
+
+    # -- giving and taking ---------------------------------------------------------------------------------------
+
+    def open(self, slot: int) -> RequestBlocks:
+        return RequestBlocks(slot, [[] for _ in self.groups], [0] * len(self.groups))
+
+    def reserve(self, request: RequestBlocks, start: int, end: int) -> bool:
+        """Make room for writing tokens [start, end), in all groups; False, and nothing changed, if there is none."""
+        size = self.block_size
+        wanted = ceil_div(end, size)
+        first_written = start // size
+        for pool, table in zip(self.pools, request.tables, strict=True):
+            fresh = wanted - len(table)
+            shared = sum(not pool.writable(block) for block in table[first_written:wanted])
+            if fresh + shared > 0 and fresh + shared > pool.available:
+                return False
+        for number, (pool, table) in enumerate(zip(self.pools, request.tables, strict=True)):
+            for column in range(first_written, min(wanted, len(table))):
+                if not pool.writable(table[column]):
+                    self._replace(number, pool, request, column)
+            while len(table) < wanted:
+                self._append(number, request, pool.take())
+        return True
+
+    def _append(self, group: int, request: RequestBlocks, block: int) -> None:
+        table = request.tables[group]
+        self._updates[group].note(request.slot, len(table), block)
+        table.append(block)
+
+    def _replace(self, group: int, pool: BlockPool, request: RequestBlocks, column: int) -> None:
+        """Copy on write: the other holders, and whoever finds it by its content, keep the old block."""
+        old = request.tables[group][column]
+        new = pool.take()
+        pool.release(old)
+        request.tables[group][column] = new
+        self._copies.append((group, old, new))
+        self._updates[group].note(request.slot, column, new)
+
+    def give_up_behind(self, request: RequestBlocks, position: int) -> None:
+        """Release what no query from this position on can see."""
+        for number, group in enumerate(self.groups):
+            if group.window is None:
+                continue
+            needed = min(group.first_block_needed(position, self.block_size), len(request.tables[number]))
+            for column in range(request.given_up[number], needed):
+                block = request.tables[number][column]
+                if block != SCRATCH:
+                    self.pools[number].release(block)
+                    request.tables[number][column] = SCRATCH
+            request.given_up[number] = max(request.given_up[number], needed)
+
+    def close(self, request: RequestBlocks) -> None:
+        """Take everything back. The last blocks of a prompt are released first, so that they are evicted first."""
+        for pool, table in zip(self.pools, request.tables, strict=True):
+            for block in reversed(table):
+                if block != SCRATCH:
+                    pool.release(block)
+            table.clear()
+
+    def fork(self, source: RequestBlocks, slot: int, tokens: int) -> RequestBlocks:
+        """A second request with the blocks of the first tokens; whoever writes into one first gets a copy."""
+        copy = self.open(slot)
+        for number, table in enumerate(source.tables):
+            for block in table[: ceil_div(tokens, self.block_size)]:
+                if block != SCRATCH:
+                    self.pools[number].share(block)
+                self._append(number, copy, block)
+            copy.given_up[number] = min(source.given_up[number], len(copy.tables[number]))
+        copy.published = min(source.published, tokens // self.block_size)
+        return copy
+
+    # -- reuse by content ----------------------------------------------------------------------------------------
+
+    def longest_prefix(self, digests: Sequence[bytes]) -> int:
+        """How many leading full blocks could be reused: present wherever a later token can still see them."""
+        for count in range(self._longest_full(digests), 0, -1):
+            if all(self._window_present(number, digests, count) for number in range(len(self.groups))):
+                return count
+        return 0
+
+    def _longest_full(self, digests: Sequence[bytes]) -> int:
+        pools = [pool for pool, group in zip(self.pools, self.groups, strict=True) if group.window is None]
+        for count, digest in enumerate(digests):
+            if any(pool.find(digest) is None for pool in pools):
+                return count
+        return len(digests)
+
+    def _window_present(self, number: int, digests: Sequence[bytes], count: int) -> bool:
+        group = self.groups[number]
+        if group.window is None:
+            return True
+        first = group.first_block_needed(count * self.block_size, self.block_size)
+        return all(self.pools[number].find(digest) is not None for digest in digests[first:count])
+
+    def reuse(self, request: RequestBlocks, digests: Sequence[bytes]) -> None:
+        """Start a fresh request from these blocks, which `longest_prefix` found."""
+        count = len(digests)
+        for number, (group, pool) in enumerate(zip(self.groups, self.pools, strict=True)):
+            first = group.first_block_needed(count * self.block_size, self.block_size)
+            for column, digest in enumerate(digests):
+                block = pool.find(digest) if column >= first else SCRATCH
+                assert block is not None, "longest_prefix promised this block"
+                if column >= first:
+                    pool.share(block)
+                self._append(number, request, block)
+            request.given_up[number] = first
+        request.published = count
+
+    def publish(self, request: RequestBlocks, digests: Sequence[bytes]) -> None:
+        """Make the request's full blocks findable, as far as their content is known."""
+        for column in range(request.published, len(digests)):
+            for pool, table in zip(self.pools, request.tables, strict=True):
+                if table[column] != SCRATCH:
+                    pool.publish(table[column], digests[column])
+        request.published = max(request.published, len(digests))
+
+    # -- for the device ------------------------------------------------------------------------------------------
+
+    def take_updates(self) -> list[TableUpdates]:
+        updates, self._updates = self._updates, [TableUpdates() for _ in self.groups]
+        return updates
+
+    def take_copies(self) -> list[tuple[int, int, int]]:
+        """(group, from, to): blocks to copy before anything is written."""
+        copies, self._copies = self._copies, []
+        return copies

@@ -1,0 +1,163 @@
+"""How a request wants its tokens chosen (`SamplingParams`), refused where a value is absurd.
+
+Values that are wrong for any model are refused when the record is made; `check` refuses what is wrong for a vocabulary.
+Knows nothing of tensors: `sampler.py` does the choosing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from brim.errors import InvalidRequest
+
+GREEDY_BELOW = 1e-5  # temperatures below are 0: the division would only overflow
+MAX_ALTERNATIVES = 20
+MAX_CHOICES = 64
+MAX_STOPS = 16
+MAX_IDS = 1024  # entries of logit_bias and of stop_token_ids: they are sent up with every token
+MAX_BIAS = 100.0
+
+_INT_RANGES: dict[str, tuple[int, int]] = {
+    "max_tokens": (1, 2**31 - 1),
+    "top_k": (0, 2**31 - 1),
+    "n": (1, MAX_CHOICES),
+    "min_tokens": (0, 2**31 - 1),
+    "seed": (-(2**63), 2**63 - 1),
+    "logprobs": (0, MAX_ALTERNATIVES),
+    "prompt_logprobs": (0, MAX_ALTERNATIVES),
+}
+_OPTIONAL = {"seed", "logprobs", "prompt_logprobs"}
+_FLOAT_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 100.0),
+    "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+}
+_FLOAT_RANGES_ABOVE: dict[str, tuple[float, float]] = {  # the lower bound itself is outside
+    "top_p": (0.0, 1.0),
+    "repetition_penalty": (0.0, 10.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """What a request may ask of the sampler. 0 turns `temperature` (greedy) and `top_k` (all tokens) off."""
+
+    max_tokens: int = 128
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0  # over prompt and output
+    presence_penalty: float = 0.0  # over output
+    frequency_penalty: float = 0.0  # over output
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None  # alternatives to report; 0 is the chosen token alone
+    prompt_logprobs: int | None = None
+    n: int = 1
+    min_tokens: int = 0  # neither end of sequence nor stop ids before
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            self._check_number(field.name, getattr(self, field.name))
+        if not isinstance(self.ignore_eos, bool):
+            raise _refused("ignore_eos", self.ignore_eos, "true or false")
+        if self.min_tokens > self.max_tokens:
+            raise _refused("min_tokens", self.min_tokens, f"at most max_tokens, {self.max_tokens}")
+        self._check_stops()
+        self._check_bias()
+
+    @property
+    def greedy(self) -> bool:
+        """The likeliest token is taken; nothing is drawn."""
+        return self.temperature < GREEDY_BELOW or self.top_k == 1
+
+    @property
+    def needs_history(self) -> bool:
+        """What came before changes the logits."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
+    def plain_greedy(self) -> bool:
+        """The argmax of the model's own logits is all there is to do."""
+        return (
+            self.greedy
+            and not self.needs_history
+            and not self.logit_bias
+            and self.logprobs is None
+            and self.min_tokens == 0
+        )
+
+    def check(self, vocab: int) -> None:
+        """Refuse token ids that a vocabulary of this size does not have."""
+        for name, ids in (
+            ("stop_token_ids", self.stop_token_ids),
+            ("logit_bias", tuple(token for token, _ in self.logit_bias)),
+        ):
+            for token in ids:
+                if token >= vocab:
+                    raise _refused(name, token, f"a token id in 0..{vocab - 1}")
+
+    def _check_number(self, name: str, value: object) -> None:
+        if name in _INT_RANGES:
+            if value is None and name in _OPTIONAL:
+                return
+            low, high = _INT_RANGES[name]
+            if not _is_int(value) or not low <= value <= high:  # type: ignore[operator]
+                raise _refused(name, value, f"an integer in {low}..{high}")
+        elif name in _FLOAT_RANGES:
+            least, most = _FLOAT_RANGES[name]
+            if not _is_number(value) or not least <= value <= most:  # type: ignore[operator]
+                raise _refused(name, value, f"a number in [{least:g}, {most:g}]")
+        elif name in _FLOAT_RANGES_ABOVE:
+            least, most = _FLOAT_RANGES_ABOVE[name]
+            if not _is_number(value) or not least < value <= most:  # type: ignore[operator]
+                raise _refused(name, value, f"a number in ({least:g}, {most:g}]")
+
+    def _check_stops(self) -> None:
+        if not isinstance(self.stop, tuple) or len(self.stop) > MAX_STOPS:
+            raise _refused("stop", self.stop, f"a tuple of at most {MAX_STOPS} strings")
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise _refused("stop", text, "a string that is not empty")
+        if not isinstance(self.stop_token_ids, tuple) or len(self.stop_token_ids) > MAX_IDS:
+            raise _refused("stop_token_ids", self.stop_token_ids, f"a tuple of at most {MAX_IDS} token ids")
+        for token in self.stop_token_ids:
+            if not _is_int(token) or token < 0:
+                raise _refused("stop_token_ids", token, "a token id, 0 or above")
+
+    def _check_bias(self) -> None:
+        if not isinstance(self.logit_bias, tuple) or len(self.logit_bias) > MAX_IDS:
+            raise _refused("logit_bias", self.logit_bias, f"a tuple of at most {MAX_IDS} pairs (token id, bias)")
+        seen = set()
+        for pair in self.logit_bias:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise _refused("logit_bias", pair, "a pair (token id, bias)")
+            token, bias = pair
+            if not _is_int(token) or token < 0:
+                raise _refused("logit_bias", token, "a token id, 0 or above")
+            if token in seen:
+                raise _refused("logit_bias", token, "each token id once")
+            if not _is_number(bias) or not -MAX_BIAS <= bias <= MAX_BIAS:
+                raise _refused("logit_bias", bias, f"a number in [{-MAX_BIAS:g}, {MAX_BIAS:g}] (token {token})")
+            seen.add(token)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    # NaN and the infinities are floats; they fail every comparison with a finite range
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _refused(name: str, value: object, allowed: str) -> InvalidRequest:
+    shown = repr(value)
+    if len(shown) > 80:
+        shown = shown[:77] + "..."
+    return InvalidRequest(f"{name} is {shown}; it must be {allowed}")

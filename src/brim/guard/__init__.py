@@ -1,0 +1,1 @@
+"""Policies: what may start, what gives way. Pure functions of records."""
