@@ -1,0 +1,210 @@
+"""Attention over paged keys and values, as `transformers` modules call it.
+
+`register()` makes it known under the name `brim` through transformers' public registry. No mask is registered with
+it: transformers then makes none. Each attention module of a model is given the `PagedLayer` it works on
+(`attach`); a module without one cannot run.
+
+Eagerly, the module's layer is called directly. In compiled code the call goes through a custom operator, so that the
+compiler sees one opaque function; an operator takes tensors only, so the layer is then looked up by a number. Modules
+that keep latents (`brim.engine.latent`) attend to those: their queries and outputs are translated around the call.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import torch
+
+from brim.engine.kv.tensors import LayerCache
+from brim.engine.latent import absorbed_query, expanded_output, keeps_latent
+from brim.engine.step import StepLayout
+
+NAME = "brim"
+_ATTRIBUTE = "brim_attention"
+_KEY = "brim_attention_key"
+_keys = itertools.count()
+_layers: WeakValueDictionary[int, PagedLayer] = WeakValueDictionary()  # an address book; the model owns the layers
+
+
+class AttentionBackend(Protocol):
+    """Writes new keys and values into the pool, and attends over what is there."""
+
+    def store(self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, write_slots: torch.Tensor) -> None: ...
+
+    def attend(
+        self, query: torch.Tensor, cache: LayerCache, table: torch.Tensor, layout: StepLayout, rule: AttentionRule
+    ) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionRule:
+    """What a layer's attention is."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+    sinks: torch.Tensor | None
+    block_size: int
+
+
+class CurrentStep:
+    """The step that is being run; one for all layers of an engine."""
+
+    def __init__(self) -> None:
+        self.layout: StepLayout | None = None
+
+
+class PagedLayer:
+    """One attention module's part of the pool."""
+
+    def __init__(
+        self,
+        cache: LayerCache,
+        table: torch.Tensor,
+        group: int,
+        block_size: int,
+        window: int | None,
+        lent: bool,
+        step: CurrentStep,
+        backend: AttentionBackend,
+        looks_ahead: bool = True,
+    ) -> None:
+        self.cache = cache
+        self.table = table
+        self.group = group
+        self.block_size = block_size
+        self.window = window
+        self.lent = lent  # keys and values are another layer's, which has written them
+        self.step = step
+        self.backend = backend
+        self.looks_ahead = looks_ahead  # follows `visible_until`
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """[1, heads, tokens, dim] in, [1, tokens, heads, value dim] out."""
+        layout = self.step.layout
+        assert layout is not None, "attention runs inside a step"
+        if not self.looks_ahead and layout.visible_until is not None:
+            layout = replace(layout, visible_until=None)
+        if not self.lent:
+            self.backend.store(
+                self.cache, key[0].transpose(0, 1), value[0].transpose(0, 1), layout.write_slots[self.group]
+            )
+        rule = AttentionRule(scale, self.window, softcap, sinks, self.block_size)
+        return self.backend.attend(query[0].transpose(0, 1), self.cache, self.table, layout, rule)[None]
+
+
+def attach(module: torch.nn.Module, layer: Any) -> None:
+    """Give an attention module the layer it works on, for eager and for compiled calls."""
+    key = next(_keys)
+    _layers[key] = layer
+    module.__dict__[_ATTRIBUTE] = layer
+    module.__dict__[_KEY] = torch.tensor(key)
+
+
+def detach(module: torch.nn.Module) -> None:
+    module.__dict__.pop(_ATTRIBUTE, None)
+    module.__dict__.pop(_KEY, None)
+
+
+def paged_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """What transformers calls for each attention layer."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    latent = keeps_latent(module)
+    if latent:
+        query = absorbed_query(module, query)
+    output = _attended(module, query, key, value, scale, softcap, s_aux, sliding_window)
+    return expanded_output(module, output) if latent else output, None
+
+
+def _attended(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+    window: int | None,
+) -> torch.Tensor:
+    if torch.compiler.is_compiling():
+        output: torch.Tensor = _attend_by_key(query, key, value, getattr(module, _KEY), scale, softcap, sinks)
+        return output
+    layer: PagedLayer | GeometryRecorder = getattr(module, _ATTRIBUTE)
+    if isinstance(layer, GeometryRecorder):
+        return layer.record(module, query, key, value, window)
+    return layer.attend(query, key, value, scale, softcap, sinks)
+
+
+@torch.library.custom_op("brim::attend", mutates_args=())
+def _attend_by_key(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layer: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    return _layers[int(layer)].attend(query, key, value, scale, softcap, sinks)
+
+
+@_attend_by_key.register_fake
+def _(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layer: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    _, heads, tokens, _ = query.shape
+    return query.new_empty((1, tokens, heads, value.shape[-1]))
+
+
+class GeometryRecorder:
+    """Stands in for every layer while a model is run once to learn what its layers keep."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[torch.nn.Module, int, torch.Tensor, torch.Tensor, int | None]] = []
+
+    def record(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        window: int | None,
+    ) -> torch.Tensor:
+        _, heads, tokens, _ = query.shape
+        self.calls.append((module, heads, key, value, window))
+        return query.new_zeros((1, tokens, heads, value.shape[-1]))
+
+
+def register() -> None:
+    """Make paged attention known to transformers."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, paged_attention)
