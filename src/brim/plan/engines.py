@@ -146,10 +146,10 @@ ENGINES: dict[str, Engine] = {
         Engine(
             "brim",
             16,
-            _minimum,
+            lambda step: KvStorage(window_slack=step),
             10,
             _brim_flags,
-            "stores the model's own minimum, in blocks of 16 tokens",
+            "keeps, in sliding layers, the window and the tokens of a step",
             kv_dtypes=(Dtype.BF16, Dtype.FP16, Dtype.FP8),
         ),
         Engine(

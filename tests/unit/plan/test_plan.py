@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import brim
+from brim.engine.kv.geometry import LayerGroup, pool_shape
 from brim.errors import InvalidRequest
 from brim.model.catalogue import entries
 from brim.plan.devices import catalogue
@@ -161,6 +162,20 @@ def test_engines_get_their_flags_and_never_less_than_the_minimum(engine: str) ->
     assert any("16384" in flag or str(plan.max_seqs * 16384) in flag for flag in plan.flags) or engine == "transformers"
     assert plan.request_bytes >= minimum.request_bytes
     assert plan.kv_tokens <= minimum.kv_tokens
+
+
+def test_brim_is_planned_as_its_pool_is_built() -> None:
+    """A request's window, a step of tokens, and the blocks that these begin in, which a plan leaves out."""
+    plan = brim.plan("gemma-3-27b", gpu="h200", max_len=16384, batch_tokens=4096, engine="brim")
+    windows = {kind.window for kind in plan.kv_kinds} - {None}
+    sliding = LayerGroup(window=1024, layers=(0,), elements_per_token=1)
+    pool = pool_shape((sliding,), plan.kv_tokens, block_size=16, max_batch=1, max_batch_tokens=4096)
+    assert windows == {1024 + 4096} == {(pool.blocks[0] - 2) * 16}
+    assert any("brim keeps, in sliding layers" in warning for warning in plan.warnings)
+    latent, minimum = (brim.plan("deepseek-v2-lite", gpu="h200", engine=engine) for engine in ("brim", None))
+    assert latent.kv_kinds == minimum.kv_kinds
+    assert latent.kv_bytes_per_token == 27 * (512 + 64) * 2
+    assert not any("brim" in warning for warning in latent.warnings)
 
 
 def test_an_engine_that_stores_more_says_so() -> None:
