@@ -1,0 +1,202 @@
+"""Tensor parallelism on one machine: the same engine on every rank, each with its part of the model.
+
+In: the processes that torchrun started (`Ranks`), and a whole model. Out: a model of which this rank holds its part
+(`split_model`, after transformers' own plan), and ranks that stay in step (`InStep`): tokens are drawn on rank 0 and
+given to all, and the digests of their plans are compared. Every rank must be given the same requests in the same order.
+
+Knows nothing of several machines, nor of how requests reach the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from brim.engine.load import LoadedModel
+from brim.engine.scheduler import StepPlan
+from brim.engine.split import local_bytes, split_model
+from brim.errors import DeviceError, InvalidRequest
+
+TIMEOUT_SECONDS = 600.0  # how long a rank waits for another; a rank that has died is noticed at once
+_SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The processes that share a model, seen from one of them."""
+
+    rank: int
+    size: int
+    device: torch.device
+    group: Any  # for tensors on the device: NCCL, or gloo on the CPU
+    host_group: Any  # for numbers of the host: gloo
+    owned: bool  # made here, hence ended here
+
+    @classmethod
+    def join(
+        cls, device: str, *, seconds: float = TIMEOUT_SECONDS, environment: Mapping[str, str] = os.environ
+    ) -> Ranks:
+        """Meet the other ranks: in the process group that is there, or in one after torchrun's environment."""
+        kind = torch.device(device).type
+        missing = [name for name in _SET_BY_TORCHRUN if name not in environment]
+        owned = not dist.is_initialized()
+        if owned and missing:
+            raise InvalidRequest(
+                f"tensor parallelism: {missing[0]} is not set, so there are no other ranks; start one process for each "
+                "device: torchrun --standalone --nproc-per-node=2 ..."
+            )
+        if int(environment.get("LOCAL_WORLD_SIZE", 0)) not in (0, int(environment.get("WORLD_SIZE", 0))):
+            raise InvalidRequest("tensor parallelism: the ranks are on several machines; start all of them on one")
+        place = _place(kind, int(environment.get("LOCAL_RANK", 0)))
+        wait = timedelta(seconds=seconds)
+        try:
+            if owned:
+                bound = place if kind == "cuda" else None
+                dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=wait, device_id=bound)
+            host = dist.new_group(backend="gloo", timeout=wait) if kind == "cuda" else dist.group.WORLD
+        except (RuntimeError, ValueError) as error:  # torch.distributed's own errors are RuntimeErrors
+            where = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
+            raise DeviceError(
+                f"tensor parallelism: the ranks cannot meet at {where} ({_first_line(error)}); check that all of "
+                f"{environment.get('WORLD_SIZE')} processes were started, and that the port is free"
+            ) from error
+        return cls(dist.get_rank(), dist.get_world_size(), place, dist.group.WORLD, host, owned)
+
+    def leave(self) -> None:
+        if self.owned and dist.is_initialized():
+            dist.destroy_process_group()
+
+    # -- numbers of the host that must be the same on all ranks -----------------------------------------------------
+
+    def from_first(self, number: int) -> int:
+        """Rank 0's number, on all ranks."""
+        return int(self._broadcast(torch.tensor(number, dtype=torch.int64)))
+
+    def clock(self) -> float:
+        """Rank 0's `time.monotonic`, on all ranks."""
+        return float(self._broadcast(torch.tensor(time.monotonic(), dtype=torch.float64)))
+
+    def least(self, number: int) -> int:
+        """The least of all ranks' numbers, on all ranks."""
+        value = torch.tensor(number, dtype=torch.int64)
+        with rank_errors():
+            dist.all_reduce(value, dist.ReduceOp.MIN, group=self.host_group)
+        return int(value)
+
+    def _broadcast(self, value: torch.Tensor) -> torch.Tensor:
+        with rank_errors():
+            dist.broadcast(value, 0, group=self.host_group)
+        return value
+
+    # -- tensors of the device --------------------------------------------------------------------------------------
+
+    def broadcast_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Rank 0's tokens, on all ranks. With NCCL this is one more entry in the device's queue; nobody waits."""
+        tokens = tokens.contiguous()
+        dist.broadcast(tokens, 0, group=self.group)
+        return tokens
+
+    def split(self, loaded: LoadedModel) -> LoadedModel:
+        """A whole model becomes this rank's part of it, in place and on this rank's device."""
+        split_model(loaded.model, self.rank, self.size, self.device)
+        return replace(loaded, weight_bytes=local_bytes(loaded.model))
+
+
+def _place(kind: str, local_rank: int) -> torch.device:
+    """The device of a rank."""
+    if kind != "cuda":
+        return torch.device(kind)
+    if local_rank >= torch.cuda.device_count():
+        raise DeviceError(
+            f"tensor parallelism: rank {local_rank} has no device of its own, torch sees {torch.cuda.device_count()}; "
+            "start as many processes as there are GPUs (--nproc-per-node)"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+class InStep:
+    """Keeps the ranks of an engine together; `Runner` calls it once before and once after each step.
+
+    A rank that plans another step than rank 0 is found by a digest. On the CPU digests are compared before the step
+    runs. On a GPU that would make all ranks wait for each other: there a digest travels while its step is being
+    launched, and is compared when the next one is.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._at_once = ranks.device.type == "cpu"
+        self._step = 0
+        self._travelling: Callable[[], None] | None = None
+
+    def check(self, plan: StepPlan) -> None:
+        if self._travelling is not None:
+            self._travelling()
+        self._step += 1
+        self._travelling = self._compare(plan_digest(plan), self._step)
+        if self._at_once:
+            self._travelling()
+            self._travelling = None
+
+    def tokens(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self._ranks.broadcast_tokens(tokens)
+
+    def _compare(self, digest: int, step: int) -> Callable[[], None]:
+        """Send a digest on its way; calling what is returned waits for those of all ranks."""
+        ranks = self._ranks
+        mine = torch.tensor([digest, step], dtype=torch.int64)
+        everybodys = [torch.empty_like(mine) for _ in range(ranks.size)]
+        work = dist.all_gather(everybodys, mine, group=ranks.host_group, async_op=True)
+
+        def finish() -> None:
+            work.wait()
+            found = [one.tolist() for one in everybodys]
+            others = [rank for rank, one in enumerate(found) if one != found[0]]
+            if others:
+                raise InvalidRequest(
+                    f"tensor parallelism: ranks {others} plan another step {step} than rank 0; every rank must be "
+                    "given the same requests and settings, in the same order"
+                )
+
+        return finish
+
+
+def plan_digest(plan: StepPlan) -> int:
+    """63 bits of everything that must be the same on all ranks for a step to make sense."""
+    digest = blake2b(digest_size=8)
+    rows = zip(plan.decodes, plan.slots, plan.lengths, strict=True)
+    decodes = [(sequence.request.id, sequence.request.seed, slot, length) for sequence, slot, length in rows]
+    digest.update(repr(decodes).encode())
+    for chunk in plan.chunks:
+        request = chunk.sequence.request
+        digest.update(repr((request.id, request.seed, chunk.slot, chunk.start, chunk.length, chunk.draws)).encode())
+        digest.update(array("q", chunk.sequence.tokens[chunk.start : chunk.start + chunk.length]).tobytes())
+    return int.from_bytes(digest.digest()) >> 1
+
+
+@contextmanager
+def rank_errors() -> Iterator[None]:
+    """What torch.distributed and gloo raise when another rank is gone or late, in one line of Brim's."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise DeviceError(
+            f"tensor parallelism: another rank is gone or late ({_first_line(error)}); see what it has said"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:160] if lines else type(error).__name__

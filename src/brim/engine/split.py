@@ -1,0 +1,147 @@
+"""A rank's part of a model, after the tensor-parallel plan that the model's class brings along.
+
+In: a whole model in memory. Out: the same object, of which projections, experts and embeddings are this rank's part,
+with the collectives that transformers hooks around them. Attention then sees its local heads and needs to know nothing.
+`from_pretrained` could read the parts alone, but only where `accelerate` is installed.
+
+transformers' plans cut keys and values by columns, which goes through the middle of a head where there are fewer KV
+heads than ranks. In such a model those projections are cut here instead: each rank keeps the KV heads its query heads
+use, so that one head may be on several ranks.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from brim.errors import InvalidRequest, UnsupportedModel
+
+_KEYS_AND_VALUES = ("k_proj", "v_proj")
+_DONE = "brim_split"  # attribute of a model: in how many parts it has been split
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Attention:
+    """An attention module whose heads a plan distributes."""
+
+    module: torch.nn.Module
+    heads: int
+    kv_heads: int
+
+
+def split_model(model: Any, rank: int, size: int, device: torch.device) -> None:
+    """Keep this rank's part of a model, in place and on this rank's device."""
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    done = getattr(model, _DONE, getattr(model, "_tp_size", None))
+    if size == 1 or (done == size and hasattr(model, _DONE)):
+        model.to(device)
+        return
+    if done is not None:
+        raise InvalidRequest(f"tensor parallelism: the model was split in {done} parts already; give the whole of it")
+    plan, attentions = _checked_plan(model, size)
+    shared = any(attention.kv_heads % size for attention in attentions)
+    if shared:
+        plan = {name: style for name, style in plan.items() if name.rpartition(".")[2] not in _KEYS_AND_VALUES}
+    tied = _is_tied(model)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of rules that no module of this model matches
+        model.tp_plan = plan
+        try:
+            apply_tensor_parallelism(model, init_device_mesh(device.type, (size,)))  # type: ignore[no-untyped-call]
+        except ValueError as error:
+            raise InvalidRequest(f"tensor parallelism over {size} ranks: {error}") from error
+        if shared:
+            for attention in attentions:
+                _keep_heads(attention, rank, size)
+        _use_plain_weights(model)
+        if tied:
+            _tie(model)
+        model.to(device)
+    model.__dict__[_DONE] = size
+
+
+def local_bytes(model: torch.nn.Module) -> int:
+    """Bytes of parameters and buffers that are on this rank, each storage once."""
+    tensors = [*model.parameters(), *model.buffers()]
+    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}.values())
+
+
+def _checked_plan(model: Any, size: int) -> tuple[dict[str, str], list[_Attention]]:
+    """The plan of a model, and the attention modules whose heads it distributes."""
+    plan = dict(model.tp_plan or {})
+    if not any(".layers.*." in f".{name}" for name in plan):
+        raise UnsupportedModel(
+            f"tensor parallelism: transformers has no plan for the layers of '{model.config.model_type}'; "
+            "run it on one device"
+        )
+    attentions = list(_attentions(model, plan))
+    for attention in attentions:
+        heads, kv_heads = attention.heads, attention.kv_heads
+        if heads % size or (kv_heads % size and size % kv_heads):
+            raise InvalidRequest(
+                f"tensor parallelism: {heads} query heads and {kv_heads} KV heads cannot be shared by {size} ranks; "
+                "take a number of ranks that divides the query heads, and that divides the KV heads or is a multiple"
+            )
+    return plan, attentions
+
+
+def _attentions(model: Any, plan: dict[str, str]) -> Iterator[_Attention]:
+    for name, module in model.named_modules():
+        rule = plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", f"{name}.k_proj"))  # plans write numbers of layers as stars
+        if rule == "colwise" and getattr(module, "k_proj", None) is not None:
+            width = module.head_dim
+            yield _Attention(module, module.q_proj.out_features // width, module.k_proj.out_features // width)
+
+
+def _keep_heads(attention: _Attention, rank: int, size: int) -> None:
+    """Cut whole key and value projections down to the KV heads that this rank's query heads use."""
+    first = rank * attention.kv_heads // size
+    count = max(1, attention.kv_heads // size)
+    for name in _KEYS_AND_VALUES:
+        linear = getattr(attention.module, name, None)
+        if linear is None:  # the values are the keys
+            continue
+        if type(linear) is not torch.nn.Linear:
+            raise UnsupportedModel(
+                f"tensor parallelism: {attention.kv_heads} KV heads over {size} ranks are not supported with "
+                f"{type(linear).__name__}; take at most {attention.kv_heads} ranks"
+            )
+        width = linear.out_features // attention.kv_heads
+        rows = slice(first * width, (first + count) * width)
+        for key, parameter in linear.named_parameters():
+            linear._parameters[key] = torch.nn.Parameter(parameter[rows].clone(), parameter.requires_grad)
+        linear.out_features = count * width
+
+
+def _use_plain_weights(model: torch.nn.Module) -> None:
+    """Linear layers keep their part as a plain tensor.
+
+    The hooks around them take both; a `DTensor` is unwrapped at every call, which costs more than a small product.
+    """
+    for module in model.modules():
+        if type(module) is torch.nn.Linear:
+            for key, parameter in module.named_parameters():
+                if isinstance(parameter, DTensor):
+                    module._parameters[key] = torch.nn.Parameter(parameter.to_local(), parameter.requires_grad)
+
+
+def _is_tied(model: Any) -> bool:
+    output = model.get_output_embeddings()
+    return output is not None and output.weight is model.get_input_embeddings().weight
+
+
+def _tie(model: Any) -> None:
+    """Both embeddings were cut by rows of the vocabulary: one storage is enough, as before."""
+    source, output = model.get_input_embeddings().weight, model.get_output_embeddings()
+    local = source.to_local() if isinstance(source, DTensor) else source
+    if local.shape == output.weight.shape:
+        output.weight = torch.nn.Parameter(local, source.requires_grad)
