@@ -155,7 +155,7 @@ class Scheduler:
                 continue
             if len(decodes) == budget:
                 break
-            # Only the first token of a block can need anything of the pools: a fork gets its copies when it is admitted.
+            # Only the first token of a block can need anything of the pools: forks get copies when they are admitted.
             if position % size == 0 and not self._reserve_or_preempt(sequence, position, position + 1, decodes):
                 continue
             decodes.append(sequence)
@@ -185,7 +185,7 @@ class Scheduler:
 
     def _plan_chunk(self, sequence: Sequence, budget: int) -> Chunk | None:
         start = sequence.computed
-        length = self._whole_spans(sequence, start, min(sequence.length - start, budget))
+        length = self.whole_spans(sequence, start, min(sequence.length - start, budget))
         assert sequence.slot is not None
         if length == 0 or not self._reserve_chunk(sequence, start, start + length):
             return None
@@ -203,7 +203,7 @@ class Scheduler:
         return True
 
     @staticmethod
-    def _whole_spans(sequence: Sequence, start: int, length: int) -> int:
+    def whole_spans(sequence: Sequence, start: int, length: int) -> int:
         """Shorten a chunk that would cut through tokens that must be computed together."""
         end = start + length
         for span in sequence.request.spans:
@@ -257,7 +257,7 @@ class Scheduler:
         extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt)
         usable = (len(sequence.tokens) - 1) // size
         count = self.ledger.longest_prefix(sequence.digests[:usable])
-        while count and self._whole_spans(sequence, 0, count * size) != count * size:
+        while count and self.whole_spans(sequence, 0, count * size) != count * size:
             count -= 1
         assert sequence.blocks is not None
         self.ledger.reuse(sequence.blocks, sequence.digests[:count])

@@ -1,0 +1,377 @@
+"""The engine: a model, a KV pool, and requests going in and texts coming out.
+
+    engine = Engine("path/to/model", kv_tokens=65536)
+    for completion in engine.generate(["Once upon a time"], SamplingParams(max_tokens=64)):
+        print(completion.text)
+
+Single-threaded: whoever owns it calls `submit`, `step` and `cancel`. `brim.engine.stream` runs one in a thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from brim.engine.answers import Answer, Completion, Update
+from brim.engine.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer
+from brim.engine.door import Door, Prompt, find_tokenizer
+from brim.engine.image_stress import ImagePrompt, image_prompt_tokens, image_shape, run_image_shape
+from brim.engine.load import LoadedModel, load
+from brim.engine.loop import Event, ServingLoop
+from brim.engine.requests import FinishReason
+from brim.engine.requests import Sequence as RunningSequence
+from brim.engine.sampling import SamplingParams
+from brim.engine.settings import EngineSettings
+from brim.engine.stressing import run_text_shape, text_shapes
+from brim.engine.vision import Images
+from brim.errors import InvalidRequest
+from brim.probes.translate import translated
+from brim.records.fit import IMAGE_SHAPE
+from brim.records.memory import StressShape
+
+if TYPE_CHECKING:
+    import torch
+
+    from brim.engine.media import ImagePart
+    from brim.engine.parallel import Ranks
+    from brim.engine.worst_image import ImageLimits
+
+DEFAULT_KV_TOKENS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """What an engine holds and has done."""
+
+    kv_tokens: int
+    kv_bytes: int
+    weight_bytes: int
+    blocks_held: int
+    blocks_cached: int
+    running: int
+    waiting: int
+    preemptions: int
+    steps: int
+    drawn: int
+
+
+class Engine:
+    """A model being served by this process."""
+
+    def __init__(
+        self,
+        model: str | Path | dict[str, Any] | LoadedModel,
+        *,
+        kv_tokens: int | None = None,
+        settings: EngineSettings | None = None,
+        load_format: str = "auto",
+        dtype: str = "auto",
+        device: str | None = None,
+        probe: Any = None,
+        progress: Callable[[int, int], None] | None = None,
+        tokenizer: Any = None,
+        seed: int = 0,
+        tensor_parallel: bool = False,
+    ) -> None:
+        import torch
+
+        from brim.engine.assemble import assemble
+        from brim.engine.attention.paged import NAME, register
+
+        self.settings = settings or EngineSettings()
+        self._probe = probe or nullcontext()
+        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        register()
+        if model == BUILTIN_NAME:
+            model, load_format, tokenizer = BUILTIN_CONFIG, "dummy", tokenizer or ByteTokenizer()
+        self.ranks: Ranks | None = None
+        self._rank_errors: Callable[[], AbstractContextManager[None]] = nullcontext
+        first_seed = secrets.randbits(63)
+        if tensor_parallel:
+            from brim.engine.parallel import Ranks, rank_errors
+
+            self._rank_errors = rank_errors
+            self.ranks = Ranks.join(place)
+            first_seed = self.ranks.from_first(first_seed)
+            place = "cpu"  # a whole model need not fit on one of several devices
+        with self._probe, self._rank_errors():
+            if isinstance(model, LoadedModel):
+                self.loaded = model
+            else:
+                self.loaded = load(
+                    model,
+                    load_format=load_format,
+                    dtype=dtype,
+                    device=place,
+                    attention=NAME,
+                    seed=seed,
+                    progress=progress,
+                )
+            if self.ranks is not None:
+                self.loaded, place = self.ranks.split(self.loaded), str(self.ranks.device)
+            self._parts = assemble(self.loaded, self.settings, torch.device(place), self.ranks)
+        self.tokenizer = tokenizer if tokenizer is not None else find_tokenizer(self.loaded.folder)
+        self.max_length = self._parts.max_length
+        self.image_limits: ImageLimits | None = None
+        if self._parts.vision is not None:
+            from brim.engine.worst_image import find_limits
+
+            self.image_limits = find_limits(self.loaded, self.settings.max_image_pixels, self.max_length)
+        self._door = Door(
+            loaded=self.loaded,
+            tokenizer=self.tokenizer,
+            max_length=self.max_length,
+            max_batch_tokens=self.settings.max_batch_tokens,
+            seeds=Random(first_seed),  # the same on all ranks
+            clock=self._parts.clock,
+            vision=self._parts.vision,
+            image_limits=self.image_limits,
+        )
+        self._answers: dict[str, Answer] = {}
+        self._numbers = iter(range(1 << 62))
+        self._loop: ServingLoop | None = None
+        self.kv_tokens = 0
+        if kv_tokens != 0:
+            wanted = kv_tokens or min(DEFAULT_KV_TOKENS, self.settings.max_batch * self.max_length)
+            self.build(wanted)
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def build(self, kv_tokens: int) -> None:
+        """Make the KV pool and everything else that serving holds."""
+        if self._loop is not None:
+            raise InvalidRequest("the engine is built already: tear it down before building it at another size")
+        if not isinstance(kv_tokens, int) or kv_tokens < self.settings.block_size:
+            raise InvalidRequest(f"kv_tokens {kv_tokens}: at least one block of {self.settings.block_size} is needed")
+        try:
+            with self._on_device():
+                kv_tokens = kv_tokens if self.ranks is None else self.ranks.least(kv_tokens)
+                self._loop = self._parts.build(kv_tokens)
+        except BaseException:
+            self._parts.runner.teardown()  # a pool that was half made must not stay
+            raise
+        self.kv_tokens = kv_tokens
+
+    def teardown(self) -> None:
+        """Give all of that back to the device. Requests in flight are cancelled."""
+        for answer in list(self._answers.values()):
+            self.cancel(answer.request_id)
+        if self._loop is not None:
+            self._loop = None
+            self._parts.runner.teardown()
+        self.kv_tokens = 0
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """Foreign errors of the device and of other ranks are translated here, and a probe counts."""
+        with translated(), self._rank_errors(), self._probe:
+            yield
+
+    @property
+    def device(self) -> torch.device:
+        return self._parts.runner.shape.device
+
+    @property
+    def dtype(self) -> str:
+        """The type of the weights: bf16, fp16 or fp32."""
+        kind = str(self._parts.runner.text_model.dtype).removeprefix("torch.")
+        return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[kind]
+
+    @property
+    def least_tokens(self) -> int:
+        """KV tokens without which no useful request runs: the longest request, or one full step where that is less."""
+        return min(self.max_length, max(self.settings.max_batch_tokens, self.settings.block_size))
+
+    def kv_bytes(self, kv_tokens: int) -> int:
+        """What a KV pool of so many tokens takes."""
+        return self._parts.kv_bytes(kv_tokens)
+
+    def stress_shapes(self) -> tuple[StressShape, ...]:
+        """The worst steps that this engine may be asked for."""
+        text = text_shapes(self.settings, self.max_length)
+        image = self.worst_image()
+        if image is None or self.image_limits is None:
+            return text
+        return (*text, image_shape(image.tokens, self.image_limits.patches(image)))
+
+    def worst_image(self) -> ImagePart | None:
+        """The largest image that the door lets through; None where it lets none."""
+        from brim.engine.worst_image import worst_part
+
+        if self._parts.vision is None or self.image_limits is None:
+            return None
+        most_tokens = self.max_length - 1
+        if self._parts.vision.together:
+            most_tokens = min(most_tokens, self.settings.max_batch_tokens)
+        return worst_part(self.loaded.full_config, self.image_limits, most_tokens)
+
+    def stress(self, shape: StressShape) -> None:
+        """Run one of them, on whatever size the engine is built at. Nothing else may be in flight."""
+        loop = self.loop
+        assert loop.idle, "stress runs before serving, not beside it"
+        runner, ledger = self._parts.runner, loop.scheduler.ledger
+        if shape.name == IMAGE_SHAPE:
+            prompt = self._image_prompt()
+            with self._on_device():
+                run_image_shape(prompt, runner, ledger, self.settings, self.max_length)
+            return
+        with self._on_device():
+            run_text_shape(shape, runner, ledger, self.max_length)
+
+    def _image_prompt(self) -> ImagePrompt:
+        """The largest images, through the door that every image comes through."""
+        import torch
+
+        image, vision = self.worst_image(), self._parts.vision
+        assert image is not None, "an engine that lets no image in has no such shape"
+        assert vision is not None
+        token = self.loaded.full_config.image_token_id
+        tokens = image_prompt_tokens(token, image.tokens, self.settings, self.max_length)
+        count = tokens.count(token) // image.tokens
+        inputs = {name: torch.cat([one] * count) if count > 1 else one for name, one in image.inputs.items()}
+        prepared, media, spans, _ = vision.prepare(tokens, inputs)
+        return ImagePrompt(prepared, media, spans)
+
+    def close(self) -> None:
+        self.teardown()
+        if self.ranks is not None:
+            self.ranks.leave()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def loop(self) -> ServingLoop:
+        if self._loop is None:
+            raise InvalidRequest("the engine is not built: call build(kv_tokens) first")
+        return self._loop
+
+    @property
+    def figures(self) -> EngineFigures:
+        loop = self.loop
+        pools = loop.scheduler.ledger.pools
+        return EngineFigures(
+            kv_tokens=self.kv_tokens,
+            kv_bytes=self._parts.kv_bytes(self.kv_tokens),
+            weight_bytes=self.loaded.weight_bytes,
+            blocks_held=sum(pool.held for pool in pools),
+            blocks_cached=sum(pool.cached for pool in pools),
+            running=len(loop.scheduler.running),
+            waiting=len(loop.scheduler.waiting),
+            preemptions=loop.scheduler.preemptions,
+            steps=loop.figures.steps,
+            drawn=loop.figures.drawn,
+        )
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        images: Images = (),
+        deadline_seconds: float | None = None,
+        request_id: str | None = None,
+    ) -> str:
+        """Check a request and put it in the queue; its id. Nothing of a refused request stays behind."""
+        params = params or SamplingParams()
+        loop = self.loop
+        if request_id is None:
+            request_id = next(name for number in self._numbers if (name := f"request-{number}") not in self._answers)
+        if not isinstance(request_id, str) or not request_id:
+            raise InvalidRequest(f"request_id {request_id!r}: a name that is not empty is needed")
+        if request_id in self._answers:
+            raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
+        requests = self._door.let_in(request_id, prompt, params, images, deadline_seconds, self._longest())
+        answer = Answer(request_id, requests, self.tokenizer)
+        self._answers[request_id] = answer
+        for request in requests:
+            loop.submit(RunningSequence(request, list(request.prompt)))
+        return request_id
+
+    def _longest(self) -> int:
+        """Tokens of the longest request: the context, or the whole pool."""
+        return min(self.max_length, self._parts.tokens_one_request_can_hold(self.kv_tokens))
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request now; False if there is none of that id."""
+        answer = self._answers.pop(request_id, None)
+        if answer is None:
+            return False
+        scheduler = self.loop.scheduler
+        for sequence in [*scheduler.running, *scheduler.waiting]:
+            if sequence.request.id.rpartition("/")[0] == request_id:
+                scheduler.finish(sequence, FinishReason.CANCELLED)
+        return True
+
+    # -- work ----------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        return self._loop is None or self._loop.idle
+
+    def step(self) -> list[Update]:
+        """Do one step; what became known of which request."""
+        with self._on_device():
+            events = self.loop.step()
+        return [update for event in events if (update := self._update(event)) is not None]
+
+    def _update(self, event: Event) -> Update | None:
+        request_id, _, number = event.sequence.request.id.rpartition("/")
+        answer = self._answers.get(request_id)
+        if answer is None or answer.done(int(number)):
+            return None
+        update = answer.take(int(number), event)
+        if update.stopped_by_text:
+            self.loop.scheduler.finish(event.sequence, FinishReason.STOP)
+        if answer.complete:
+            del self._answers[request_id]
+        return update
+
+    def generate(
+        self,
+        prompts: Iterable[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        images: Sequence[Images | None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Completion]:
+        """Answer all prompts; completions in the order of the prompts (all answers of one beside each other).
+
+        `images` has an entry for each prompt: its images, or None.
+        """
+        prompts = list(prompts)
+        shown = [None] * len(prompts) if images is None else list(images)
+        if len(shown) != len(prompts):
+            raise InvalidRequest(f"images: {len(shown)} entries for {len(prompts)} prompts; give one for each, or None")
+        wanted = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
+        if len(wanted) != len(prompts):
+            raise InvalidRequest(f"params: {len(wanted)} for {len(prompts)} prompts; give one, or one for each")
+        ids: list[str] = []
+        try:
+            for prompt, one, some in zip(prompts, wanted, shown, strict=True):
+                ids.append(self.submit(prompt, one, images=some or ()))
+        except InvalidRequest:
+            for request_id in ids:
+                self.cancel(request_id)
+            raise
+        done: dict[str, list[Completion]] = {request_id: [] for request_id in ids}
+        left = sum(answer.count for answer in self._answers.values() if answer.request_id in done)
+        total = left
+        while left:
+            for update in self.step():
+                if update.completion is not None and update.request_id in done:
+                    done[update.request_id].append(update.completion)
+                    left -= 1
+                    if progress:
+                        progress(total - left, total)
+        return [one for request_id in ids for one in sorted(done[request_id], key=lambda one: one.index)]

@@ -1,0 +1,74 @@
+"""A `transformers` model in two parts that the engine calls one after the other: the decoder, and the head.
+
+Splitting them lets the engine compute logits only where a token is drawn, or a slice at a time, with whatever the
+class does around its head (scaling, capping). The decoder of a vision-language model is its language model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Hidden:
+    """Stands for the decoder's output when only the head is to run."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        assert index == 0, "only the hidden states are known here"
+        return self.last_hidden_state
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+class TextModel:
+    """The decoder and the head of a causal language model."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._base = model.base_model
+        self.backbone: torch.nn.Module = getattr(self._base, "language_model", self._base)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.backbone.parameters()).dtype
+
+    def hidden(
+        self,
+        tokens: torch.Tensor | None,
+        positions: torch.Tensor,
+        *,
+        embeddings: torch.Tensor | None = None,
+        cache: Any = None,
+        extra: dict[str, Any] | None = None,
+    ) -> torch.Tensor:
+        """Hidden states of packed tokens [tokens]; positions are [tokens], or [3, tokens] with M-RoPE."""
+        places = positions[None] if positions.dim() == 1 else positions[:, None]
+        output = self.backbone(
+            input_ids=None if tokens is None else tokens[None],
+            inputs_embeds=None if embeddings is None else embeddings[None],
+            position_ids=places,
+            past_key_values=cache,
+            use_cache=cache is not None,
+            **(extra or {}),
+        )
+        return output[0][0]  # type: ignore[no-any-return]
+
+    def logits(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """[rows, vocabulary]: what the class makes of these hidden states."""
+        stand_in = _Hidden(hidden[None])
+        base = self._base
+        base.__dict__["forward"] = lambda *args, **kwargs: stand_in
+        try:
+            output = self.model(input_ids=None, use_cache=False, logits_to_keep=rows)
+        finally:
+            del base.__dict__["forward"]
+        return output.logits[0]  # type: ignore[no-any-return]
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.model.get_input_embeddings()(tokens)  # type: ignore[no-any-return]

@@ -1,0 +1,179 @@
+"""The engine on a GPU: the same tokens as `generate` on the CPU, memory that goes back, steps as large as traced.
+
+    python tests/gpu/check_engine.py [--only tokens|images|memory|steps] [--out FILE]
+
+Needs the repository's root on the path: tiny models and references are those of the integration tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+STEP_MODELS = ("llama-3.2-1b", "qwen3-4b", "gemma-3-4b", "gpt-oss-20b", "qwen3-30b-a3b")
+STEP_TOKENS = (512, 2048, 8192)
+
+
+def on_cuda(loaded: Any) -> Any:
+    return replace(loaded, model=copy.deepcopy(loaded.model).to("cuda"))
+
+
+def check_tokens() -> Iterator[dict[str, Any]]:
+    """Every family of the integration tests, in chunks and captured steps."""
+    from brim.engine.engine import Engine
+    from brim.engine.settings import EngineSettings
+    from tests.integration.test_engine import FAMILIES, family, greedy, prompts_of
+
+    for name in FAMILIES:
+        model = family(name)
+        prompts = prompts_of([3, 45, 17, 30, 8, 61])
+        wanted = [model.greedy(prompt, 12) for prompt in prompts]
+        settings = EngineSettings(max_batch=4, max_batch_tokens=24, block_size=8)
+        with Engine(on_cuda(model.loaded), kv_tokens=512, settings=settings, device="cuda") as engine:
+            got = [list(one.tokens) for one in engine.generate(prompts, greedy(12))]
+            left = engine.figures.blocks_held
+        same = sum(one == other for one, other in zip(got, wanted, strict=True))
+        yield {"check": "tokens", "case": name, "same": same, "of": len(wanted), "ok": same == len(wanted) and not left}
+
+
+def check_images() -> Iterator[dict[str, Any]]:
+    """Every vision-language family of the integration tests."""
+    from brim.engine.engine import Engine
+    from tests.integration.test_engine_vision import KINDS, answers_of, engine_of, prompts_of, run, tokens_of
+
+    for kind in KINDS:
+        wanted = list(answers_of(kind))
+        host = engine_of(kind)
+        loaded, settings = host.loaded, host.settings
+        host.close()
+        with Engine(on_cuda(loaded), kv_tokens=512, settings=settings, device="cuda") as engine:
+            got = tokens_of(run(engine, prompts_of(kind)))
+        same = sum(one == other for one, other in zip(got, wanted, strict=True))
+        yield {"check": "images", "case": kind, "same": same, "of": len(wanted), "ok": same == len(wanted)}
+
+
+def check_memory() -> Iterator[dict[str, Any]]:
+    """What `build` takes, `teardown` gives back: graphs, tables, kernels' scratch and all."""
+    import torch
+
+    from brim.engine.engine import Engine
+    from brim.engine.settings import EngineSettings
+
+    for compiled in (False, True):
+        settings = EngineSettings(max_batch=64, max_batch_tokens=2048, max_length=8192, compile=compiled)
+        options = {"load_format": "dummy", "dtype": "bf16", "device": "cuda", "kv_tokens": 0}
+        engine = Engine("llama-3.2-1b", settings=settings, **options)
+        readings = []
+        for tokens in (65_536, 1_000_000, 65_536):
+            engine.build(tokens)
+            for shape in engine.stress_shapes():
+                engine.stress(shape)
+            engine.teardown()
+            gc.collect()
+            torch.cuda.empty_cache()
+            readings.append((torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()))
+        lost = max(abs(free - readings[0][0]) for free, _ in readings)
+        grown = readings[-1][1] - readings[0][1]
+        yield {
+            "check": "memory",
+            "case": "compiled" if compiled else "eager",
+            "driver_lost_bytes": lost,
+            "allocated_grown_bytes": grown,
+            "ok": lost <= 64 * MIB and grown == 0,
+        }
+        del engine
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def check_steps() -> Iterator[dict[str, Any]]:
+    """The peak of a full step of prompts against its trace, for models of real dimensions."""
+    import torch
+
+    from brim.engine.engine import Engine
+    from brim.engine.settings import EngineSettings
+    from brim.records.memory import StressShape
+    from brim.serving import traced_step
+
+    for name in STEP_MODELS:
+        settings = EngineSettings(max_batch=64, max_batch_tokens=max(STEP_TOKENS), max_length=8192, graphs=False)
+        engine = Engine(name, load_format="dummy", dtype="bf16", device="cuda", settings=settings, kv_tokens=32_768)
+        for tokens in STEP_TOKENS:
+            shape = StressShape("plain", tokens, 64)
+            engine.stress(shape)
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            engine.stress(shape)
+            measured = torch.cuda.max_memory_allocated() - before
+            predicted = traced_step(engine, tokens, 64)
+            yield {
+                "check": "steps",
+                "case": f"{name} {tokens}",
+                "measured_bytes": measured,
+                "predicted_bytes": predicted,
+                "error": predicted / measured - 1,
+                "ok": measured <= 1.02 * predicted,
+            }
+        engine.close()
+        del engine
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+CHECKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+    "tokens": check_tokens,
+    "images": check_images,
+    "memory": check_memory,
+    "steps": check_steps,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=tuple(CHECKS), action="append")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--commit", default="unknown")
+    options = parser.parse_args()
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    import torch
+    import transformers
+
+    rows = []
+    for name in options.only or CHECKS:
+        started = time.perf_counter()
+        for row in CHECKS[name]():
+            row["seconds"] = round(time.perf_counter() - started, 2)
+            started = time.perf_counter()
+            rows.append(row)
+            print("ok   " if row["ok"] else "WRONG", json.dumps(row), flush=True)
+    wrong = [row for row in rows if not row["ok"]]
+    print(f"{len(rows) - len(wrong)} of {len(rows)} right")
+    if options.out:
+        result = {
+            "device": torch.cuda.get_device_name(),
+            "versions": {
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "python": platform.python_version(),
+            },
+            "commit": options.commit,
+            "rows": rows,
+        }
+        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

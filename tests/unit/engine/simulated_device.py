@@ -1,0 +1,72 @@
+"""A device without arithmetic: it keeps blocks, tables and last tokens, and knows what belongs in every place.
+
+The "key" of a token is the whole text up to it. A query looks at every position that its attention would read, and
+what it finds there must be the key of its own text: a block given to two requests, written under a reader, freed too
+early, reused for another text or copied too late shows at once. The token it "draws" is a digest of the text, so two
+requests with one text go on alike, as with a model.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from brim.engine.kv.blocks import SCRATCH
+from brim.engine.kv.ledger import KvLedger
+
+VOCAB = 3  # few tokens: texts often begin alike
+
+Key = bytes
+
+
+def key_of(text: Sequence[int]) -> Key:
+    return blake2b(bytes(text), digest_size=8).digest()
+
+
+def next_token(text: Sequence[int], seed: int) -> int:
+    return blake2b(bytes(text), digest_size=1, salt=seed.to_bytes(8, "little")).digest()[0] % VOCAB
+
+
+class SimulatedDevice:
+    """The memory behind a ledger."""
+
+    def __init__(self, ledger: KvLedger) -> None:
+        self.ledger = ledger
+        groups = range(len(ledger.groups))
+        self.memory: list[dict[tuple[int, int], Key]] = [{} for _ in groups]  # (block, place) -> key
+        self.tables: list[dict[tuple[int, int], int]] = [defaultdict(int) for _ in groups]  # (row, column) -> block
+        self.last_token: dict[int, int] = {}  # by slot
+
+    def follow(self) -> None:
+        """Hear what the ledger has noted down."""
+        size = self.ledger.block_size
+        for group, source, target in self.ledger.take_copies():
+            memory = self.memory[group]
+            for place in range(size):
+                memory.pop((target, place), None)
+                if (source, place) in memory:
+                    memory[target, place] = memory[source, place]
+        for table, updates in zip(self.tables, self.ledger.take_updates(), strict=True):
+            entries = list(zip(updates.rows, updates.columns, updates.blocks, strict=True))
+            assert len({(row, column) for row, column, _ in entries}) == len(entries), "written in any order"
+            for row, column, block in entries:
+                table[row, column] = block
+
+    def compute(self, slot: int, text: Sequence[int], start: int) -> None:
+        """Write the keys of tokens from `start` on, and look at everything that these tokens see."""
+        size = self.ledger.block_size
+        for memory, table in zip(self.memory, self.tables, strict=True):
+            for position in range(start, len(text)):
+                block = table[slot, position // size]
+                assert block != SCRATCH, f"position {position} of slot {slot} has no block"
+                memory[block, position % size] = key_of(text[: position + 1])
+        self.look(slot, text, start)
+
+    def look(self, slot: int, text: Sequence[int], start: int) -> None:
+        size = self.ledger.block_size
+        for group, memory, table in zip(self.ledger.groups, self.memory, self.tables, strict=True):
+            first = 0 if group.window is None else max(0, start - group.window + 1)
+            for position in range(first, len(text)):
+                found = memory.get((table[slot, position // size], position % size))
+                assert found == key_of(text[: position + 1]), f"slot {slot} sees another text at position {position}"
