@@ -1,5 +1,7 @@
 """Brim: memory for LLM serving, filled to the brim, never spilled."""
 
+from typing import TYPE_CHECKING, Any
+
 from brim.api import plan
 from brim.errors import BrimError
 from brim.model.source import load_model
@@ -8,17 +10,40 @@ from brim.records.model import ModelSpec
 from brim.records.plan import Advice, Device, LedgerItem, MemoryPlan, PlanRequest, Source
 from brim.version import __version__
 
+if TYPE_CHECKING:
+    from brim.engine.engine import Engine
+    from brim.engine.sampling import SamplingParams
+    from brim.serving import fit_engine
+
 __all__ = [
     "Advice",
     "BrimError",
     "Device",
+    "Engine",
     "LedgerItem",
     "MemoryPlan",
     "ModelSpec",
     "PlanRequest",
+    "SamplingParams",
     "Source",
     "__version__",
     "find_device",
+    "fit_engine",
     "load_model",
     "plan",
 ]
+
+_LATER = {  # these import torch
+    "Engine": "brim.engine.engine",
+    "SamplingParams": "brim.engine.sampling",
+    "fit_engine": "brim.serving",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is imported when it is asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'brim' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_LATER[name]), name)

@@ -1,0 +1,95 @@
+"""The options of an engine, for every command that runs one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from brim.errors import InvalidRequest
+from brim.units import parse_count, parse_pixels
+
+if TYPE_CHECKING:
+    from brim.engine.engine import Engine
+    from brim.engine.settings import EngineSettings
+
+MODEL_HELP = "a directory with weights; brim-tiny; or any model with --load-format dummy"
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    engine = parser.add_argument_group("engine")
+    engine.add_argument("--load-format", default="auto", choices=("auto", "dummy"), help="dummy: random weights")
+    engine.add_argument("--dtype", default="auto", choices=("auto", "bf16", "fp16", "fp32"), help="of the weights")
+    engine.add_argument("--kv-dtype", default="auto", choices=("auto", "bf16", "fp16", "fp32", "fp8"))
+    engine.add_argument("--max-len", metavar="N", help="tokens of a request at most (the model's own)")
+    engine.add_argument("--max-seqs", type=int, default=64, metavar="N", help="requests running at once (64)")
+    engine.add_argument("--batch-tokens", default="2048", metavar="N", help="tokens of a step at most (2048)")
+    engine.add_argument("--image-pixels", metavar="PIXELS", help="largest image let in: 1003520 or 1280x784")
+    engine.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (a GPU where there is one)")
+    engine.add_argument("--tp", type=int, default=1, metavar="N", help="this is one of N ranks, started by torchrun")
+    engine.add_argument("--compile", action="store_true", help="compile the decoder: slower start, faster steps")
+    engine.add_argument("--no-graphs", action="store_true", help="do not capture steps in CUDA graphs")
+
+
+def engine_settings(options: argparse.Namespace) -> EngineSettings:
+    from brim.engine.settings import EngineSettings
+
+    return EngineSettings(
+        max_batch=options.max_seqs,
+        max_batch_tokens=parse_count(options.batch_tokens, "batch-tokens"),
+        max_length=parse_count(options.max_len, "max-len") if options.max_len else None,
+        kv_dtype=options.kv_dtype,
+        compile=options.compile,
+        graphs=not options.no_graphs,
+        max_image_pixels=parse_pixels(options.image_pixels, "image-pixels") if options.image_pixels else None,
+    )
+
+
+def make_engine(options: argparse.Namespace, *, kv_tokens: int | None, probe: Any = None) -> Engine:
+    """The engine that the options describe; `kv_tokens` of 0 leaves it loaded and not built."""
+    # Segments that grow leave less unused at the end of a card. Read by torch when it starts; a user's choice stays.
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    _check_ranks(options.tp)
+    settings = engine_settings(options)
+    from brim.engine.engine import Engine
+
+    with bar("weights") as progress:
+        return Engine(
+            options.model,
+            kv_tokens=kv_tokens,
+            settings=settings,
+            load_format=options.load_format,
+            dtype=options.dtype,
+            device=options.device,
+            tensor_parallel=options.tp > 1,
+            probe=probe,
+            progress=progress,
+        )
+
+
+def _check_ranks(ranks: int) -> None:
+    started = os.environ.get("WORLD_SIZE", "1")
+    if ranks < 1:
+        raise InvalidRequest(f"tp is {ranks}; it must be at least 1")
+    if str(ranks) != started:
+        raise InvalidRequest(
+            f"tp {ranks}: ranks started: {started}; start with torchrun --nproc-per-node {ranks} -m brim.cli.main …"
+        )
+
+
+@contextmanager
+def bar(what: str, wanted: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, for people."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)

@@ -1,0 +1,167 @@
+"""`brim generate`: answer prompts with Brim's own engine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brim.cli.engine_options import MODEL_HELP, add_engine_options, bar, make_engine
+from brim.cli.options import add_json
+from brim.errors import InvalidRequest
+from brim.units import parse_count
+
+if TYPE_CHECKING:
+    from brim.cli.options import Commands
+    from brim.engine.engine import Engine
+    from brim.engine.sampling import SamplingParams
+
+
+def add_command(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "generate",
+        help="answer prompts with Brim's own engine",
+        description="Answer prompts with Brim's own engine: one prompt, whose text appears as it is drawn, or a file "
+        "of prompts, answered together. Needs torch and transformers (pip install 'brim[engine]').",
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("model", help=MODEL_HELP)
+    _add_prompts(parser)
+    _add_sampling(parser)
+    parser.add_argument("--kv-tokens", metavar="N", help="size of the KV pool (64k, or less if requests are short)")
+    add_engine_options(parser)
+    add_json(parser)
+
+
+def _add_prompts(parser: argparse.ArgumentParser) -> None:
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--prompt", metavar="TEXT", help="the prompt; - reads it from standard input")
+    asked.add_argument("--prompt-ids", metavar="IDS", help="the prompt as token ids, separated by commas")
+    asked.add_argument(
+        "--input", type=Path, metavar="FILE", help='a file with a prompt on each line, or {"prompt": …} as JSON lines'
+    )
+    parser.add_argument("--image", type=Path, action="append", default=[], metavar="FILE", help="shown to the model")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the answers there, as JSON lines")
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument("--max-tokens", type=int, default=128, metavar="N", help="tokens of an answer (128)")
+    sampling.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (greedy) and up (0)")
+    sampling.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0: from all")
+    sampling.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest that sum to P")
+    sampling.add_argument("--min-p", type=float, default=0.0, metavar="P", help="nothing less likely than P × the best")
+    sampling.add_argument("--repetition-penalty", type=float, default=1.0, metavar="F")
+    sampling.add_argument("--presence-penalty", type=float, default=0.0, metavar="F")
+    sampling.add_argument("--frequency-penalty", type=float, default=0.0, metavar="F")
+    sampling.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
+    sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer before this text")
+    sampling.add_argument("--n", type=int, default=1, metavar="N", help="answers to each prompt")
+    sampling.add_argument("--logprobs", type=int, metavar="K", help="log-probabilities of the drawn and K other tokens")
+    sampling.add_argument("--ignore-eos", action="store_true", help="go on after the end-of-text token")
+
+
+def run(options: argparse.Namespace) -> int:
+    params = _params(options)
+    prompts = _prompts(options)
+    kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
+    engine = make_engine(options, kv_tokens=kv_tokens)
+    if len(prompts) == 1 and not options.as_json and options.output is None:
+        _stream(engine, prompts[0], params, options.image)
+        return 0
+    with bar("answers", len(prompts) > 1) as progress:
+        answers = [_as_json(one) for one in _answers(engine, prompts, params, options.image, progress)]
+    _write(answers, options)
+    return 0
+
+
+def _params(options: argparse.Namespace) -> SamplingParams:
+    from brim.engine.sampling import SamplingParams
+
+    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty")
+    more = ("frequency_penalty", "seed", "n", "logprobs", "ignore_eos")
+    return SamplingParams(stop=tuple(options.stop), **{name: getattr(options, name) for name in names + more})
+
+
+def _prompts(options: argparse.Namespace) -> list[Any]:
+    if options.prompt_ids is not None:
+        try:
+            return [[int(part) for part in options.prompt_ids.split(",")]]
+        except ValueError:
+            found = options.prompt_ids[:40]
+            raise InvalidRequest(f"prompt-ids '{found}': numbers separated by commas are needed") from None
+    if options.prompt is not None:
+        return [sys.stdin.read() if options.prompt == "-" else options.prompt]
+    try:
+        lines = options.input.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"input {options.input}: cannot be read ({error}); name a text file") from None
+    prompts = [_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not prompts:
+        raise InvalidRequest(f"input {options.input}: no prompt in it; write one on each line")
+    if options.image:
+        raise InvalidRequest("image: belongs to a single --prompt, not to --input")
+    return prompts
+
+
+def _line(number: int, line: str) -> Any:
+    if not line.lstrip().startswith("{"):
+        return line
+    try:
+        found = json.loads(line)["prompt"]
+    except (ValueError, KeyError):
+        raise InvalidRequest(f'input line {number}: JSON with a "prompt" is needed') from None
+    whole = isinstance(found, str) or (isinstance(found, list) and all(isinstance(token, int) for token in found))
+    if not whole:
+        raise InvalidRequest(f"input line {number}: prompt must be a text or a list of token ids")
+    return found
+
+
+def _stream(engine: Engine, prompt: Any, params: SamplingParams, images: list[Path]) -> None:
+    """Show a single answer as it grows."""
+    engine.submit(prompt, params, images=[str(image) for image in images])
+    while not engine.idle:
+        for update in engine.step():
+            if params.n == 1:
+                shown = update.text if engine.tokenizer is not None else f"{update.token} "
+                print(shown, end="", flush=True)
+            elif update.completion is not None:
+                print(f"[{update.index}] {update.completion.text}", flush=True)
+    print()
+
+
+def _answers(
+    engine: Engine,
+    prompts: list[Any],
+    params: SamplingParams,
+    images: list[Path],
+    progress: Callable[[int, int], None],
+) -> list[Any]:
+    if not images:
+        return list(engine.generate(prompts, params, progress=progress))
+    engine.submit(prompts[0], params, images=[str(image) for image in images])
+    found = []
+    while not engine.idle:
+        found += [update.completion for update in engine.step() if update.completion is not None]
+    return found
+
+
+def _as_json(completion: Any) -> dict[str, Any]:
+    return {**asdict(completion), "finish_reason": str(completion.finish_reason)}
+
+
+def _write(answers: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    if options.output is not None:
+        try:
+            options.output.write_text("".join(json.dumps(one) + "\n" for one in answers), encoding="utf-8")
+        except OSError as error:
+            raise InvalidRequest(f"output {options.output}: cannot be written ({error.strerror})") from None
+    if options.as_json:
+        print(json.dumps(answers, indent=2))
+    elif options.output is None:
+        for one in answers:
+            print(one["text"] if one["text"] is not None else " ".join(map(str, one["tokens"])))
