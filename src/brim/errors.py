@@ -17,6 +17,8 @@ Every message names the thing (field, option, file), what was found, and the rem
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class BrimError(Exception):
     """Anything Brim raises on purpose."""
@@ -69,8 +71,19 @@ class OutOfMemory(DeviceError):
 
 
 class DoesNotFit(DeviceError):
-    """No size of the KV cache survives on this device."""
+    """No size of the KV cache survives on this device.
 
-    def __init__(self, message: str, missing_bytes: int | None = None) -> None:
+    `ledger` is what was measured (`FitItem`s) and `knobs` what could be turned (`Knob`s), where those are known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        missing_bytes: int | None = None,
+        ledger: tuple[Any, ...] = (),
+        knobs: tuple[Any, ...] = (),
+    ) -> None:
         self.missing_bytes = missing_bytes
+        self.ledger = ledger
+        self.knobs = knobs
         super().__init__(message)

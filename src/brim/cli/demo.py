@@ -1,4 +1,4 @@
-"""`make demo`: plan a few models on a few GPUs, as one would from the shell."""
+"""`make demo`: plan, trace, generate and fit, as one would from the shell."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ _STEPS = (
 
 
 _TRACE = "trace llama-3.1-8b --tokens 8192"
+_SERVING = (
+    ("Brim's own engine, on a model that needs no files", "generate brim-tiny --prompt Brim --max-tokens 48 --seed 1"),
+    (
+        "Its KV cache sized by measurement under a budget, and proven",
+        "fit brim-tiny --memory 64MiB --canary 1MiB --max-seqs 8 --batch-tokens 256 --no-store",
+    ),
+)
 
 
 def main() -> None:
@@ -31,6 +38,9 @@ def main() -> None:
     print(f"The picture is in {picture}")
     print(f"\n\033[1m# The model's own code, run on no device\033[0m\n$ brim {_TRACE}")
     run(shlex.split(_TRACE))
+    for title, line in _SERVING:
+        print(f"\n\033[1m# {title}\033[0m\n$ brim {line}")
+        run(shlex.split(line))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`brim`: the commands, and the one place where errors become exit codes.
 
-0: done (a plan: it fits). 1: a plan that does not fit. 2: bad input, said in one line on stderr.
+0: done (a plan: it fits). 1: it does not fit. 2: bad input, said in one line on stderr.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from brim.cli import gpus, models, plan, trace
-from brim.errors import BrimError
+from brim.cli import fit, generate, gpus, models, plan, trace
+from brim.errors import BrimError, DoesNotFit, OutOfMemory
 from brim.version import __version__
 
+DOES_NOT_FIT = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
-COMMANDS = (plan, trace, models, gpus)
+COMMANDS = (plan, trace, fit, generate, models, gpus)
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -44,7 +45,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = options.run(options)
     except BrimError as error:
         print(f"brim {options.command}: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return DOES_NOT_FIT if isinstance(error, DoesNotFit | OutOfMemory) else BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
     return int(code)

@@ -14,12 +14,22 @@ if TYPE_CHECKING:
 
 
 def cache_folder() -> Path:
-    """Where traced curves are kept: $BRIM_CACHE, else $XDG_CACHE_HOME/brim, else ~/.cache/brim."""
+    """Where traced curves are kept."""
+    return _own_folder() / "curves"
+
+
+def fit_folder() -> Path:
+    """Where proven fits are kept."""
+    return _own_folder() / "fits"
+
+
+def _own_folder() -> Path:
+    """$BRIM_CACHE, else $XDG_CACHE_HOME/brim, else ~/.cache/brim."""
     own = os.environ.get("BRIM_CACHE")
     if own:
-        return Path(own) / "curves"
+        return Path(own)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "brim" / "curves"
+    return (Path(base) if base else Path.home() / ".cache") / "brim"
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -13,15 +13,22 @@ if TYPE_CHECKING:
 
 
 def largest_tensors(count: int, counts: Callable[[torch.Tensor], bool]) -> tuple[str, ...]:
-    """The largest storages that Python can still reach, each with its shape and who refers to it."""
+    """The largest storages that Python can still reach, each with its shape and who refers to it.
+
+    Weights are not among them: they are larger than most, and are meant to stay.
+    """
     import torch
 
     found: dict[int, torch.Tensor] = {}
+    weights: set[int] = set()
     for thing in gc.get_objects():
         # Some lazy proxies raise when asked for their class by isinstance; a tensor's type is a plain one.
         if issubclass(type(thing), torch.Tensor) and not thing.is_meta and counts(thing):
             found.setdefault(thing.untyped_storage()._cdata, thing)
-    largest = sorted(found.values(), key=lambda tensor: -tensor.untyped_storage().nbytes())[:count]
+            if isinstance(thing, torch.nn.Parameter):
+                weights.add(thing.untyped_storage()._cdata)
+    others = (tensor for key, tensor in found.items() if key not in weights)
+    largest = sorted(others, key=lambda tensor: -tensor.untyped_storage().nbytes())[:count]
     return tuple(
         f"{format_bytes(tensor.untyped_storage().nbytes())} of {tuple(tensor.shape)} {tensor.dtype}, held by "
         f"{_holder(tensor)}"

@@ -1,0 +1,103 @@
+"""`brim fit`: the KV cache sized by measurement, and proven."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from brim.cli.engine_options import MODEL_HELP, add_engine_options, make_engine
+from brim.cli.options import add_json, fit_folder
+from brim.errors import InvalidRequest
+from brim.units import parse_bytes, parse_count
+
+if TYPE_CHECKING:
+    from brim.cli.options import Commands
+    from brim.records.fit import FitReport
+
+PHASES = ("probe", "stress", "rebuild", "validate")
+
+
+def add_command(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "fit",
+        help="size the KV cache by measurement, and prove it",
+        description="Load a model, measure what its worst steps take, give the rest of the device to the KV cache, and "
+        "prove that size by running the worst steps again. Nothing to tune. On the CPU, --memory is the budget.",
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("model", help=MODEL_HELP)
+    parser.add_argument("--memory", metavar="SIZE", help="on the CPU: the memory to fill, such as 1GiB")
+    parser.add_argument("--kv-tokens", metavar="N", help="this size and no search: stressed once")
+    parser.add_argument("--memory-fraction", type=float, default=1.0, metavar="F", help="of what is left for KV (1.0)")
+    parser.add_argument("--canary", default="256MiB", metavar="SIZE", help="kept back (256MiB)")
+    parser.add_argument("--no-store", action="store_true", help="neither use nor keep earlier results")
+    add_engine_options(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    probe = _probe(options)
+    canary = parse_bytes(options.canary, "canary")
+    kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
+    engine = make_engine(options, kv_tokens=0, probe=probe)
+    from brim.serving import fit_engine
+
+    with _phases() as told:
+        report = fit_engine(
+            engine,
+            probe=probe,
+            kv_tokens=kv_tokens,
+            memory_fraction=options.memory_fraction,
+            canary_bytes=canary,
+            store=None if options.no_store else fit_folder(),
+            told=told,
+        )
+    _show(report, options)
+    return 0
+
+
+def _probe(options: argparse.Namespace) -> Any:
+    """A budget on the CPU; None where the device itself is the limit."""
+    if options.memory is None:
+        if options.device == "cpu" or not _has_cuda():
+            raise InvalidRequest("memory: on the CPU say how much to fill, such as --memory 1GiB")
+        return None
+    if options.device not in (None, "cpu"):
+        raise InvalidRequest("memory: it is a budget on the CPU; a GPU is filled as far as it goes (--memory-fraction)")
+    from brim.probes.cpu import CpuProbe
+
+    options.device = "cpu"
+    return CpuProbe(parse_bytes(options.memory, "memory"))
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _show(report: FitReport, options: argparse.Namespace) -> None:
+    if options.as_json:
+        print(json.dumps(report.to_json(), indent=2))
+        return
+    from brim.cli.fit_report import show_fit
+
+    show_fit(options.model, report)
+
+
+@contextmanager
+def _phases() -> Iterator[Callable[[str], None]]:
+    """The phases as a bar on standard error, for people."""
+    if not sys.stderr.isatty():
+        yield lambda phase: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task("fit", total=len(PHASES))
+        yield lambda phase: shown.update(task, description=phase, completed=PHASES.index(phase))

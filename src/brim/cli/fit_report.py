@@ -1,0 +1,68 @@
+"""A fit as a table and a bar, for people."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from brim.cli.palette import ITEM_COLOURS
+from brim.fit.items import counted
+from brim.records.fit import FitItem, FitReport
+from brim.units import format_bytes
+
+_BAR_CELLS = 60
+
+
+def show_fit(model: str, report: FitReport) -> None:
+    """What was proven, where the device went, and how far the predictions were off."""
+    console = Console(highlight=False)
+    source = "validated again" if report.from_store else "proven"
+    console.print(
+        f"\n[bold]{escape(model)}[/]: [bold green]{report.kv_tokens:,} KV tokens {source}[/] "
+        f"({format_bytes(report.kv_bytes)} of {format_bytes(report.total_bytes)})"
+    )
+    if report.items:
+        console.print(_bar(report))
+        console.print(_items(report))
+    for number, attempt in enumerate(report.attempts, 1):
+        missing = f", {format_bytes(attempt.shortfall_bytes)} missing" if attempt.shortfall_bytes else ""
+        console.print(f"attempt {number}: {attempt.kv_tokens:,} tokens, {attempt.outcome}{missing}")
+    spent = ", ".join(
+        f"{name} {getattr(report.seconds, name):.1f} s" for name in ("probe", "stress", "rebuild", "validate")
+    )
+    console.print(f"{report.seconds.total:.1f} s: {spent}")
+    for warning in report.warnings:
+        console.print(f"[yellow]note:[/] {escape(warning)}")
+    console.print()
+
+
+def _bar(report: FitReport) -> Text:
+    bar, edge, drawn = Text(), 0, 0
+    for item, size in counted(report.items):
+        edge += size
+        upto = min(_BAR_CELLS, round(edge * _BAR_CELLS / report.total_bytes))
+        bar.append("█" * max(0, upto - drawn), style=ITEM_COLOURS.get(item.name, "white"))
+        drawn = max(drawn, upto)
+    bar.append("░" * (_BAR_CELLS - drawn), style="dim")
+    return bar
+
+
+def _items(report: FitReport) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("item")
+    for name in ("predicted", "measured", "error"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for item in report.items:
+        table.add_row(item.name, _size(item.predicted_bytes), _size(item.measured_bytes), _error(item), item.note)
+    return table
+
+
+def _size(size: int | None) -> str:
+    return "" if size is None else format_bytes(size)
+
+
+def _error(item: FitItem) -> str:
+    return "" if item.error is None else f"{item.error:+.2%}"

@@ -1,0 +1,1 @@
+"""The KV cache sized by measurement and proven before the first request."""

@@ -1,0 +1,271 @@
+"""Drive an engine until the size of its KV cache is proven.
+
+    probe     build small, run the worst steps for real
+    measure   what everything but KV takes at its worst, and what neighbours hold
+    target    give the rest, less a canary, to the KV cache: in tokens, the fewest of all ranks
+    rebuild   tear down, see that everything went back, build at the target, hold the canary
+    validate  run the worst steps again; out of memory shrinks the target, a few times
+
+Only out-of-memory is retried. Anything else tears the engine down and goes on to the caller. What comes back has been
+validated: there is no other way to a report.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from brim.errors import DeviceError, DoesNotFit, InvalidRequest, OutOfMemory
+from brim.fit.items import measured_items
+from brim.fit.measure import UNREST_BYTES, Measurement, leaked_bytes, measure
+from brim.fit.ranks import ALONE, Ranks
+from brim.fit.target import KvPrice, limit_tokens, shrunk_tokens, target_tokens, tokens_left
+from brim.ports import MemoryProbe, SizableEngine
+from brim.records.fit import Attempt, FitReport, FitRequest, FitSeconds, Outcome, Usage
+from brim.records.memory import MemoryReading
+from brim.units import format_bytes
+
+Told = Callable[[str], None]
+
+_REPEATS = 3  # of a measurement that neighbours disturbed
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Seconds by phase."""
+
+    told: Told
+    spent: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self.told(name)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - started
+
+    def seconds(self) -> FitSeconds:
+        return FitSeconds(**self.spent, total=sum(self.spent.values()))
+
+
+def fit(
+    engine: SizableEngine,
+    probe: MemoryProbe,
+    request: FitRequest,
+    price: KvPrice,
+    *,
+    ranks: Ranks = ALONE,
+    told: Told = lambda phase: None,
+) -> FitReport:
+    """The largest KV cache that was seen to survive the worst steps; the engine is left built at that size."""
+    with ranks.together("request"):
+        _check(request)
+    return _Fitting(engine, probe, request, price, ranks, _Clock(told)).run()
+
+
+def validate_stored(
+    engine: SizableEngine,
+    probe: MemoryProbe,
+    request: FitRequest,
+    price: KvPrice,
+    stored: FitReport,
+    *,
+    ranks: Ranks = ALONE,
+    told: Told = lambda phase: None,
+) -> FitReport | None:
+    """The stored size, proven again with one stress; None, and nothing built, if it does not survive today."""
+    return _Fitting(engine, probe, request, price, ranks, _Clock(told)).run_stored(stored)
+
+
+def _check(request: FitRequest) -> None:
+    if not 0 < request.memory_fraction <= 1:
+        raise InvalidRequest(f"memory_fraction {request.memory_fraction}: above 0 and at most 1 is needed")
+    if request.kv_tokens is not None and request.kv_tokens < request.least_tokens:
+        raise InvalidRequest(
+            f"kv_tokens {request.kv_tokens}: one request needs {request.least_tokens}; ask for at least that many"
+        )
+    if request.canary_bytes < 0:
+        raise InvalidRequest(f"canary {request.canary_bytes}: it cannot be negative")
+
+
+@dataclass(slots=True)
+class _Fitting:
+    """One fit under way. Whatever may fail does so `together`, so that no rank waits for one that has failed."""
+
+    engine: SizableEngine
+    probe: MemoryProbe
+    request: FitRequest
+    price: KvPrice
+    ranks: Ranks
+    clock: _Clock
+
+    def run(self) -> FitReport:
+        usage: Usage | None = None
+        target = self.request.kv_tokens
+        try:
+            before = self._start()
+            if target is None:
+                usage = self._measure_small(before)
+                with self.ranks.together("target"):
+                    target = target_tokens(usage, self.request, self.price)
+                target = self.ranks.fewest(target)
+            attempts = self._prove(target, before)
+            with self.ranks.together("report"):
+                return self._report(attempts, usage)
+        except BaseException as error:
+            self._give_back()
+            if isinstance(error, DoesNotFit) and usage is not None:
+                needed = self.price(self.request.least_tokens)
+                error.ledger = measured_items(usage, needed, self.request.canary_bytes)
+            raise
+
+    def run_stored(self, stored: FitReport) -> FitReport | None:
+        try:
+            before = self._start()
+            with self.ranks.together("attempt"):
+                mine = self._attempt(stored.kv_tokens)
+            attempt = self.ranks.worst(mine)
+            if attempt.outcome is not Outcome.PROVEN:
+                self._take_down(before)
+                return None
+            with self.ranks.together("report"):
+                found = self._report((attempt,), None)
+        except BaseException:
+            self._give_back()
+            raise
+        return replace(found, from_store=True, items=stored.items, limit_tokens=stored.limit_tokens)
+
+    # -- measure -------------------------------------------------------------------------------------------------
+
+    def _start(self) -> MemoryReading:
+        """The device before anything is built; a canary of an earlier fit is gone."""
+        with self.ranks.together("start"):
+            self.probe.hold_canary(0)
+            return self.probe.reading()
+
+    def _measure_small(self, before: MemoryReading) -> Usage:
+        """What the engine takes at its worst beside KV: measured small, and smaller where no room is left."""
+        kv_tokens, least = self.request.probe_tokens, self.request.least_tokens
+        measured = self._measure_quietly(kv_tokens, before)
+        while kv_tokens > least and not self.ranks.all(self._leaves_room(measured)):
+            kv_tokens = max(kv_tokens // 2, least)
+            measured = self._measure_quietly(kv_tokens, before)
+        with self.ranks.together("probe"):
+            if measured.usage is None:
+                raise self._too_small(measured)
+        return measured.usage
+
+    def _leaves_room(self, measured: Measurement) -> bool:
+        if measured.usage is None:
+            return False
+        return tokens_left(measured.usage, self.request, self.price) >= self.request.least_tokens
+
+    def _measure_quietly(self, kv_tokens: int, before: MemoryReading) -> Measurement:
+        """A measurement during which no neighbour of any rank came or went; nothing is left built."""
+        for _ in range(_REPEATS):
+            with self.ranks.together("probe"):
+                measured = measure(self.engine, self.probe, kv_tokens, self.price, self.clock.phase)
+            self._take_down(before)
+            if self.ranks.all(measured.quiet):
+                return measured
+        raise DeviceError(
+            f"other processes on the device took or gave back more than {format_bytes(UNREST_BYTES)} during each of "
+            f"{_REPEATS} measurements; start again when they have settled"
+        )
+
+    def _too_small(self, measured: Measurement) -> DoesNotFit:
+        tokens, missing = min(self.request.least_tokens, self.request.probe_tokens), measured.missing_bytes
+        if missing is not None:
+            missing += self.request.canary_bytes  # which was not held yet
+        return DoesNotFit(
+            f"the engine does not fit even with {tokens:,} KV tokens: {measured.problem}"
+            + (f"; at least {format_bytes(missing)} more memory are needed, canary included" if missing else ""),
+            missing_bytes=missing,
+        )
+
+    # -- prove ---------------------------------------------------------------------------------------------------
+
+    def _prove(self, target: int, before: MemoryReading) -> tuple[Attempt, ...]:
+        """Build and stress at the target, smaller each time it does not fit; the last attempt is the proven one."""
+        attempts: list[Attempt] = []
+        allowed = 1 if self.request.kv_tokens is not None else self.request.max_attempts
+        while len(attempts) < allowed and target >= self.request.least_tokens:
+            with self.ranks.together("attempt"):
+                mine = self._attempt(target)
+            attempts.append(self.ranks.worst(mine))
+            if attempts[-1].outcome is Outcome.PROVEN:
+                return tuple(attempts)
+            self._take_down(before)
+            target = self.ranks.fewest(self._next(mine))
+        tried = ", ".join(f"{one.kv_tokens:,}" for one in attempts) or "none"
+        missing = attempts[-1].shortfall_bytes if attempts else None
+        raise DoesNotFit(
+            f"no size of the KV cache survived (tried {tried} tokens; one request needs "
+            f"{self.request.least_tokens:,})"
+            + (f"; {format_bytes(missing)} were missing at the last" if missing else ""),
+            missing_bytes=missing,
+        )
+
+    def _next(self, mine: Attempt) -> int:
+        """The size to try after one that not all ranks survived; one request is tried before giving up."""
+        if mine.outcome is Outcome.PROVEN:
+            return mine.kv_tokens
+        smaller = shrunk_tokens(mine, self.price)
+        return max(smaller, self.request.least_tokens) if mine.kv_tokens > self.request.least_tokens else smaller
+
+    def _attempt(self, target: int) -> Attempt:
+        """One size: built, with the canary held, and stressed."""
+        try:
+            with self.clock.phase("rebuild"):
+                self.engine.build(target)
+                self.probe.hold_canary(self.request.canary_bytes)
+            with self.clock.phase("validate"):
+                for shape in self.engine.stress_shapes():
+                    self.engine.stress(shape)
+        except OutOfMemory as error:
+            return Attempt(target, Outcome.OUT_OF_MEMORY, error.missing_bytes)
+        return Attempt(target, Outcome.PROVEN)
+
+    def _report(self, attempts: tuple[Attempt, ...], usage: Usage | None) -> FitReport:
+        proven, canary_bytes = attempts[-1].kv_tokens, self.request.canary_bytes
+        kv_bytes, reading = self.price(proven), self.probe.reading()
+        return FitReport(
+            kv_tokens=proven,
+            kv_bytes=kv_bytes,
+            canary_bytes=canary_bytes,
+            attempts=attempts,
+            items=() if usage is None else measured_items(usage, kv_bytes, canary_bytes),
+            seconds=self.clock.seconds(),
+            from_store=False,
+            total_bytes=reading.total_bytes,
+            free_bytes=reading.free_bytes,
+            limit_tokens=proven if usage is None else limit_tokens(usage, self.request, self.price),
+        )
+
+    # -- take down -----------------------------------------------------------------------------------------------
+
+    def _take_down(self, before: MemoryReading) -> None:
+        """Tear down, and see that everything went back."""
+        allowed = self.request.leak_tolerance_bytes
+        with self.clock.phase("rebuild"), self.ranks.together("teardown"):
+            self._give_back()
+            if leaked_bytes(before, self.probe.reading()) > allowed:
+                gc.collect()  # what only waits for the collector is no leak
+            leaked = leaked_bytes(before, self.probe.reading())
+            if leaked > allowed:
+                held = "; ".join(self.probe.largest_held(3)) or "nothing that Python knows of"
+                raise DeviceError(
+                    f"{format_bytes(leaked)} did not go back to the device when the engine was torn down; "
+                    f"still held: {held}"
+                )
+
+    def _give_back(self) -> None:
+        try:
+            self.probe.hold_canary(0)
+        finally:
+            self.engine.teardown()

@@ -1,0 +1,51 @@
+"""The report's lines: what was measured, and beside it what a plan had predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from brim.records.fit import FitItem, FitReport, Usage
+
+COMPILED = "compiled code holds less: the prediction is an upper bound"
+ENCODER = "a step with the largest image: only what is beyond activation comes on top"
+
+
+def measured_items(usage: Usage, kv_bytes: int, canary_bytes: int) -> tuple[FitItem, ...]:
+    """A line for everything that the device holds; as `counted`, they are what is in use at the worst moment."""
+    measured = {
+        "context": usage.other_bytes - usage.neighbour_bytes,
+        "neighbours": usage.neighbour_bytes,
+        "weights": usage.weights_bytes,
+        "graphs": usage.built_bytes,  # captured steps, and the buffers that serving holds
+        "activation": usage.activation_bytes,
+        "workspace": usage.slack_bytes,
+        "canary": canary_bytes,
+        "kv": kv_bytes,
+    }
+    items = [FitItem(name, None, size) for name, size in measured.items()]
+    if usage.encoder_bytes is not None:
+        behind = [item.name for item in items].index("activation") + 1
+        items.insert(behind, FitItem("encoder", None, usage.encoder_bytes, ENCODER))
+    return tuple(items)
+
+
+def counted(items: tuple[FitItem, ...]) -> Iterator[tuple[FitItem, int]]:
+    """What each line adds to the total: of a step with an image, what it takes beyond a step of text."""
+    activation = sum(item.measured_bytes or 0 for item in items if item.name == "activation")
+    for item in items:
+        size = item.measured_bytes or 0
+        yield item, max(0, size - activation) if item.name == "encoder" else size
+
+
+def compare(report: FitReport, predicted: Mapping[str, int], compiled: bool) -> FitReport:
+    """The same report with what was predicted, by the names of a plan's ledger."""
+    items = tuple(
+        replace(
+            item,
+            predicted_bytes=predicted.get(item.name),
+            note=COMPILED if compiled and item.name == "activation" else item.note,
+        )
+        for item in report.items
+    )
+    return replace(report, items=items)

@@ -1,0 +1,174 @@
+"""What could be turned when nothing fits: each knob with where it stands, what would fit, and what that frees.
+
+In: the bytes that are missing, what was measured, and the settings. Out: `Knob`s, the cheapest for those who wait for
+answers first, and the error with all of that in its words. Only knobs that free something are named.
+
+An estimate from one measurement: activations are taken to go with the tokens of a step, and what was built beside KV
+with the requests in flight. Logits and the windows of KV, which a smaller batch would lower too, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+from brim.errors import DoesNotFit
+from brim.fit.items import counted
+from brim.fit.target import KvPrice, most_tokens_within
+from brim.records.fit import FitItem, FitRequest
+from brim.units import ceil_div, format_bytes
+
+_BLIND_SHARE = 20  # of the KV cache, where nobody knows how much is missing: as much as a blind shrink
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A setting: its value, the value that would fit (or the best it can do), and the device memory that buys."""
+
+    name: str
+    current: str
+    proposed: str
+    buys_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where the knobs of an engine stand."""
+
+    max_batch: int
+    max_batch_tokens: int
+    max_length: int
+    block_size: int
+    kv_dtype: str
+    kv_element_bytes: int
+    total_bytes: int  # of the device
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What does not fit."""
+
+    missing_bytes: int
+    ledger: tuple[FitItem, ...]
+    standing: Standing
+    request: FitRequest
+    price: KvPrice
+
+    @property
+    def tokens(self) -> int:
+        """The size that did not fit: what was asked for, or one request."""
+        return self.request.kv_tokens or self.request.least_tokens
+
+    @property
+    def left_bytes(self) -> int | None:
+        """What was measured to be left for KV."""
+        if not self.ledger:
+            return None
+        held = sum(size for item, size in counted(self.ledger) if item.name != "kv")
+        return self.standing.total_bytes - held
+
+    def measured(self, name: str) -> int:
+        return sum(item.measured_bytes or 0 for item in self.ledger if item.name == name)
+
+    def device_bytes(self, kv_bytes: int) -> int:
+        """What must be left for a KV cache of that size: only a fraction of what is left may be used."""
+        return ceil(kv_bytes / Fraction(self.request.memory_fraction))
+
+    def with_least(self, max_batch_tokens: int, max_length: int) -> int:
+        """What a smaller least request frees."""
+        if self.request.kv_tokens is not None:
+            return 0
+        least = min(self.tokens, max_length, max(max_batch_tokens, self.standing.block_size))
+        return self.device_bytes(self.price(self.tokens)) - self.device_bytes(self.price(least))
+
+
+def knobs(
+    missing_bytes: int | None, ledger: tuple[FitItem, ...], standing: Standing, request: FitRequest, price: KvPrice
+) -> tuple[Knob, ...]:
+    """Every knob that frees something, the cheapest first."""
+    tokens = request.kv_tokens or request.least_tokens
+    case = _Case(missing_bytes or max(1, price(tokens) // _BLIND_SHARE), ledger, standing, request, price)
+    kinds = (_kv_tokens, _memory_fraction, _max_batch_tokens, _canary, _max_batch, _kv_dtype, _max_length)
+    return tuple(knob for kind in kinds for knob in kind(case) if knob.buys_bytes > 0)
+
+
+def _kv_tokens(case: _Case) -> Iterator[Knob]:
+    now = case.request.kv_tokens
+    if now is not None:
+        left = case.price(now) - case.missing_bytes
+        fewer = max(most_tokens_within(left, now, case.price), case.request.least_tokens)
+        yield Knob("kv_tokens", str(now), str(fewer), case.price(now) - case.price(fewer))
+
+
+def _memory_fraction(case: _Case) -> Iterator[Knob]:
+    """Helps where it alone kept the KV cache small."""
+    now, left, needed = case.request.memory_fraction, case.left_bytes, case.price(case.tokens)
+    if left is None or now >= 1 or case.device_bytes(needed) <= left:
+        return
+    more = 1.0 if left <= needed else ceil(100 * needed / left) / 100
+    yield Knob("memory_fraction", f"{now:g}", f"{more:g}", case.device_bytes(needed) - ceil(needed / Fraction(more)))
+
+
+def _max_batch_tokens(case: _Case) -> Iterator[Knob]:
+    now = case.standing.max_batch_tokens
+    activation = case.measured("activation")
+    fewer, buys = now, 0
+    while buys < case.missing_bytes and fewer // 2 >= case.standing.max_batch:
+        fewer //= 2
+        buys = activation * (now - fewer) // now + case.with_least(fewer, case.standing.max_length)
+    yield Knob("max_batch_tokens", str(now), str(fewer), buys)
+
+
+def _canary(case: _Case) -> Iterator[Knob]:
+    now = case.request.canary_bytes
+    smaller = max(0, now - case.missing_bytes)
+    yield Knob("canary", format_bytes(now), format_bytes(smaller), now - smaller)
+
+
+def _max_batch(case: _Case) -> Iterator[Knob]:
+    now = case.standing.max_batch
+    row_bytes = case.measured("graphs") // (now + 1)  # block tables, recurrent states and captured steps: a row each
+    if row_bytes:
+        fewer = max(1, now - ceil_div(case.missing_bytes, row_bytes))
+        yield Knob("max_batch", str(now), str(fewer), (now - fewer) * row_bytes)
+
+
+def _kv_dtype(case: _Case) -> Iterator[Knob]:
+    size = case.standing.kv_element_bytes
+    if size > 1:
+        needed = case.price(case.tokens)
+        yield Knob(
+            "kv_dtype",
+            case.standing.kv_dtype,
+            "fp8",
+            case.device_bytes(needed) - case.device_bytes(ceil_div(needed, size)),
+        )
+
+
+def _max_length(case: _Case) -> Iterator[Knob]:
+    now = case.standing.max_length
+    shorter, buys = now, 0
+    while buys < case.missing_bytes and shorter // 2 >= case.standing.block_size:
+        shorter //= 2
+        buys = case.with_least(case.standing.max_batch_tokens, shorter)
+    yield Knob("max_length", str(now), str(shorter), buys)
+
+
+def explained(error: DoesNotFit, found: tuple[Knob, ...]) -> DoesNotFit:
+    """The same error, with the ledger and the knobs in its words."""
+    lines = [str(error)]
+    if error.ledger:
+        lines += ["what was measured, with KV for one request:"]
+        lines += [f"  {item.name:<18}{format_bytes(item.measured_bytes or 0):>12}" for item in error.ledger]
+    if found:
+        lines += ["what could be turned (estimates):"]
+        lines += [_line(knob, error.missing_bytes) for knob in found]
+    return DoesNotFit("\n".join(lines), error.missing_bytes, error.ledger, found)
+
+
+def _line(knob: Knob, missing_bytes: int | None) -> str:
+    alone = "" if missing_bytes is None or knob.buys_bytes >= missing_bytes else ", not enough alone"
+    turned = f"{knob.current} -> {knob.proposed}"
+    return f"  {knob.name:<18}{turned:<22}frees {format_bytes(knob.buys_bytes)}{alone}"

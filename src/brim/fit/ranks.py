@@ -1,0 +1,135 @@
+"""Several ranks agree on every step of a fit: the fewest tokens, the worst outcome, and failures of others.
+
+Every rank reports how its part ended before any goes on; a rank that failed says so, and all fail with it, naming it.
+What carries the words (`exchange`) gives up after a while: a rank that was killed is noticed, never waited for.
+
+What it cannot do: end an operation of the engine itself in which another rank waits for one that has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from brim.errors import DeviceError, DoesNotFit
+from brim.records.fit import Attempt, Outcome
+
+Exchange = Callable[[Any], list[Any]]  # one word from every rank, by rank
+
+WAIT_SECONDS = 600.0  # for a rank that lives and does not answer; one that has died is noticed at once
+_LONGEST_REASON = 1000  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The word of a rank that goes no further."""
+
+    reason: str
+    does_not_fit: bool = False
+
+    @classmethod
+    def by(cls, error: BaseException) -> Failed:
+        reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+        return cls(reason, isinstance(error, DoesNotFit))
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of an engine, as a fit sees them."""
+
+    rank: int
+    exchange: Exchange
+
+    def fewest(self, tokens: int) -> int:
+        """The tokens that every rank has room for."""
+        words: list[int] = self._words(tokens)
+        return min(words)
+
+    def all(self, mine: bool) -> bool:
+        """Whether it is so on every rank."""
+        return all(self._words(mine))
+
+    def agree(self, mine: Any) -> bool:
+        """Whether every rank says the same."""
+        return all(word == mine for word in self._words(mine))
+
+    def worst(self, attempt: Attempt) -> Attempt:
+        """One rank's out-of-memory is everybody's; the largest shortfall that is known counts."""
+        failed = [one for one in self._words(attempt) if one.outcome is not Outcome.PROVEN]
+        if not failed:
+            return attempt
+        known = [one.shortfall_bytes for one in failed if one.shortfall_bytes is not None]
+        return Attempt(attempt.kv_tokens, Outcome.OUT_OF_MEMORY, max(known, default=None))
+
+    @contextmanager
+    def together(self, what: str) -> Iterator[None]:
+        """A part that all ranks must get through; if one does not, none goes on."""
+        try:
+            yield
+        except BaseException as error:
+            with suppress(DeviceError):  # that others do not answer any more is not what went wrong here
+                self.exchange(Failed.by(error))
+            raise
+        self._words(None, what)
+
+    def _words(self, mine: Any, what: str = "fit") -> list[Any]:
+        """Everybody's words, if nobody's is that it failed."""
+        words = self.exchange(mine)
+        for rank, word in enumerate(words):
+            if isinstance(word, Failed):
+                kind = DoesNotFit if word.does_not_fit else DeviceError
+                raise kind(f"{what}: rank {rank} failed ({word.reason}); the fit ends on all ranks")
+        return words
+
+
+def _alone(word: Any) -> list[Any]:
+    return [word]
+
+
+ALONE = Ranks(0, _alone)
+
+
+def gathered(group: Any = None, seconds: float = WAIT_SECONDS) -> Exchange:
+    """Words between the ranks of a process group (None: all of them), each of which must call this."""
+    return _Gathering(group, seconds).exchange
+
+
+class _Gathering:
+    """A gloo group for words alone: they take nothing of a device, and never meet the engine's tensors.
+
+    A rank that is not answered leaves the group: its connections close, and nobody waits for it in turn.
+    """
+
+    def __init__(self, group: Any, seconds: float) -> None:
+        import torch.distributed as distributed
+
+        self._group: Any = None
+        members = distributed.get_process_group_ranks(group)
+        with self._answered():
+            self._group = distributed.new_group(members, timeout=timedelta(seconds=seconds), backend="gloo")
+
+    def exchange(self, word: Any) -> list[Any]:
+        import torch.distributed as distributed
+
+        if self._group is None:
+            raise DeviceError("a rank did not answer before: the fit has ended on all ranks")
+        words: list[Any] = [None] * distributed.get_world_size(self._group)
+        with self._answered():
+            distributed.all_gather_object(words, word, group=self._group)
+        return words
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        import torch.distributed as distributed
+
+        try:
+            yield
+        except RuntimeError as error:  # gloo's, and torch.distributed's own
+            left, self._group = self._group, None
+            if left is not None:
+                distributed.destroy_process_group(left)
+            first = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
+            raise DeviceError(f"a rank does not answer ({first}); the fit ends on all ranks") from error

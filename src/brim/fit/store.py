@@ -1,0 +1,69 @@
+"""Proven fits kept by fingerprint: the next start validates once at the stored size instead of searching.
+
+The fingerprint is of all that decides a size: model, engine settings, device, driver, versions. How much of the device
+was free is kept beside it: with other neighbours the stored size says nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from brim.records.fit import Attempt, FitItem, FitReport, FitSeconds, Outcome
+from brim.sealed import read_entry, write_entry
+from brim.units import MIB
+
+_SAME_FREE_BYTES = 64 * MIB  # what the driver's own figure moves by between starts
+
+
+def fingerprint(parts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+class FitStore:
+    """A folder of proven fits."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _path(self, print_: str) -> Path:
+        return self._folder / f"{print_}.json"
+
+    def read(self, print_: str, free_bytes: int) -> FitReport | None:
+        """The fit of this fingerprint, if as much of the device is free as then."""
+        body = read_entry(self._path(print_))
+        try:
+            if body is None or body["fingerprint"] != print_:
+                return None
+            report = _report(body["report"])
+            same = abs(body["free_before_bytes"] - free_bytes) <= _SAME_FREE_BYTES
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # whole, and not what this Brim writes
+            return None
+        return report if same and _credible(report) else None
+
+    def write(self, print_: str, report: FitReport, free_before_bytes: int) -> Path:
+        path = self._path(print_)
+        body = {"fingerprint": print_, "free_before_bytes": free_before_bytes, "report": report.to_json()}
+        write_entry(path, body)
+        return path
+
+
+def _credible(report: FitReport) -> bool:
+    """A size that its own last attempt has proven."""
+    return isinstance(report.kv_tokens, int) and report.attempts[-1:] == (Attempt(report.kv_tokens, Outcome.PROVEN),)
+
+
+def _report(raw: dict[str, Any]) -> FitReport:
+    attempts = (Attempt(one["kv_tokens"], Outcome(one["outcome"]), one["shortfall_bytes"]) for one in raw["attempts"])
+    return FitReport(
+        **{
+            **raw,
+            "attempts": tuple(attempts),
+            "items": tuple(FitItem(**one) for one in raw["items"]),
+            "seconds": FitSeconds(**raw["seconds"]),
+            "warnings": tuple(raw["warnings"]),
+        }
+    )

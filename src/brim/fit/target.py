@@ -1,0 +1,68 @@
+"""From bytes to tokens: what is left for KV, and how much less to try after it did not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import ceil, floor
+
+from brim.errors import DoesNotFit
+from brim.records.fit import Attempt, FitRequest, Usage
+from brim.units import format_bytes
+
+KvPrice = Callable[[int], int]  # bytes of a KV cache of so many tokens; never falls
+
+_LEAST_SHRINK = 0.01
+_BLIND_SHRINK = 0.05  # when nobody knows how much was missing
+
+
+def tokens_left(usage: Usage, request: FitRequest, price: KvPrice) -> int:
+    """The most tokens that fit what is left; 0 if none do."""
+    left = floor(usage.left_for_kv(request.canary_bytes) * _share(request))
+    return most_tokens_within(left, request.most_tokens, price)
+
+
+def target_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
+    """The same, if it holds one request."""
+    tokens = tokens_left(usage, request, price)
+    if tokens < request.least_tokens:
+        measured, needed = usage.left_for_kv(request.canary_bytes), price(request.least_tokens)
+        missing = ceil(needed / _share(request)) - measured
+        raise DoesNotFit(
+            f"{format_bytes(max(floor(measured * _share(request)), 0))} are left for the KV cache and one request "
+            f"needs {format_bytes(needed)} ({request.least_tokens:,} tokens): "
+            f"{format_bytes(missing)} more memory would do ({missing:,} bytes)",
+            missing_bytes=missing,
+        )
+    return tokens
+
+
+def _share(request: FitRequest) -> Fraction:
+    """Exact, so that the number that would do, does."""
+    return Fraction(request.memory_fraction)
+
+
+def limit_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
+    """Tokens with no canary, no slack and nothing built beside KV: what the device could hold at the very most."""
+    at_most = usage.left_for_kv(0) + usage.slack_bytes + usage.built_bytes
+    return most_tokens_within(at_most, request.most_tokens, price)
+
+
+def most_tokens_within(limit_bytes: int, most_tokens: int, price: KvPrice) -> int:
+    """The largest number of tokens whose KV cache is no larger than the limit; 0 if none is."""
+    low, high = 0, most_tokens
+    while low < high:
+        middle = (low + high + 1) // 2
+        if price(middle) <= limit_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def shrunk_tokens(attempt: Attempt, price: KvPrice) -> int:
+    """Less than what did not fit: by what was missing, at least 1 %; 5 % when nobody knows."""
+    size = price(attempt.kv_tokens)
+    missing = attempt.shortfall_bytes
+    less = ceil(size * _BLIND_SHRINK) if missing is None else max(missing, ceil(size * _LEAST_SHRINK))
+    return min(most_tokens_within(size - less, attempt.kv_tokens, price), attempt.kv_tokens - 1)

@@ -1,0 +1,139 @@
+"""What a fit was asked (`FitRequest`) and what it found (`FitReport`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from brim.units import MIB
+
+CANARY_BYTES = 256 * MIB
+MAX_ATTEMPTS = 4
+IMAGE_SHAPE = "image"  # the name of the stress whose peak is reported by itself
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    PROVEN = "proven"
+    OUT_OF_MEMORY = "out-of-memory"
+
+
+@dataclass(frozen=True, slots=True)
+class FitRequest:
+    """How to size an engine."""
+
+    probe_tokens: int  # KV tokens of the build that is measured
+    least_tokens: int  # fewer would not hold one request
+    most_tokens: int  # more could never be used
+    kv_tokens: int | None = None  # pinned: no search, one stress as a safety net
+    memory_fraction: float = 1.0  # of what was measured to be left for KV
+    canary_bytes: int = CANARY_BYTES
+    max_attempts: int = MAX_ATTEMPTS
+    leak_tolerance_bytes: int = 0  # what libraries may keep after a teardown (their workspaces)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One size that was built and stressed."""
+
+    kv_tokens: int
+    outcome: Outcome
+    shortfall_bytes: int | None = None  # what was missing, where that is known
+
+
+@dataclass(frozen=True, slots=True)
+class FitItem:
+    """A line of the report: what was predicted, what was measured. None: not known."""
+
+    name: str
+    predicted_bytes: int | None
+    measured_bytes: int | None
+    note: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured, minus one."""
+        if self.predicted_bytes is None or not self.measured_bytes:
+            return None
+        return self.predicted_bytes / self.measured_bytes - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FitSeconds:
+    """Where the time went."""
+
+    probe: float = 0.0
+    stress: float = 0.0
+    rebuild: float = 0.0
+    validate: float = 0.0
+    total: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an engine took at its worst, measured at a small size: everything but the KV cache itself."""
+
+    total_bytes: int
+    held_bytes: int  # at the peak, without KV: weights, activations, graphs, buffers, the allocator's slack
+    other_bytes: int  # context, kernels and neighbours
+    neighbour_bytes: int
+    free_before_bytes: int  # before anything was built
+    weights_bytes: int  # held before anything was built
+    built_bytes: int  # what building took beside KV
+    activation_bytes: int  # what the worst step of text took on top
+    slack_bytes: int  # reserved by the allocator beyond what was allocated, at the peak
+    encoder_bytes: int | None = None  # what a step with the largest image took, the step included
+
+    def left_for_kv(self, canary_bytes: int) -> int:
+        return (
+            self.total_bytes
+            - self.other_bytes  # driver, context, kernels, neighbours
+            - self.held_bytes  # this process at its worst
+            - canary_bytes  # kept back
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """A proven size, and how it was found."""
+
+    kv_tokens: int
+    kv_bytes: int
+    canary_bytes: int
+    attempts: tuple[Attempt, ...]
+    items: tuple[FitItem, ...]
+    seconds: FitSeconds
+    from_store: bool
+    total_bytes: int
+    free_bytes: int  # by the driver, when the last stress was through, the canary held
+    limit_tokens: int  # what would fit if nothing were kept back and nothing were lost to rounding
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The report with stable keys."""
+        return {
+            "kv_tokens": self.kv_tokens,
+            "kv_bytes": self.kv_bytes,
+            "canary_bytes": self.canary_bytes,
+            "attempts": [
+                {"kv_tokens": one.kv_tokens, "outcome": str(one.outcome), "shortfall_bytes": one.shortfall_bytes}
+                for one in self.attempts
+            ],
+            "items": [
+                {
+                    "name": one.name,
+                    "predicted_bytes": one.predicted_bytes,
+                    "measured_bytes": one.measured_bytes,
+                    "note": one.note,
+                }
+                for one in self.items
+            ],
+            "seconds": {name: getattr(self.seconds, name) for name in FitSeconds.__slots__},
+            "from_store": self.from_store,
+            "total_bytes": self.total_bytes,
+            "free_bytes": self.free_bytes,
+            "limit_tokens": self.limit_tokens,
+            "warnings": list(self.warnings),
+        }

@@ -1,0 +1,125 @@
+"""`brim generate` and `brim fit` on the model that needs no files: keys, exit codes, errors in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from brim.cli.main import run
+
+SMALL = ["--device", "cpu", "--max-seqs", "4", "--batch-tokens", "64", "--max-len", "128"]
+ANSWER_KEYS = {"request_id", "index", "prompt_tokens", "reused_tokens", "tokens", "text", "finish_reason", "logprobs"}
+FIT_KEYS = {"kv_tokens", "kv_bytes", "canary_bytes", "attempts", "items", "seconds", "from_store"}
+
+
+def generate(*arguments: str) -> int:
+    return run(["generate", "brim-tiny", *arguments, *SMALL])
+
+
+def fit(*arguments: str) -> int:
+    return run(["fit", "brim-tiny", *arguments, *SMALL[2:]])
+
+
+def test_one_prompt_appears_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate("--prompt", "Hello", "--max-tokens", "8") == 0
+    shown = capsys.readouterr().out
+    assert generate("--prompt", "Hello", "--max-tokens", "8", "--json") == 0
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert shown == answer["text"] + "\n"
+    assert set(answer) >= ANSWER_KEYS
+    assert len(answer["tokens"]) == 8
+    assert answer["finish_reason"] == "length"
+
+
+def test_a_file_of_prompts_is_answered_in_its_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text('Once\n{"prompt": "upon"}\n\n{"prompt": [5, 6, 7]}\n', encoding="utf-8")
+    answers = tmp_path / "answers.jsonl"
+    assert (
+        generate("--input", str(prompts), "--output", str(answers), "--max-tokens", "4", "--n", "2", "--seed", "3") == 0
+    )
+    rows = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
+    assert [(row["prompt_tokens"], row["index"]) for row in rows] == [(5, 0), (5, 1), (5, 0), (5, 1), (3, 0), (3, 1)]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--prompt", "x", "--temperature", "-1"], "temperature"),
+        (["--prompt", "x", "--max-tokens", "0"], "max_tokens"),
+        (["--prompt", ""], None),
+        (["--prompt-ids", "1,two"], "prompt-ids"),
+        (["--prompt-ids", "1,99999"], "vocabulary"),
+        (["--prompt", "x" * 500], "context"),
+        (["--input", "/nowhere/at/all"], "input"),
+        (["--prompt", "x", "--kv-tokens", "many"], "kv-tokens"),
+        (["--prompt", "x", "--image", "cat.png"], "images"),
+        (["--prompt", "x", "--tp", "2"], "torchrun"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    arguments: list[str], says: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = generate(*arguments)
+    error = capsys.readouterr().err
+    if says is None:  # an empty text still has the token that begins it
+        assert code == 0
+        return
+    assert code == 2
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_a_fit_has_its_keys_and_fills_the_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit("--memory", "32MiB", "--canary", "1MiB", "--no-store", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) >= FIT_KEYS
+    assert set(found["attempts"][0]) == {"kv_tokens", "outcome", "shortfall_bytes"}
+    assert {"name", "predicted_bytes", "measured_bytes"} <= set(found["items"][0])
+    assert set(found["seconds"]) == {"probe", "stress", "rebuild", "validate", "total"}
+    assert found["attempts"][-1] == {
+        "kv_tokens": found["kv_tokens"],
+        "outcome": "proven",
+        "shortfall_bytes": None,
+    }
+
+
+def test_the_next_fit_comes_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BRIM_CACHE", str(tmp_path))
+    found = []
+    for _ in range(2):
+        assert fit("--memory", "32MiB", "--canary", "1MiB", "--json") == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert [one["from_store"] for one in found] == [False, True]
+    assert found[0]["kv_tokens"] == found[1]["kv_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--memory", "4MiB"], 1, "more memory would do"),
+        (["--memory", "1MiB"], 1, "out of memory"),
+        (["--memory", "much"], 2, "memory"),
+        (["--memory", "32MiB", "--memory-fraction", "1.5"], 2, "memory_fraction"),
+        (["--memory", "32MiB", "--memory-fraction", "0"], 2, "memory_fraction"),
+        (["--memory", "32MiB", "--kv-tokens", "8"], 2, "kv_tokens"),
+        ([], 2, "memory"),
+    ],
+)
+def test_what_does_not_fit_says_so(
+    arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    if not arguments and torch.cuda.is_available():
+        pytest.skip("a GPU needs no budget")
+    assert fit(*arguments, "--no-store") == code
+    assert says in capsys.readouterr().err
