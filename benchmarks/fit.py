@@ -71,7 +71,7 @@ def adversarial_load(engine: Any, seconds: float) -> dict[str, Any]:
 
     draw = random.Random(0)
     everything = {"temperature": 0.9, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "logprobs": 20}
-    batch, longest, vocab = engine.settings.max_batch, engine.max_length, engine.loaded.vocab
+    batch, longest, vocab = engine.settings.max_batch, engine.longest_request, engine.loaded.vocab
     free, finished, started = 1 << 62, 0, time.perf_counter()
     steps = 0
     image = engine.worst_image()

@@ -25,6 +25,12 @@ def compile_layers(backbone: torch.nn.Module, layers: AttentionLayers, backend: 
     return count
 
 
+def drop_compiled(model: torch.nn.Module) -> None:
+    """Run every module as it was written again."""
+    for module in model.modules():
+        module._compiled_call_impl = None
+
+
 def _decoder_layers(backbone: torch.nn.Module, layers: AttentionLayers) -> Iterator[torch.nn.Module]:
     attention = {id(module) for module in layers.modules}
     for modules in backbone.modules():

@@ -291,15 +291,16 @@ class Engine:
             raise InvalidRequest(f"request_id {request_id!r}: a name that is not empty is needed")
         if request_id in self._answers:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
-        requests = self._door.let_in(request_id, prompt, params, images, deadline_seconds, self._longest())
+        requests = self._door.let_in(request_id, prompt, params, images, deadline_seconds, self.longest_request)
         answer = Answer(request_id, requests, self.tokenizer)
         self._answers[request_id] = answer
         for request in requests:
             loop.submit(RunningSequence(request, list(request.prompt)))
         return request_id
 
-    def _longest(self) -> int:
-        """Tokens of the longest request: the context, or the whole pool."""
+    @property
+    def longest_request(self) -> int:
+        """Tokens of the longest request, prompt and answer: the context, or the whole pool."""
         return min(self.max_length, self._parts.tokens_one_request_can_hold(self.kv_tokens))
 
     def cancel(self, request_id: str) -> bool:
