@@ -1,0 +1,124 @@
+"""Fits on disk: what was written comes back, and nothing else is believed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brim.fit.store import FitStore, fingerprint
+from brim.records.fit import Attempt, FitItem, FitReport, FitSeconds, Outcome
+from brim.sealed import seal, unseal
+from brim.units import GIB, MIB
+
+REPORT = FitReport(
+    kv_tokens=1000,
+    kv_bytes=128_000,
+    canary_bytes=4096,
+    attempts=(Attempt(1100, Outcome.OUT_OF_MEMORY, 512), Attempt(1000, Outcome.PROVEN)),
+    items=(FitItem("weights", 10, 11, "a note"), FitItem("kv", None, 128_000)),
+    seconds=FitSeconds(0.5, 1.0, 0.25, 2.0, 3.75),
+    from_store=False,
+    total_bytes=24 * GIB,
+    free_bytes=100,
+    limit_tokens=1200,
+    warnings=("a warning",),
+)
+NAME = fingerprint({"model": "llama"})
+
+
+def kept(folder: Path, **changes: Any) -> FitStore:
+    store = FitStore(folder)
+    store.write(NAME, replace(REPORT, **changes), 20 * GIB)
+    return store
+
+
+def test_what_was_written_comes_back(tmp_path: Path) -> None:
+    assert kept(tmp_path / "not" / "there").read(NAME, 20 * GIB) == REPORT
+
+
+def test_another_fingerprint_finds_nothing(tmp_path: Path) -> None:
+    assert kept(tmp_path).read(fingerprint({"model": "other"}), 20 * GIB) is None
+
+
+def test_an_entry_under_another_name_is_not_believed(tmp_path: Path) -> None:
+    store, other = kept(tmp_path), fingerprint({"model": "other"})
+    (tmp_path / f"{NAME}.json").rename(tmp_path / f"{other}.json")
+    assert store.read(other, 20 * GIB) is None
+
+
+@pytest.mark.parametrize(("more", "found"), [(0, True), (64, True), (-64, True), (65, False), (-65, False)])
+def test_another_free_memory_finds_nothing(tmp_path: Path, more: int, found: bool) -> None:
+    assert (kept(tmp_path).read(NAME, 20 * GIB + more * MIB) is not None) is found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_damaged_file_is_not_believed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    store = kept(folder)
+    path = folder / f"{NAME}.json"
+    whole = path.read_bytes()
+    place = data.draw(st.integers(0, len(whole) - 1))
+    if data.draw(st.booleans()):
+        path.write_bytes(whole[:place])
+    else:
+        path.write_bytes(whole[:place] + bytes([data.draw(st.integers(0, 255))]) + whole[place + 1 :])
+    assert store.read(NAME, 20 * GIB) in (None, REPORT)  # a byte may have been replaced by itself
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", "{}", '"text"', "{", "\x00"])
+def test_something_else_is_not_believed(tmp_path: Path, content: str) -> None:
+    (tmp_path / f"{NAME}.json").write_text(content)
+    assert FitStore(tmp_path).read(NAME, 20 * GIB) is None
+
+
+def test_a_folder_in_its_place_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / f"{NAME}.json").mkdir()
+    assert FitStore(tmp_path).read(NAME, 20 * GIB) is None
+
+
+WRONG: list[dict[str, Any]] = [
+    {"report": None},
+    {"report": {}},
+    {"report": "text"},
+    {"free_before_bytes": "much"},
+    {"free_before_bytes": None},
+    {"fingerprint": "other"},
+]
+WRONG_REPORTS: list[dict[str, Any]] = [
+    {"kv_tokens": 2000},  # not what was proven
+    {"kv_tokens": None},
+    {"kv_tokens": "1000"},
+    {"attempts": []},
+    {"attempts": [{"kv_tokens": 1000, "outcome": "out-of-memory", "shortfall_bytes": 5}]},
+    {"attempts": [{"kv_tokens": 1000, "outcome": "maybe", "shortfall_bytes": None}]},
+    {"attempts": [{"kv_tokens": 1000}]},
+    {"attempts": 5},
+    {"seconds": None},
+    {"items": [{"name": "weights"}]},
+    {"a_field_of_the_future": 1},
+]
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, *({"report": {**REPORT.to_json(), **one}} for one in WRONG_REPORTS)])
+def test_a_whole_entry_with_other_content_is_not_believed(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """The checksum is right: another version of Brim, or a hand, wrote it."""
+    store = kept(tmp_path)
+    path = tmp_path / f"{NAME}.json"
+    body = unseal(json.loads(path.read_text()))
+    assert body is not None
+    path.write_text(json.dumps(seal({**body, **wrong})))
+    assert store.read(NAME, 20 * GIB) is None
+
+
+def test_fingerprints_tell_all_parts_apart() -> None:
+    parts: dict[str, Any] = {"model": {"hidden": 5, "layers": [1, 2]}, "settings": {"max_batch": 4}, "versions": ["1"]}
+    assert fingerprint(parts) == fingerprint(dict(reversed(parts.items())))
+    changed = [{**parts, "model": {"hidden": 6}}, {**parts, "versions": ["2"]}, {**parts, "rank": 0}]
+    assert len({fingerprint(one) for one in (parts, *changed)}) == 4
