@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m compileall -q src/brim
 	touch $@
 
-demo: setup  ## plan a few models on a few GPUs
+demo: setup  ## plan, trace, generate and fit
 	$(BIN)/python -m brim.cli.demo
 
 test: check  ## everything: checks and tests
