@@ -18,7 +18,7 @@ from brim.errors import CannotTrace, DoesNotFit, InputError
 from brim.fit.fit import fit, validate_stored
 from brim.fit.items import compare
 from brim.fit.knobs import Standing, explained, knobs
-from brim.fit.ranks import ALONE, Ranks
+from brim.fit.ranks import ALONE, Ranks, gathered
 from brim.fit.store import FitStore, fingerprint
 from brim.ports import MemoryProbe
 from brim.records.fit import CANARY_BYTES, FitReport, FitRequest
@@ -42,7 +42,12 @@ def fit_engine(
     ranks: Ranks = ALONE,
     told: Callable[[str], None] = lambda phase: None,
 ) -> FitReport:
-    """Size an engine that is loaded and not built; it is left built at the proven size."""
+    """Size an engine that is loaded and not built; it is left built at the proven size.
+
+    Every rank of a split engine calls this; they agree among themselves.
+    """
+    if ranks is ALONE and engine.ranks is not None:
+        ranks = Ranks(engine.ranks.rank, gathered())
     with ranks.together("start"):
         probe = probe or _cuda_probe(engine)
         request = _request(engine, kv_tokens, memory_fraction, canary_bytes)
@@ -66,6 +71,7 @@ def fit_engine(
         probe.hold_canary(0)
         engine.teardown()
         raise
+    report = replace(report, warnings=(*report.warnings, *engine.warnings))
     if kept is not None:
         try:
             kept.write(print_, report, free_bytes)
@@ -160,7 +166,8 @@ def traced_step(engine: Engine, tokens: int, sequences: int) -> int:
 
     rows = min(sequences, tokens)
     shape = TraceShape(phase=Phase.PACKED, tokens=tokens // rows, batch=rows, attention=FUSED)
-    return trace_config(engine.loaded.full_config.to_dict(), shape, name="engine", dtype=engine.dtype).peak_bytes
+    config, ranks = engine.loaded.full_config.to_dict(), 1 if engine.ranks is None else engine.ranks.size
+    return trace_config(config, shape, name="engine", dtype=engine.dtype, ranks=ranks).peak_bytes
 
 
 def traced_image(engine: Engine) -> int | None:

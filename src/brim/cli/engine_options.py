@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from brim.errors import InvalidRequest
@@ -79,6 +80,16 @@ def _check_ranks(ranks: int) -> None:
         raise InvalidRequest(
             f"tp {ranks}: ranks started: {started}; start with torchrun --nproc-per-node {ranks} -m brim.cli.main …"
         )
+
+
+@contextmanager
+def serving(engine: Engine) -> Iterator[Engine]:
+    """The engine until its command is done: of several ranks only the first speaks, and what it warns of is said."""
+    first = engine.ranks is None or engine.ranks.rank == 0
+    with engine, nullcontext() if first else redirect_stdout(StringIO()):
+        yield engine
+        for warning in engine.warnings if first else ():
+            print(f"note: {warning}", file=sys.stderr)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from brim.cli.engine_options import MODEL_HELP, add_engine_options, make_engine
+from brim.cli.engine_options import MODEL_HELP, add_engine_options, make_engine, serving
 from brim.cli.options import add_json, fit_folder
 from brim.errors import InvalidRequest
 from brim.units import parse_bytes, parse_count
@@ -43,10 +43,9 @@ def run(options: argparse.Namespace) -> int:
     probe = _probe(options)
     canary = parse_bytes(options.canary, "canary")
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
-    engine = make_engine(options, kv_tokens=0, probe=probe)
     from brim.serving import fit_engine
 
-    with _phases() as told:
+    with serving(make_engine(options, kv_tokens=0, probe=probe)) as engine, _phases() as told:
         report = fit_engine(
             engine,
             probe=probe,
@@ -56,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
             store=None if options.no_store else fit_folder(),
             told=told,
         )
-    _show(report, options)
+        _show(report, options)
     return 0
 
 

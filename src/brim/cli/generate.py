@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.cli.engine_options import MODEL_HELP, add_engine_options, bar, make_engine
+from brim.cli.engine_options import MODEL_HELP, add_engine_options, bar, make_engine, serving
 from brim.cli.options import add_json
 from brim.errors import InvalidRequest
 from brim.units import parse_count
@@ -69,13 +69,14 @@ def run(options: argparse.Namespace) -> int:
     params = _params(options)
     prompts = _prompts(options)
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
-    engine = make_engine(options, kv_tokens=kv_tokens)
-    if len(prompts) == 1 and not options.as_json and options.output is None:
-        _stream(engine, prompts[0], params, options.image)
-        return 0
-    with bar("answers", len(prompts) > 1) as progress:
-        answers = [_as_json(one) for one in _answers(engine, prompts, params, options.image, progress)]
-    _write(answers, options)
+    with serving(make_engine(options, kv_tokens=kv_tokens)) as engine:
+        if len(prompts) == 1 and not options.as_json and options.output is None:
+            _stream(engine, prompts[0], params, options.image)
+            return 0
+        with bar("answers", len(prompts) > 1) as progress:
+            answers = [_as_json(one) for one in _answers(engine, prompts, params, options.image, progress)]
+        if engine.ranks is None or engine.ranks.rank == 0:
+            _write(answers, options)
     return 0
 
 

@@ -187,6 +187,11 @@ class Engine:
         """KV tokens without which no useful request runs: the longest request, or one full step where that is less."""
         return min(self.max_length, max(self.settings.max_batch_tokens, self.settings.block_size))
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What this engine could not do as it was asked, and does otherwise."""
+        return self._parts.runner.warnings
+
     def kv_bytes(self, kv_tokens: int) -> int:
         """What a KV pool of so many tokens takes."""
         return self._parts.kv_bytes(kv_tokens)
