@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -93,6 +93,7 @@ class _Slice:
         return sum(other < way for other in self.ways)
 
 
+HISTORY_AT_ONCE = 1 << 18  # tokens of prompts and outputs that penalties of one slice look at
 _COLUMNS = ("uniform", "temperature", "top_k", "top_p", "log_min_p", "repetition", "presence", "frequency")
 
 
@@ -110,9 +111,24 @@ def sample(logits: Tensor, rows: Sequence[SampleRow], rows_at_once: int = 64) ->
     tokens = logits.argmax(dim=-1) if plain else torch.empty(len(rows), dtype=torch.int64, device=logits.device)
     asked = [row.params.logprobs for row in rows if row.params.logprobs is not None]
     result = _with_logprobs(tokens, min(max(asked), logits.shape[1])) if asked else Sampled(tokens)
-    for start in range(0, len(order), rows_at_once):
-        _sample_slice(logits, rows, order[start : start + rows_at_once], result)
+    for places in _slices(order, rows, rows_at_once):
+        _sample_slice(logits, rows, places, result)
     return result
+
+
+def _slices(order: list[int], rows: Sequence[SampleRow], rows_at_once: int) -> Iterator[list[int]]:
+    """Rows that are worked on together: no more than asked for, and no more history than a slice may send up."""
+    places: list[int] = []
+    history = 0
+    for place in order:
+        size = sum(len(ids) for ids in (*_seen(rows[place]), *_said(rows[place])))
+        if places and (len(places) == rows_at_once or history + size > HISTORY_AT_ONCE):
+            yield places
+            places, history = [], 0
+        places.append(place)
+        history += size
+    if places:
+        yield places
 
 
 @torch.no_grad()

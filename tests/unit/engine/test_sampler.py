@@ -338,3 +338,23 @@ def test_on_cuda_nothing_waits_and_the_tokens_are_the_same(dtype: Any) -> None:
     assert sampled.tokens.tolist() == [int(token) for token in alone]
     same = (sampled.tokens.cpu() == sample(logits, rows).tokens).float().mean()
     assert same > 0.99  # the last bit of an exponential may differ between the two
+
+
+def test_long_histories_go_up_in_several_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the texts are, a slice looks at so many tokens and no more; tokens do not depend on it."""
+    params = SamplingParams(repetition_penalty=1.3, frequency_penalty=0.5)
+    histories = [[(7 * number + place) % VOCAB for place in range(50)] for number in range(6)]
+    rows = [SampleRow(params, seed, index=50, prompt=ids[:30], output=ids[30:]) for seed, ids in enumerate(histories)]
+    logits = some_logits(len(rows))
+    whole = tokens_of(logits, rows)
+    sizes = []
+    one_slice = sampler._sample_slice
+
+    def counted(logits: Any, rows: Any, places: list[int], result: Any) -> None:
+        sizes.append(len(places))
+        one_slice(logits, rows, places, result)
+
+    monkeypatch.setattr(sampler, "_sample_slice", counted)
+    monkeypatch.setattr(sampler, "HISTORY_AT_ONCE", 150)  # a row's prompt and output, and its output once more: 70
+    assert tokens_of(logits, rows) == whole
+    assert sizes == [2, 2, 2]
