@@ -5,14 +5,15 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 
-from brim.errors import InvalidRequest
+from brim.errors import CannotTrace, InvalidRequest
 from brim.model.source import load_config, load_model
+from brim.model.weights import check_tensor_parallel
 from brim.plan.devices import find_device
 from brim.plan.plan import make_plan
 from brim.plan.settings import Curves
 from brim.records.model import Media, ModelSpec
 from brim.records.plan import Device, MemoryPlan, PlanRequest
-from brim.records.trace import Phase
+from brim.records.trace import ActivationCurve, Phase
 from brim.trace.store import CurveStore, shipped_curve
 from brim.units import parse_bytes
 
@@ -67,30 +68,46 @@ def plan(
     spec = _spec(model)
     source = None if isinstance(model, ModelSpec) else str(model)
     if curves is None:
-        curves = find_curves(spec, source, trace=trace, folder=cache or Path.home() / ".cache" / "brim" / "curves")
+        folder = cache or Path.home() / ".cache" / "brim" / "curves"
+        curves = find_curves(spec, source, trace=trace, folder=folder, ranks=tp)
     return make_plan(spec, find_device(gpu) if isinstance(gpu, str) else gpu, request, _draft(draft), curves)
 
 
-def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, folder: Path) -> Curves:
-    """The traced curves of a model: kept, shipped, or (with `trace`) made now from the config at `source`."""
+def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, folder: Path, ranks: int = 1) -> Curves:
+    """The traced curves of a model: kept, shipped, or (with `trace`) made now from the config at `source`.
+
+    A step is one rank's.
+    """
+    check_tensor_parallel(spec, ranks)
     if trace is False or (trace is None and spec.indexes):
         return Curves()  # an indexer's scores are in memory in the model's own code, and in no engine's kernels
     store = CurveStore(folder)
-    step, vision = (store.read(spec, phase) or shipped_curve(spec, phase) for phase in (Phase.PREFILL, Phase.VISION))
-    if trace is None or source is None:
+    step = store.read(spec, Phase.PREFILL, ranks) or (shipped_curve(spec, Phase.PREFILL) if ranks == 1 else None)
+    vision = store.read(spec, Phase.VISION) or shipped_curve(spec, Phase.VISION)
+    if not trace or source is None:
         return Curves(step, vision)
     missing: tuple[Phase, ...] = () if step else (Phase.PREFILL,)
-    if vision is None and any(tower.media is Media.IMAGE for tower in spec.towers):
-        missing += (Phase.VISION,)
+    if vision is None and ranks == 1 and any(tower.media is Media.IMAGE for tower in spec.towers):
+        missing += (Phase.VISION,)  # with several ranks the formula has the tower's division
     if not missing:
         return Curves(step, vision)
-    from brim.trace.curve import trace_curves
-
-    name, config = load_config(source)
-    made = trace_curves(config, name=name, phases=missing, dtype=str(spec.dtype))
+    made = _traced(source, missing, str(spec.dtype), ranks)
     for curve in made.values():
         store.write(spec, curve)
     return Curves(step or made.get(Phase.PREFILL), vision or made.get(Phase.VISION))
+
+
+def _traced(source: str, phases: tuple[Phase, ...], dtype: str, ranks: int) -> dict[Phase, ActivationCurve]:
+    """Curves traced now. A family whose division over ranks is not known is left to the formula."""
+    from brim.trace.curve import trace_curves
+
+    name, config = load_config(source)
+    try:
+        return trace_curves(config, name=name, phases=phases, dtype=dtype, ranks=ranks)
+    except CannotTrace:
+        if ranks == 1:
+            raise
+        return {}
 
 
 def _spec(model: str | PathLike[str] | ModelSpec) -> ModelSpec:

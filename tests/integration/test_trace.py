@@ -287,3 +287,24 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_trillion_parameters_take_seconds() -> None:
     found = trace_config(entries()["kimi-k2.6"].config, TraceShape(tokens=4096), name="kimi")
     assert found.seconds < 15  # five on an idle machine; tests share theirs
+
+
+def test_a_plan_of_several_ranks_takes_the_curve_of_one(tmp_path: Path) -> None:
+    import brim
+
+    options: dict[str, Any] = {"gpu": "h200", "tp": 2, "cache": tmp_path}
+
+    def activation(**more: Any) -> tuple[int, str]:
+        item = next(one for one in brim.plan("llama-3.2-1b", **options, **more).items if one.name == "activation")
+        return item.bytes, str(item.source)
+
+    formula = activation()
+    traced = activation(trace=True)
+    assert formula[1] == "formula"
+    assert traced[1] == "traced"
+    assert activation() == traced, "it was kept"
+    assert abs(traced[0] / formula[0] - 1) < 0.05
+    one_rank = next(
+        one for one in brim.plan("llama-3.2-1b", gpu="h200", cache=tmp_path).items if one.name == "activation"
+    )
+    assert one_rank.bytes > traced[0]

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     if options.svg is not None and comparing:
         raise InvalidRequest("--svg draws one plan and a comparison makes several; give one --gpu and no --compare")
     spec = load_model(options.model)
-    curves = find_curves(spec, options.model, trace=options.trace, folder=cache_folder())
+    curves = find_curves(spec, options.model, trace=options.trace, folder=cache_folder(), ranks=options.tp)
     draft = load_model(options.draft) if options.draft else None
 
     def on(device: Device) -> MemoryPlan:

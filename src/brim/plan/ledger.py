@@ -187,9 +187,11 @@ def _slack(settings: Settings, step_tokens: int, activation: int) -> tuple[int, 
 
 
 def _step_curve(settings: Settings) -> ActivationCurve | None:
-    """The traced curve of a step, where it is one of these settings: one rank, fused attention."""
-    traced = settings.ranks == 1 and settings.attention is AttentionKind.FUSED
-    return settings.curves.step if traced else None
+    """The traced curve of a step, where it is one of these settings: as many ranks, fused attention."""
+    curve = settings.curves.step
+    if curve is None or curve.ranks != settings.ranks or settings.attention is not AttentionKind.FUSED:
+        return None
+    return curve
 
 
 def _graphs(settings: Settings, pricer: Pricer) -> LedgerItem:

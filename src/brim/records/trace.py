@@ -115,6 +115,7 @@ class ActivationCurve:
     points: tuple[CurvePoint, ...]
     held_back_error: float
     versions: str
+    ranks: int = 1  # of so many tensor-parallel ranks, one
 
     def peak_bytes(self, size: int) -> int:
         return self._through(size, [(point.size, point.peak_bytes) for point in self.points])

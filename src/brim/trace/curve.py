@@ -14,6 +14,7 @@ from brim.errors import CannotTrace
 from brim.records.trace import ActivationCurve, CurvePoint, Phase, TraceShape
 from brim.trace.attention import FUSED
 from brim.trace.build import build_model
+from brim.trace.parallel import rank_config
 from brim.trace.tower_calls import is_tiled
 from brim.trace.tracer import trace_model
 from brim.trace.versions import traced_with
@@ -30,20 +31,26 @@ _UNITS = {Phase.PREFILL: "tokens", Phase.DECODE: "sequences", Phase.VISION: "pat
 
 
 def trace_curves(
-    config: Mapping[str, Any], *, name: str, phases: tuple[Phase, ...] = (Phase.PREFILL,), dtype: str = "bf16"
+    config: Mapping[str, Any],
+    *,
+    name: str,
+    phases: tuple[Phase, ...] = (Phase.PREFILL,),
+    dtype: str = "bf16",
+    ranks: int = 1,
 ) -> dict[Phase, ActivationCurve]:
     """Build a model once and trace it at a few sizes of each phase; a phase that cannot be traced is left out,
-    unless it is the only one.
+    unless it is the only one. Of several ranks, one: towers are whole on each.
 
     A class that has no fused attention of its own is traced with a stand-in for one: engines bring their kernels.
     """
+    config = rank_config(config, ranks)
     model, attention = build_model(config, dtype)
     if attention == "eager" or Phase.DECODE in phases:
         model, attention = build_model(config, dtype, FUSED)
     found: dict[Phase, ActivationCurve] = {}
     for phase in phases:
         try:
-            found[phase] = _curve(model, attention, name, phase)
+            found[phase] = replace(_curve(model, attention, name, phase), ranks=ranks)
         except CannotTrace:
             if len(phases) == 1 or phase is Phase.PREFILL:
                 raise

@@ -20,13 +20,15 @@ from brim.trace.versions import traced_with
 _SHIPPED = Path(__file__).with_name("curves.json")
 
 
-def fingerprint(spec: ModelSpec, phase: Phase) -> str:
+def fingerprint(spec: ModelSpec, phase: Phase, ranks: int = 1) -> str:
     """A digest of what decides a curve: the family's code and the dimensions, whatever file they came from."""
     parts = [spec.family, str(spec.dtype), str(phase), spec.hidden, spec.vocab, spec.logits_softcap]
     parts += [spec.layer_input_width, spec.wide_residual]
     parts += [(repr(layer.mixer), repr(layer.feed_forward), count) for layer, count in spec.layer_groups]
     if phase is Phase.VISION:
         parts += [(tower.hidden, tower.intermediate, tower.layers, tower.merge, tower.output) for tower in spec.towers]
+    if ranks > 1:
+        parts.append(ranks)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
@@ -36,21 +38,22 @@ class CurveStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def _path(self, spec: ModelSpec, phase: Phase, versions: str) -> Path:
-        digest = hashlib.sha256(f"{fingerprint(spec, phase)} {versions}".encode()).hexdigest()[:32]
-        return self._folder / f"{digest}.json"
+    def _path(self, print_: str, versions: str) -> Path:
+        return self._folder / f"{hashlib.sha256(f'{print_} {versions}'.encode()).hexdigest()[:32]}.json"
 
-    def read(self, spec: ModelSpec, phase: Phase) -> ActivationCurve | None:
+    def read(self, spec: ModelSpec, phase: Phase, ranks: int = 1) -> ActivationCurve | None:
         """The curve of a model for the versions installed; None where there is none, or what is there is damaged."""
         versions = traced_with()
         if not versions:
             return None
-        return _curve(read_entry(self._path(spec, phase, versions)), fingerprint(spec, phase))
+        print_ = fingerprint(spec, phase, ranks)
+        return _curve(read_entry(self._path(print_, versions)), print_)
 
     def write(self, spec: ModelSpec, curve: ActivationCurve) -> Path:
         """Keep a curve."""
-        path = self._path(spec, curve.phase, curve.versions)
-        write_entry(path, _body(curve, fingerprint(spec, curve.phase)))
+        print_ = fingerprint(spec, curve.phase, curve.ranks)
+        path = self._path(print_, curve.versions)
+        write_entry(path, _body(curve, print_))
         return path
 
 
@@ -83,5 +86,11 @@ def _curve(body: dict[str, Any] | None, print_: str) -> ActivationCurve | None:
         return None
     points = tuple(CurvePoint(*point) for point in body["points"])
     return ActivationCurve(
-        body["model"], Phase(body["phase"]), body["unit"], points, body["held_back_error"], body["versions"]
+        body["model"],
+        Phase(body["phase"]),
+        body["unit"],
+        points,
+        body["held_back_error"],
+        body["versions"],
+        body.get("ranks", 1),
     )
