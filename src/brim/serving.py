@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from brim.errors import CannotTrace, DoesNotFit, InputError
 from brim.fit.fit import fit, validate_stored
-from brim.fit.items import compare
+from brim.fit.items import COMPILED, GATHERED, compare
 from brim.fit.knobs import Standing, explained, knobs
 from brim.fit.ranks import ALONE, Ranks, gathered
 from brim.fit.store import FitStore, fingerprint
@@ -66,7 +66,7 @@ def fit_engine(
         found = knobs(error.missing_bytes, error.ledger, _standing(engine, probe), request, engine.kv_bytes)
         raise explained(error, found) from error
     try:
-        report = compare(report, predicted_bytes(engine, report), compiled=engine.settings.compile)
+        report = compare(report, predicted_bytes(engine, report), _activation_note(engine))
     except BaseException:
         probe.hold_canary(0)
         engine.teardown()
@@ -78,6 +78,13 @@ def fit_engine(
         except OSError as error:
             return replace(report, warnings=(*report.warnings, f"the fit could not be kept in {store}: {error}"))
     return report
+
+
+def _activation_note(engine: Engine) -> str:
+    """Why a step may take something else than the model's own code behind fused attention."""
+    if engine.device.type == "cpu":
+        return GATHERED
+    return COMPILED if engine.settings.compile else ""
 
 
 def _cuda_probe(engine: Engine) -> MemoryProbe:

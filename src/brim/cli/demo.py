@@ -23,7 +23,7 @@ _SERVING = (
     ("Brim's own engine, on a model that needs no files", "generate brim-tiny --prompt Brim --max-tokens 48 --seed 1"),
     (
         "Its KV cache sized by measurement under a budget, and proven",
-        "fit brim-tiny --memory 64MiB --canary 1MiB --max-seqs 8 --batch-tokens 256 --no-store",
+        "fit brim-tiny --memory 24MiB --canary 1MiB --max-seqs 8 --batch-tokens 256 --no-store",
     ),
 )
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from brim.records.fit import FitItem, FitReport, Usage
 
 COMPILED = "compiled code holds less: the prediction is an upper bound"
+GATHERED = "on the CPU attention copies a request's keys and values, and the prediction is of a GPU"
 ENCODER = "a step with the largest image: only what is beyond activation comes on top"
 
 
@@ -38,13 +39,13 @@ def counted(items: tuple[FitItem, ...]) -> Iterator[tuple[FitItem, int]]:
         yield item, max(0, size - activation) if item.name == "encoder" else size
 
 
-def compare(report: FitReport, predicted: Mapping[str, int], compiled: bool) -> FitReport:
+def compare(report: FitReport, predicted: Mapping[str, int], activation_note: str = "") -> FitReport:
     """The same report with what was predicted, by the names of a plan's ledger."""
     items = tuple(
         replace(
             item,
             predicted_bytes=predicted.get(item.name),
-            note=COMPILED if compiled and item.name == "activation" else item.note,
+            note=activation_note if activation_note and item.name == "activation" else item.note,
         )
         for item in report.items
     )
