@@ -15,6 +15,11 @@ from brim.engine.attention.triton_store import store_kv
 from brim.engine.kv.geometry import LayerGeometry
 from brim.engine.kv.tensors import LayerCache
 from brim.engine.step import StepLayout
+from brim.units import MIB, ceil_div
+
+_FP32_BYTES = 4
+_TILE_HEADS = 64  # the most query heads that one program of the decode kernel takes
+_LARGEST_SCRATCH_BYTES = 256 * MIB
 
 
 class TritonAttention:
@@ -25,21 +30,26 @@ class TritonAttention:
     ) -> None:
         self._max_length = max_length
         self._multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        rows, width = 0, 0
+        partials = stats = 0
         for layer in layers:
             for batch in range(1, max_batch + 1):
-                splits = self._splits(batch, layer.kv_heads, layer.window)
+                splits = self._splits(batch, layer.query_heads, layer.kv_heads, layer.value_dim, layer.window)
                 if splits > 1:
-                    rows = max(rows, batch * layer.query_heads * splits)
-            width = max(width, layer.value_dim)
+                    rows = batch * layer.query_heads * splits
+                    partials, stats = max(partials, rows * layer.value_dim), max(stats, rows * 2)
         self._scratch = DecodeScratch(
-            partials=torch.empty(rows * width, dtype=torch.float32, device=device),
-            stats=torch.empty(rows * 2, dtype=torch.float32, device=device),
+            partials=torch.empty(partials, dtype=torch.float32, device=device),
+            stats=torch.empty(stats, dtype=torch.float32, device=device),
         )
 
-    def _splits(self, batch: int, kv_heads: int, window: int | None) -> int:
+    def _splits(self, batch: int, heads: int, kv_heads: int, value_dim: int, window: int | None) -> int:
+        """Parts that requests are cut into: as many as keep the device busy, within what the scratch may be."""
         context = self._max_length if window is None else min(window, self._max_length)
-        return choose_splits(batch, kv_heads, context, self._multiprocessors)
+        tiles = ceil_div(heads // kv_heads, _TILE_HEADS)  # heads that share keys run side by side, so many at a time
+        splits = choose_splits(batch, kv_heads * tiles, context, self._multiprocessors)
+        while splits > 1 and batch * heads * splits * value_dim * _FP32_BYTES > _LARGEST_SCRATCH_BYTES:
+            splits //= 2
+        return splits
 
     def store(self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, write_slots: torch.Tensor) -> None:
         if cache.value_in_key:
@@ -50,7 +60,9 @@ class TritonAttention:
     def attend(
         self, query: torch.Tensor, cache: LayerCache, table: torch.Tensor, layout: StepLayout, rule: AttentionRule
     ) -> torch.Tensor:
-        output = query.new_empty((*query.shape[:2], cache.values.shape[-1]))
+        tokens, heads, _ = query.shape
+        _, kv_heads, value_dim = cache.values.shape
+        output = query.new_empty((tokens, heads, value_dim))
         decodes = layout.decodes
         if decodes:
             decode(
@@ -65,7 +77,7 @@ class TritonAttention:
                 window=rule.window,
                 softcap=rule.softcap,
                 sinks=rule.sinks,
-                splits=self._splits(decodes, cache.keys.shape[1], rule.window),
+                splits=self._splits(decodes, heads, kv_heads, value_dim, rule.window),
                 scratch=self._scratch,
                 out=output[:decodes],
             )
