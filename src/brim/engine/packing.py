@@ -82,7 +82,7 @@ def drawing_rows(plan: StepPlan) -> list[int]:
 
 
 def sample_rows(drawing: tuple[Sequence, ...]) -> list[SampleRow]:
-    """How each row's token is to be drawn. The text so far goes along only where it matters."""
+    """How each row's token is to be drawn. The text so far, and what ends it, go along only where they matter."""
     return [
         SampleRow(
             params=sequence.request.params,
@@ -90,7 +90,7 @@ def sample_rows(drawing: tuple[Sequence, ...]) -> list[SampleRow]:
             index=sequence.generated - 1,  # the token being drawn is counted already
             prompt=sequence.request.prompt,
             output=sequence.tokens[sequence.prompt_length :] if sequence.needs_history else (),
-            eos_ids=tuple(sequence.request.stop_ids),
+            eos_ids=tuple(sequence.request.stop_ids) if sequence.request.params.min_tokens else (),
         )
         for sequence in drawing
     ]

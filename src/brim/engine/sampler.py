@@ -18,6 +18,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,13 +31,12 @@ _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRow:
+class SampleRow(NamedTuple):  # one for each request and step: a tuple is made three times as fast as a frozen record
     """Whose token a row of logits is for. The histories are read only when `params.needs_history`."""
 
     params: SamplingParams
     seed: int
-    index: int  # tokens generated so far, that is the index of the one to choose
+    index: int  # type: ignore[assignment]  # tokens generated so far, that is the index of the one to choose
     prompt: Sequence[int] = ()  # each id once will do, in any order; `array("q")` is copied fastest
     output: Sequence[int] = ()
     eos_ids: tuple[int, ...] = ()
