@@ -65,8 +65,7 @@ def _brim_flags(sizes: Sizes) -> list[str]:
     flags += ["--max-seqs", str(sizes.running), "--batch-tokens", str(sizes.batch_tokens)]
     flags += ["--kv-dtype", str(sizes.kv_dtype)]
     flags += ["--tp", str(sizes.ranks)] if sizes.ranks > 1 else []
-    flags += [] if sizes.graphs else ["--no-graphs"]
-    return flags + (["--draft", sizes.draft] if sizes.draft else [])
+    return flags + ([] if sizes.graphs else ["--no-graphs"])  # its engine has no draft models yet
 
 
 def _vllm_flags(sizes: Sizes) -> list[str]:
