@@ -109,7 +109,7 @@ def torch_tracker(config: Row, row: Row) -> int | None:
     from torch.distributed._tools.mem_tracker import MemTracker
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    from brim.trace.build import class_name
+    from brim.model.transformers_classes import class_name
 
     fields = {name: value for name, value in config.items() if name not in ("model_type", "quantization_config")}
     cls = getattr(transformers, class_name(config["model_type"], config))

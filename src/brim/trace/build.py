@@ -11,7 +11,6 @@ from typing import Any
 
 from brim.errors import CannotTrace, InvalidConfig, UnsupportedModel
 from brim.model.transformers_classes import check_sizes, config_object, find_class, first_line, missing_library
-from brim.model.transformers_classes import class_name as class_name  # benchmarks/activation.py asks for it here
 from brim.trace.attention import FUSED, register_fused
 
 _NOT_THE_MODEL_S = ("quantization_config", "auto_map", "torch_dtype", "dtype")  # a trace is of the computation
