@@ -87,3 +87,8 @@ class DoesNotFit(DeviceError):
         self.ledger = ledger
         self.knobs = knobs
         super().__init__(message)
+
+
+def first_line(error: BaseException) -> str:
+    """What a foreign error says first: libraries go on for many lines."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

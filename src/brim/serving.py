@@ -22,6 +22,7 @@ from brim.fit.ranks import ALONE, Ranks, gathered
 from brim.fit.store import FitStore, fingerprint
 from brim.ports import MemoryProbe
 from brim.records.fit import CANARY_BYTES, FitReport, FitRequest
+from brim.records.model import Dtype
 from brim.units import MIB, round_up
 from brim.version import __version__
 
@@ -114,7 +115,6 @@ def _request(engine: Engine, kv_tokens: int | None, memory_fraction: float, cana
 
 def _standing(engine: Engine, probe: MemoryProbe) -> Standing:
     settings = engine.settings
-    kinds = {"fp8": 1, "bf16": 2, "fp16": 2, "fp32": 4}
     kv_dtype = engine.dtype if settings.kv_dtype == "auto" else settings.kv_dtype
     return Standing(
         max_batch=settings.max_batch,
@@ -122,7 +122,7 @@ def _standing(engine: Engine, probe: MemoryProbe) -> Standing:
         max_length=engine.max_length,
         block_size=settings.block_size,
         kv_dtype=kv_dtype,
-        kv_element_bytes=kinds[kv_dtype],
+        kv_element_bytes=Dtype(kv_dtype).bytes,
         total_bytes=probe.reading().total_bytes,
     )
 
@@ -208,7 +208,6 @@ def traced_image(engine: Engine) -> int | None:
 def _planned(engine: Engine, config: dict[str, Any]) -> dict[str, int]:
     from brim.model.config import read_config
     from brim.model.weights import weight_bytes
-    from brim.records.model import Dtype
 
     spec = replace(read_config(config, name="engine"), dtype=Dtype(engine.dtype), quantisation=None)
     return {"weights": weight_bytes(spec, 1 if engine.ranks is None else engine.ranks.size).rank_bytes}

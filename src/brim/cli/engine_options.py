@@ -100,14 +100,14 @@ def serving(engine: Engine) -> Iterator[Engine]:
 
 
 @contextmanager
-def bar(what: str, wanted: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, for people."""
+def bar(what: str, wanted: bool = True) -> Iterator[Callable[..., None]]:
+    """A bar on standard error, for people: called with how much of how much is done, and of what if that changes."""
     if not wanted or not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield lambda done, total, what=None: None
         return
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(what, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+        yield lambda done, total, what=None: shown.update(task, completed=done, total=total, description=what)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from brim.cli.engine_options import MODEL_HELP, add_engine_options, let_segments_grow, make_engine, serving
+from brim.cli.engine_options import MODEL_HELP, add_engine_options, bar, let_segments_grow, make_engine, serving
 from brim.cli.options import add_json, fit_folder
 from brim.errors import InvalidRequest
 from brim.units import parse_bytes, parse_count
@@ -46,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
     from brim.serving import fit_engine
 
-    with serving(make_engine(options, kv_tokens=0, probe=probe)) as engine, _phases() as told:
+    with serving(make_engine(options, kv_tokens=0, probe=probe)) as engine, bar("fit") as shown:
         report = fit_engine(
             engine,
             probe=probe,
@@ -54,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
             memory_fraction=options.memory_fraction,
             canary_bytes=canary,
             store=None if options.no_store else fit_folder(),
-            told=told,
+            told=lambda phase: shown(PHASES.index(phase), len(PHASES), phase),
         )
         _show(report, options)
     return 0
@@ -87,17 +84,3 @@ def _show(report: FitReport, options: argparse.Namespace) -> None:
     from brim.cli.fit_report import show_fit
 
     show_fit(options.model, report)
-
-
-@contextmanager
-def _phases() -> Iterator[Callable[[str], None]]:
-    """The phases as a bar on standard error, for people."""
-    if not sys.stderr.isatty():
-        yield lambda phase: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("fit", total=len(PHASES))
-        yield lambda phase: shown.update(task, description=phase, completed=PHASES.index(phase))

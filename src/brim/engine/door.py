@@ -15,7 +15,7 @@ from brim.engine.load import LoadedModel
 from brim.engine.requests import MediaSpan, Request
 from brim.engine.sampling import SamplingParams
 from brim.engine.vision import Images, Vision
-from brim.errors import InvalidRequest, UnsupportedModel
+from brim.errors import InvalidRequest, UnsupportedModel, first_line
 
 if TYPE_CHECKING:
     from brim.engine.worst_image import ImageLimits
@@ -124,5 +124,4 @@ def find_tokenizer(folder: Path | None) -> Any:
     try:
         return AutoTokenizer.from_pretrained(str(folder))
     except (OSError, ValueError, ImportError) as error:
-        first = str(error).strip().splitlines()[0][:160]
-        raise UnsupportedModel(f"the tokenizer in {folder} cannot be loaded: {first}") from error
+        raise UnsupportedModel(f"the tokenizer in {folder} cannot be loaded: {first_line(error)}") from error

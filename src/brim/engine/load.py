@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.engine.shards import few, weight_files
-from brim.errors import BrimError, DeviceError, InvalidRequest, UnsupportedModel
+from brim.errors import BrimError, DeviceError, InvalidRequest, UnsupportedModel, first_line
 from brim.model.fields import LARGEST_CONTEXT
 from brim.model.jsonfile import read_object
 from brim.model.source import load_config
@@ -26,7 +26,6 @@ from brim.model.transformers_classes import (
     check_sizes,
     config_object,
     find_class,
-    first_line,
     is_encoder,
     missing_library,
 )

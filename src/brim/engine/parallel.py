@@ -25,7 +25,7 @@ import torch.distributed as dist
 from brim.engine.load import LoadedModel
 from brim.engine.scheduler import StepPlan
 from brim.engine.split import local_bytes, split_model
-from brim.errors import DeviceError, InvalidRequest
+from brim.errors import DeviceError, InvalidRequest, first_line
 
 TIMEOUT_SECONDS = 600.0  # how long a rank waits for another; a rank that has died is noticed at once
 _SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -67,7 +67,7 @@ class Ranks:
         except (RuntimeError, ValueError) as error:  # torch.distributed's own errors are RuntimeErrors
             where = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
             raise DeviceError(
-                f"tensor parallelism: the ranks cannot meet at {where} ({_first_line(error)}); check that all of "
+                f"tensor parallelism: the ranks cannot meet at {where} ({first_line(error)}); check that all of "
                 f"{environment.get('WORLD_SIZE')} processes were started, and that the port is free"
             ) from error
         return cls(dist.get_rank(), dist.get_world_size(), place, dist.group.WORLD, host, owned)
@@ -193,10 +193,5 @@ def rank_errors() -> Iterator[None]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise DeviceError(
-            f"tensor parallelism: another rank is gone or late ({_first_line(error)}); see what it has said"
+            f"tensor parallelism: another rank is gone or late ({first_line(error)}); see what it has said"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:160] if lines else type(error).__name__

@@ -31,6 +31,7 @@ from brim.engine.scheduler import StepPlan
 from brim.engine.staging import Staging
 from brim.engine.step import StepLayout
 from brim.engine.text_model import TextModel
+from brim.errors import first_line
 
 _PROMPT_ROWS_AT_ONCE = 256  # logits of so many prompt positions exist at once
 
@@ -142,8 +143,7 @@ class Runner:
         except RuntimeError as error:
             self._graphs = None
             torch.cuda.synchronize()
-            first = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
-            self.warnings = (f"steps are not captured in CUDA graphs: {first}",)
+            self.warnings = (f"steps are not captured in CUDA graphs: {first_line(error)}",)
 
     def teardown(self) -> None:
         """Give everything that `build` made back to the device."""

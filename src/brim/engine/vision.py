@@ -24,8 +24,7 @@ from brim.engine.load import LoadedModel
 from brim.engine.media import ImagePart, Media
 from brim.engine.requests import MediaSpan
 from brim.engine.worst_image import ImageLimits
-from brim.errors import InvalidRequest, UnsupportedModel
-from brim.model.transformers_classes import first_line
+from brim.errors import InvalidRequest, UnsupportedModel, first_line
 
 Images = Sequence[Any] | Mapping[str, Any]  # paths, bytes or PIL images; or the output of a processor
 Prepared = tuple[tuple[int, ...], Media, tuple[MediaSpan, ...], bytes]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from brim.errors import DeviceError, DoesNotFit
+from brim.errors import DeviceError, DoesNotFit, first_line
 from brim.records.fit import Attempt, Outcome
 
 Exchange = Callable[[Any], list[Any]]  # one word from every rank, by rank
@@ -131,5 +131,4 @@ class _Gathering:
             left, self._group = self._group, None
             if left is not None:
                 distributed.destroy_process_group(left)
-            first = (str(error).strip().splitlines() or ["no reason given"])[0][:160]
-            raise DeviceError(f"a rank does not answer ({first}); the fit ends on all ranks") from error
+            raise DeviceError(f"a rank does not answer ({first_line(error)}); the fit ends on all ranks") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from brim.errors import SourceNotFound
+from brim.errors import SourceNotFound, first_line
 
 _TIMEOUT_S = 5.0
 _REACH_S = 2.0
@@ -42,9 +42,8 @@ def download(repository: str, side_files: tuple[str, ...]) -> Path:
     except LocalEntryNotFoundError:
         raise _unreachable(repository) from None
     except (HfHubHTTPError, OSError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
         raise SourceNotFound(
-            f"model '{repository}' cannot be had from the hub ({reason}); give a directory or a config.json"
+            f"model '{repository}' cannot be had from the hub ({first_line(error)}); give a directory or a config.json"
         ) from None
     for name in side_files:
         try:

@@ -87,8 +87,3 @@ def check_sizes(config: Mapping[str, Any], path: str = "") -> None:
                 raise InvalidConfig(
                     f"{path}{name}", f"is larger than {largest}", "point to the model's own config.json"
                 )
-
-
-def first_line(error: Exception) -> str:
-    """What an error says first; transformers goes on for many lines."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brim.errors import CannotTrace, InvalidConfig, UnsupportedModel
-from brim.model.transformers_classes import check_sizes, config_object, find_class, first_line, missing_library
+from brim.errors import CannotTrace, InvalidConfig, UnsupportedModel, first_line
+from brim.model.transformers_classes import check_sizes, config_object, find_class, missing_library
 from brim.trace.attention import FUSED, register_fused
 
 _NOT_THE_MODEL_S = ("quantization_config", "auto_map", "torch_dtype", "dtype")  # a trace is of the computation

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from brim.errors import BrimError, CannotTrace
+from brim.errors import BrimError, CannotTrace, first_line
 from brim.records.trace import Moment, Trace, TraceShape
 from brim.trace.allocator import CachingAllocator, ExpandableAllocator, SegmentAllocator
 from brim.trace.attention import interception
@@ -50,8 +50,7 @@ def trace_model(model: Any, shape: TraceShape, *, name: str, attention: str) -> 
     except BrimError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise CannotTrace(f"{name}: its code does not run without a device here ({lines[0][:160]})") from error
+        raise CannotTrace(f"{name}: its code does not run without a device here ({first_line(error)})") from error
     return Trace(
         model=name,
         shape=shape,
