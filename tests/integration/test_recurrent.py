@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import weakref
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from brim.engine.recurrent import (  # noqa: E402
 )
 from brim.engine.recurrent_states import cache_argument, recurrent_mixers  # noqa: E402
 from brim.engine.step import ChunkPlace, PackedLayout  # noqa: E402
+from brim.trace.watch import StorageWatch, watching  # noqa: E402
 
 BASE: dict[str, Any] = {
     "vocab_size": 128,
@@ -227,6 +229,96 @@ def test_packed_runs_equal_each_sequence_alone(kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", sorted(FAMILIES))
 @torch.no_grad()
+def test_chunks_that_run_together_do_as_each_alone(kind: str) -> None:
+    """Chunks of equal lengths among others, with a past and without, not side by side and not in order of slots."""
+    model = tiny(kind)
+    torch.manual_seed(0)
+    shapes = discover_states(model)
+    past, rng = torch.randn(len(shapes)), random.Random(0)
+    lengths = [1, 7, 1, 20, 7, 1, 2, 7, 1, 1, 20, 7]
+    slots, row = rng.sample(range(12), 12), torch.randn(1, sum(lengths) + 2, 32)
+    chunks, start = [], 2
+    for length, slot in zip(lengths, slots, strict=True):
+        chunks.append(ChunkPlace(start, length, slot, rng.choice([0, 30])))
+        start += length
+    layout = PackedLayout(2, tuple(chunks), torch.tensor([13, 12]))
+    found = []
+    for piece_rows in (1, 6, 64):
+        states = RecurrentStates(shapes, 14, "cpu")
+        for shape, scale in zip(shapes, past, strict=True):
+            rows = states.of_layer(shape.layer)[shape.kind]
+            rows += scale * torch.linspace(-1, 1, rows.numel()).view(rows.shape)
+        mixers = PackedMixers(model, states, piece_tokens=24, piece_rows=piece_rows)
+        mixers.layout = layout
+        try:
+            output = [mixer(hidden_states=row) for mixer in recurrent_mixers(model)]
+        finally:
+            mixers.undo()
+        found.append([*output, *(states.of_layer(shape.layer)[shape.kind] for shape in shapes)])
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[2], found[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("left_over", [0, 1, 2])
+@torch.no_grad()
+def test_a_time_step_is_clamped_wherever_a_prompt_is_cut(left_over: int) -> None:
+    """The code for one token does not clamp it, so no piece is one token."""
+    model, length = tiny("nemotron_h"), 24 + left_over
+    mixer, row = recurrent_mixers(model)[0], torch.randn(1, 24 + left_over, 32)
+    limit, outputs = mixer.time_step_limit, []
+    for piece_tokens in (8, 64):
+        mixers = PackedMixers(model, RecurrentStates(discover_states(model), 1, "cpu"), piece_tokens=piece_tokens)
+        mixers.layout = PackedLayout(0, (ChunkPlace(0, length, 0, 0),), torch.empty(0, dtype=torch.int64))
+        mixer.time_step_limit = (1.0, 1.5)
+        try:
+            outputs.append(mixer(hidden_states=row))
+        finally:
+            mixers.undo()
+            mixer.time_step_limit = limit
+    torch.testing.assert_close(outputs[0], outputs[1], atol=1e-5, rtol=1e-5)
+
+
+NEMOTRON_NANO_12B = {
+    "model_type": "nemotron_h",
+    "hidden_size": 5120,
+    "intermediate_size": 20480,
+    "layers_block_type": ["mamba", "mlp"],
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 80,
+    "ssm_state_size": 128,
+    "n_groups": 8,
+    "chunk_size": 128,
+    "vocab_size": 128,
+}
+
+
+@pytest.mark.parametrize("short", [0, 255])
+@torch.no_grad()
+def test_a_mixer_takes_less_than_the_rest_of_its_model(short: int) -> None:
+    """A step of 8192 tokens: one chunk, or many short ones beside it."""
+    model = build_meta(NEMOTRON_NANO_12B)
+    states = RecurrentStates(discover_states(model), 256, "meta")
+    mixers, row = PackedMixers(model, states), torch.empty(1, 8192, 5120, dtype=torch.bfloat16, device="meta")
+    chunks = [ChunkPlace(number, 1, number, 0) for number in range(short)]
+    mixers.layout = PackedLayout(
+        0, (*chunks, ChunkPlace(short, 8192 - short, 255, 0)), torch.empty(0, dtype=torch.int64, device="meta")
+    )
+    held = [row, *model.parameters(), *states.of_layer(0).values()]
+    try:
+        mixer, mlp = (layer.mixer for layer in model.model.layers)
+        peaks = []
+        for module, name in ((mixer, "hidden_states"), (mlp, "x")):
+            watch = StorageWatch(held)
+            with watching(watch):
+                module(**{name: row})
+            peaks.append(watch.peak_bytes)
+    finally:
+        mixers.undo()
+    assert peaks[0] < 0.75 * peaks[1]
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+@torch.no_grad()
 def test_a_whole_model_takes_the_packed_cache(kind: str) -> None:
     model, prompt = tiny(kind), 37
     tokens = torch.randint(3, 128, (1, prompt))
@@ -291,11 +383,43 @@ def test_undo_gives_the_model_back_and_frees_the_states() -> None:
     before = [(dict(vars(mixer)), mixer.forward) for mixer in recurrent_mixers(model)]
     states = RecurrentStates(discover_states(model), SLOTS, "cpu")
     mixers, gone = PackedMixers(model, states), weakref.ref(states)
-    assert [mixer.chunk_size for mixer in recurrent_mixers(model)] == [64, 64]
+    assert [mixer.forward for mixer in recurrent_mixers(model)] != [forward for _, forward in before]
     mixers.undo()
     del mixers, states
     assert gone() is None
     assert [(dict(vars(mixer)), mixer.forward) for mixer in recurrent_mixers(model)] == before
+
+
+def test_the_scans_of_two_engines_go_with_the_last() -> None:
+    """Whether an engine is undone or dropped."""
+    from transformers.models.nemotron_h import modeling_nemotron_h
+
+    original = modeling_nemotron_h.mamba2_chunk_scan
+    config = {**BASE, **FAMILIES["nemotron_h"], "model_type": "nemotron_h"}
+    models = [build_meta(config), build_meta(config)]
+    engines = [PackedMixers(model, RecurrentStates(discover_states(model), 1, "meta")) for model in models]
+    assert modeling_nemotron_h.mamba2_chunk_scan is not original
+    engines.pop(0).undo()
+    assert modeling_nemotron_h.mamba2_chunk_scan is not original
+    del engines, models
+    gc.collect()
+    assert modeling_nemotron_h.mamba2_chunk_scan is original
+
+
+@pytest.mark.parametrize("kind", ["nemotron_h", "qwen3_next"])
+def test_nobody_is_told_of_references_that_are_not_used(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.integrations import hub_kernels
+
+    said: list[str] = []
+    monkeypatch.setattr(hub_kernels.logger, "warning_once", lambda message, *args: said.append(message))
+    model = tiny(kind)
+    mixers = PackedMixers(model, RecurrentStates(discover_states(model), SLOTS, "cpu"))
+    mixers.layout = PackedLayout(1, (ChunkPlace(1, 5, 1, 0),), torch.tensor([0]))
+    try:
+        recurrent_mixers(model)[0](hidden_states=torch.randn(1, 6, 32))
+    finally:
+        mixers.undo()
+    assert {message.split("`")[1] for message in said} == {"causal_conv1d_fn", "causal_conv1d_update"}
 
 
 def test_a_dropped_model_takes_its_wrapper_along() -> None:

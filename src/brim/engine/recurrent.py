@@ -1,9 +1,10 @@
 """Recurrent mixers on a packed row: each request's tokens run on that request's own state.
 
 In goes the row `[1, T, hidden]` that the model hands to a mixer, and the layout of the step: `decodes` tokens, one for
-each generating request, then chunks of prompts. The decode tokens run as one batch on states gathered by slot, each
-chunk as a sequence that continues its slot's state. The mixers' own `transformers` code computes all of it; it only
-sees another batch and another cache. Out comes the row in its order, and the states in their slots.
+each generating request, then chunks of prompts. The decode tokens run as one batch on states gathered by slot, and so
+do chunks of one length; a chunk that is like no other continues its slot's state where it is. The mixers' own
+`transformers` code computes all of it; it only sees another batch and another cache, and Brim's own scans where it
+would fall back to a slow one. Out comes the row in its order, and the states in their slots.
 
 Knows nothing of attention, of scheduling, or of what a token means.
 """
@@ -12,27 +13,32 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-import transformers
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, LinearAttentionLayer
 
+from brim.engine.chunk_batches import ChunkBatch, Pieces, batches
 from brim.engine.recurrent_states import (
     RecurrentStates,
     StateKind,
     StateShape,
     cache_argument,
+    class_forward,
     discover_states,
     layer_of,
     recurrent_mixers,
     state_updates,
 )
-from brim.engine.step import ChunkPlace, PackedLayout
+from brim.engine.scans.stand_ins import kernels_in, own_scans
+from brim.engine.staging import Staging
+from brim.engine.step import PackedLayout
 
 __all__ = [
     "PackedCache",
@@ -42,11 +48,10 @@ __all__ = [
     "discover_states",
 ]
 
-PIECE_TOKENS = 256
+# Tokens that run at once, by the kernel that a mixer's code asks for: what it holds for one differs that much.
+PIECE_TOKENS = {"mamba_chunk_scan_combined": 2048, "chunk_gated_delta_rule": 2048, "chunk_kda": 1024}
+OTHER_PIECE_TOKENS = 256  # Mamba-1: a state for every token
 PIECE_ROWS = 64
-SCAN_TOKENS = 64  # a Mamba-2 scan works in chunks of at most these: what it holds for a token grows with its chunk
-LEAN_FACTOR = 4  # a delta rule, or a scan by matrix products, holds several times less for a token
-LEAN_SCANS_SINCE = (5, 22)  # transformers before this multiplied the chunks of a Mamba-2 scan out
 
 _States = Mapping[StateKind, Tensor]  # of one layer: some rows of each state
 _Run = Callable[[Tensor, _States, bool], Tensor]  # hidden states, their sequences' states, whether there is a past
@@ -68,42 +73,30 @@ class PackedCache(Cache):
 
 
 @dataclass(frozen=True, slots=True)
-class _Pieces:
-    """How a module's transient memory is bounded: it runs a chunk in pieces, each continuing from the one before."""
-
-    tokens: int  # of a piece: a multiple of the chunks the module works in itself
-    continues: bool = True  # False: several tokens always start from nothing (Mamba-1), so a past goes token by token
-
-    def of(self, chunk: ChunkPlace) -> Iterator[tuple[int, int]]:
-        """Start and end of each piece, counted from the chunk's first token."""
-        start = 0
-        while start < chunk.length:
-            has_past = chunk.context + start > 0
-            size = self.tokens if self.continues or not has_past else 1
-            left = chunk.length - start
-            if self.continues and left == size + 1:
-                size = left  # one token left over would run in the form for generation, which clamps no time step
-            yield start, start + min(size, left)
-            start += min(size, left)
-
-
-@dataclass(frozen=True, slots=True)
 class _Mixer:
     """A wrapped module. Its references are weak, so that model, wrapper and states form no cycle."""
 
     module: weakref.ref[nn.Module]
     forward: Callable[[], Callable[..., Tensor] | None]
     hooked_forward: Callable[..., Tensor] | None  # set when another library had replaced `forward` before
-    chunk_size: int | None
     layer: int
     cache_argument: str
-    pieces: _Pieces
+    pieces: Pieces
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PlacedBatch:
+    """A batch of several chunks, with what the device needs to gather it and to put it back."""
+
+    batch: ChunkBatch
+    slots: Tensor  # int64 [chunks]
+    places: Tensor  # int64 [chunks * length]
 
 
 class PackedMixers:
     """The recurrent mixers of a model, taught to read packed rows; `undo` gives the model back as it was.
 
-    Set `layout` before each step. Without one the mixers do what `transformers` wrote. `states` may be exchanged
+    Set `layout` before each step. Without one the mixers take whole batches, as ever. `states` may be exchanged
     between steps (not under a captured graph, which keeps the addresses of the old ones).
     """
 
@@ -111,20 +104,36 @@ class PackedMixers:
         self,
         model: nn.Module,
         states: RecurrentStates,
-        piece_tokens: int = PIECE_TOKENS,
+        piece_tokens: int | None = None,
         piece_rows: int = PIECE_ROWS,
     ) -> None:
-        """Transient memory is bounded by running at most `piece_tokens` of a chunk and `piece_rows` decodes at once."""
-        self.layout: PackedLayout | None = None
+        """Transient memory is bounded: at most `piece_tokens` of chunks (by kind) and `piece_rows` states at once."""
         self.states = states
         self._piece_rows = piece_rows
-        self._mixers = [self._wrap(module, piece_tokens) for module in recurrent_mixers(model)]
+        self._staging: Staging | None = None
+        self._layout: PackedLayout | None = None
+        self._batches: dict[Pieces, tuple[ChunkBatch | _PlacedBatch, ...]] = {}  # of this layout
+        modules = recurrent_mixers(model)
+        scans = ExitStack()
+        scans.enter_context(own_scans(class_forward(module) for module in modules))
+        self._give_scans_back = weakref.finalize(self, scans.close)
+        self._mixers = [self._wrap(module, piece_tokens) for module in modules]
+
+    @property
+    def layout(self) -> PackedLayout | None:
+        return self._layout
+
+    @layout.setter
+    def layout(self, layout: PackedLayout | None) -> None:
+        self._layout = layout
+        self._batches = {}
 
     def __len__(self) -> int:
         return len(self._mixers)
 
     def undo(self) -> None:
         """Put every module back as it was found."""
+        self._give_scans_back()
         while self._mixers:
             mixer = self._mixers.pop()
             module: Any = mixer.module()
@@ -133,23 +142,17 @@ class PackedMixers:
             del module.forward
             if mixer.hooked_forward is not None:
                 module.forward = mixer.hooked_forward
-            if mixer.chunk_size is not None:
-                module.chunk_size = mixer.chunk_size
 
-    def _wrap(self, module: nn.Module, piece_tokens: int) -> _Mixer:
-        own_chunk = getattr(module, "chunk_size", None)
+    def _wrap(self, module: nn.Module, piece_tokens: int | None) -> _Mixer:
         hooked = vars(module).get("forward")
         mixer = _Mixer(
             module=weakref.ref(module),
             forward=weakref.WeakMethod(module.forward) if hooked is None else lambda: hooked,
             hooked_forward=hooked,
-            chunk_size=own_chunk,
             layer=layer_of(module),
             cache_argument=cache_argument(module),
             pieces=_pieces_for(module, piece_tokens),
         )
-        if own_chunk is not None:
-            module.chunk_size = min(own_chunk, SCAN_TOKENS)
         module.forward = partial(self._forward, mixer)
         return mixer
 
@@ -167,22 +170,66 @@ class PackedMixers:
         states = self.states.of_layer(mixer.layer)
         output = torch.empty_like(hidden_states)
         self._decode(run, states, layout, hidden_states, output)
-        for chunk in layout.chunks:
-            rows = {kind: tensor[chunk.slot : chunk.slot + 1] for kind, tensor in states.items()}
-            for start, stop in mixer.pieces.of(chunk):
-                place = slice(chunk.start + start, chunk.start + stop)
-                output[:, place] = run(hidden_states[:, place], rows, chunk.context + start > 0)
+        for batch in self._placed(layout, mixer.pieces, hidden_states.device):
+            if isinstance(batch, ChunkBatch):
+                _one_chunk(run, states, mixer.pieces, batch, hidden_states, output)
+            else:
+                _several_chunks(run, states, mixer.pieces, batch, hidden_states, output)
         return output
+
+    def _placed(
+        self, layout: PackedLayout, pieces: Pieces, device: torch.device
+    ) -> Sequence[ChunkBatch | _PlacedBatch]:
+        """The chunks of this step in batches, sent to the device once for all layers."""
+        if pieces not in self._batches:
+            self._staging = self._staging or Staging(device)
+            most_rows = max(self._piece_rows // 2, 1)  # a chunk's state is there twice: as it was, and as it becomes
+            found = list(batches(layout.chunks, pieces, most_rows))
+            self._batches[pieces] = tuple(_placed(found, self._staging))
+        return self._batches[pieces]
 
     def _decode(self, run: _Run, states: _States, layout: PackedLayout, hidden_states: Tensor, output: Tensor) -> None:
         """The decode tokens, as batches of one-token sequences. Static shapes and no host sync: graphs capture it."""
         for start in range(0, layout.decodes, self._piece_rows):
             place = slice(start, min(start + self._piece_rows, layout.decodes))
-            slots = layout.decode_slots[place]
-            rows = {kind: tensor.index_select(0, slots) for kind, tensor in states.items()}
-            output[0, place] = run(hidden_states[0, place, None], rows, True)[:, 0]
-            for kind, tensor in states.items():
-                tensor.index_copy_(0, slots, rows[kind])
+            with _gathered(states, layout.decode_slots[place]) as rows:
+                output[0, place] = run(hidden_states[0, place, None], rows, True)[:, 0]
+
+
+def _one_chunk(
+    run: _Run, states: _States, pieces: Pieces, batch: ChunkBatch, hidden_states: Tensor, output: Tensor
+) -> None:
+    """A chunk on the state in its slot, which is changed there."""
+    (chunk,) = batch.chunks
+    place = slice(chunk.start, chunk.start + chunk.length)
+    rows = {kind: tensor[chunk.slot : chunk.slot + 1] for kind, tensor in states.items()}
+    _run_pieces(run, rows, pieces, batch, hidden_states[:, place], output[:, place])
+
+
+def _several_chunks(
+    run: _Run, states: _States, pieces: Pieces, placed: _PlacedBatch, hidden_states: Tensor, output: Tensor
+) -> None:
+    """Chunks as the rows of one batch, on states gathered by slot."""
+    batch = placed.batch
+    inputs = hidden_states[0].index_select(0, placed.places).view(len(batch.chunks), batch.length, -1)
+    outputs = torch.empty_like(inputs)
+    with _gathered(states, placed.slots) as rows:
+        _run_pieces(run, rows, pieces, batch, inputs, outputs)
+    output[0].index_copy_(0, placed.places, outputs.flatten(0, 1))
+
+
+def _run_pieces(run: _Run, rows: _States, pieces: Pieces, batch: ChunkBatch, inputs: Tensor, outputs: Tensor) -> None:
+    for start, stop in pieces.of(batch.length, batch.has_past):
+        outputs[:, start:stop] = run(inputs[:, start:stop], rows, batch.has_past or start > 0)
+
+
+@contextmanager
+def _gathered(states: _States, slots: Tensor) -> Iterator[_States]:
+    """The states in these slots as rows of their own, which are put back and forgotten at the end."""
+    rows = {kind: tensor.index_select(0, slots) for kind, tensor in states.items()}
+    yield rows
+    for kind, tensor in states.items():
+        tensor.index_copy_(0, slots, rows.pop(kind))
 
 
 def _run(forward: Callable[..., Tensor], mixer: _Mixer, hidden_states: Tensor, rows: _States, goes_on: bool) -> Tensor:
@@ -204,14 +251,19 @@ def _view(layer: int, rows: _States, goes_on: bool) -> Cache:
     return Cache(layers=[view] * (layer + 1))  # whichever layer the module asks about, it is this one
 
 
-def _pieces_for(module: nn.Module, piece_tokens: int) -> _Pieces:
+def _placed(found: Sequence[ChunkBatch], staging: Staging) -> Iterator[ChunkBatch | _PlacedBatch]:
+    """The batches, those of several chunks with their slots and places on the device: one copy for all of them."""
+    several = [batch for batch in found if len(batch.chunks) > 1]
+    arrays = [np.array(numbers, dtype=np.int64) for batch in several for numbers in (batch.slots, batch.places)]
+    sent = iter(staging.send(arrays) if arrays else ())
+    for batch in found:
+        yield batch if len(batch.chunks) == 1 else _PlacedBatch(batch, next(sent), next(sent))
+
+
+def _pieces_for(module: nn.Module, piece_tokens: int | None) -> Pieces:
     if "update_recurrent_state" not in state_updates(module):
-        return _Pieces(tokens=sys.maxsize)  # a convolution holds little for a token
-    is_scan = hasattr(module, "ssm_state_size")
-    own_chunk = getattr(module, "chunk_size", None)
-    is_mamba_1 = is_scan and own_chunk is None
-    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    is_lean = not is_scan or (not is_mamba_1 and version >= LEAN_SCANS_SINCE)
-    step = min(own_chunk or SCAN_TOKENS, SCAN_TOKENS)
-    tokens = piece_tokens * LEAN_FACTOR if is_lean else piece_tokens
-    return _Pieces(max(tokens // step, 1) * step, continues=not is_mamba_1)
+        return Pieces(tokens=sys.maxsize)  # a convolution holds little for a token
+    kernels = kernels_in(class_forward(module).__globals__)
+    by_kind = max((PIECE_TOKENS[name] for name in kernels & PIECE_TOKENS.keys()), default=OTHER_PIECE_TOKENS)
+    is_mamba_1 = hasattr(module, "ssm_state_size") and not hasattr(module, "chunk_size")
+    return Pieces(piece_tokens or by_kind, continues=not is_mamba_1)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from brim.engine.scans.stand_ins import own_scans
 from brim.errors import UnsupportedModel
 
 StateKind = Literal["conv", "recurrent"]
@@ -91,11 +92,12 @@ def discover_states(model: nn.Module) -> tuple[StateShape, ...]:
     config: Any = model.config
     cache: Any = DynamicCache(config=config)
     hidden_size = config.get_text_config(decoder=True).hidden_size
-    for mixer in mixers:
-        device = next(mixer.parameters()).device
-        hidden = torch.zeros(1, PROBE_TOKENS, hidden_size, dtype=_dtype_of(model), device=device)
-        with torch.no_grad(), scan_chunk(mixer, PROBE_CHUNK):
-            mixer(hidden_states=hidden, attention_mask=None, **{cache_argument(mixer): cache})
+    with torch.no_grad(), own_scans(class_forward(mixer) for mixer in mixers):
+        for mixer in mixers:
+            device = next(mixer.parameters()).device
+            hidden = torch.zeros(1, PROBE_TOKENS, hidden_size, dtype=_dtype_of(model), device=device)
+            with scan_chunk(mixer, PROBE_CHUNK):
+                mixer(hidden_states=hidden, attention_mask=None, **{cache_argument(mixer): cache})
     return tuple(shape for mixer in mixers for shape in _shapes_in(cache, layer_of(mixer)))
 
 
@@ -111,7 +113,7 @@ def recurrent_mixers(model: nn.Module) -> tuple[nn.Module, ...]:
 
 def state_updates(module: nn.Module) -> frozenset[str]:
     """Which states the module's own code updates in its cache."""
-    code = getattr(_class_forward(module), "__code__", None)
+    code = getattr(class_forward(module), "__code__", None)
     return UPDATES.intersection(() if code is None else code.co_names)
 
 
@@ -123,7 +125,7 @@ def layer_of(mixer: nn.Module) -> int:
 
 def cache_argument(mixer: nn.Module) -> str:
     """The name under which the mixer's `forward` takes its cache."""
-    names = inspect.signature(_class_forward(mixer)).parameters
+    names = inspect.signature(class_forward(mixer)).parameters
     found = next((name for name in CACHE_ARGUMENTS if name in names), None)
     if found is None or not {"hidden_states", "attention_mask"} <= names.keys():
         raise UnsupportedModel(
@@ -146,7 +148,8 @@ def scan_chunk(mixer: nn.Module, tokens: int) -> Iterator[None]:
             mixer.chunk_size = own
 
 
-def _class_forward(module: nn.Module) -> Any:
+def class_forward(module: nn.Module) -> Any:
+    """The function that the class of a module has as its `forward`, whoever wrapped it since."""
     return inspect.unwrap(type(module).forward)
 
 
