@@ -142,7 +142,7 @@ def prompt_logprobs(logits: Tensor, next_tokens: Tensor, k: int) -> PromptLogpro
         logprob=(chosen - total).squeeze(-1),
         top_logprobs=top.values - total,
         top_tokens=top.indices,
-        rank=(scores > chosen).sum(dim=-1) + 1,
+        rank=(scores > chosen).sum(dim=-1, dtype=torch.int32).long() + 1,  # a sum of int64 takes twice as much
     )
 
 

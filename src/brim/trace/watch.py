@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from brim.records.trace import LiveTensor
 from brim.trace.allocator import ROUNDING
+from brim.trace.scratch import kernel_scratch
 from brim.trace.unknown_values import SCALAR, TRUTH, every_place, places, to_meta
 from brim.units import round_up
 
@@ -67,6 +68,11 @@ class StorageWatch:
             self.peak_event = len(self.events)
             self.peak_op, self.peak_module, self.peak_shapes = op, self.modules[-1], shapes
 
+    def forget_peak(self) -> int:
+        """Look for the peak from here on; what is live now."""
+        self.peak_bytes = self.live_bytes
+        return self.live_bytes
+
     def finish(self) -> None:
         """End of the call: what is freed from here on is the caller's."""
         for number in self._live.values():
@@ -102,13 +108,15 @@ def watching(watch: StorageWatch) -> Any:
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            scratch = 0
             if any(tensor.is_meta for tensor in tensors):
                 if function in answers:
                     return answers[function]
                 result = self._without_values(function, args, kwargs)
+                scratch = kernel_scratch(function, args, result)
             else:
                 result = function(*args, **kwargs)
-            self._show(str(function), result)
+            self._show(str(function), result, scratch)
             return result
 
         @staticmethod
@@ -121,9 +129,10 @@ def watching(watch: StorageWatch) -> Any:
             return function(*args, **kwargs)
 
         @staticmethod
-        def _show(name: str, result: Any) -> None:
+        def _show(name: str, result: Any, scratch: int) -> None:
             made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-            for tensor in made:
+            inside = torch.empty(scratch, dtype=torch.uint8, device="meta")  # until this is over
+            for tensor in (*made, inside):
                 watch.made(tensor, name)
             watch.after_operation(name, tuple(tuple(tensor.shape) for tensor in made))
 
