@@ -26,7 +26,10 @@ from tests.unit.fit.sizable import Fault, HonestEngine, WatchedProbe, request  #
 LIMIT_SECONDS = 30.0  # no test takes a tenth of it, but that of the rank that hangs
 AT_ONCE_SECONDS = 8.0
 PATIENCE_SECONDS = 60.0  # of the exchange: longer than any test, so that nothing ends by giving up
-PHASES = [("build", 1), ("prefill", 1), ("decode", 1), ("teardown", 1), ("build", 2), ("prefill", 2), ("decode", 2)]
+PHASES = [
+    *(("build", 1), ("prefill", 1), ("decode", 1), ("teardown", 1)),
+    *(("build", 2), ("prefill", 3), ("decode", 3)),
+]
 KEPT = (16 + 4 + 32 + 8) * KIB
 
 
@@ -154,7 +157,7 @@ def test_all_end_at_the_size_of_the_smallest(context: Any, tmp_path: Path, size:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_out_of_memory_of_one_shrinks_all(context: Any, tmp_path: Path, size: int) -> None:
-    scene = Scene(budgets(size), victim=0, phase=("decode", 2), how="runs out of memory")
+    scene = Scene(budgets(size), victim=0, phase=("decode", 3), how="runs out of memory")
     said = on_ranks(context, scene, tmp_path)
     assert {one.kv_tokens for one in said.values()} == {(256 * KIB - KEPT - 3 * KIB) // 512}
     assert len({one.attempts for one in said.values()}) == 1
@@ -197,7 +200,7 @@ def test_a_killed_rank_is_noticed_by_all_at_once(
 
 
 def test_a_rank_that_hangs_is_given_up(context: Any, tmp_path: Path) -> None:
-    scene = Scene(budgets(4), victim=3, phase=("prefill", 2), how="hangs", patience=2.0)
+    scene = Scene(budgets(4), victim=3, phase=("prefill", 3), how="hangs", patience=2.0)
     said = on_ranks(context, scene, tmp_path)
     assert sorted(said) == [0, 1, 2]
     for one in said.values():

@@ -6,7 +6,9 @@ around it. Layers with recurrent mixers stay as they are: they run in pieces tha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import torch
 
@@ -16,6 +18,10 @@ from brim.engine.recurrent_states import recurrent_mixers
 
 def compile_layers(backbone: torch.nn.Module, layers: AttentionLayers, backend: str = "inductor") -> int:
     """Compile every decoder layer that attends and does not recur; how many there are."""
+    # A layer's numbers (an epsilon, a scale) are constants. As unknowns they would cost a second pass of the compiler,
+    # about two seconds of every start. The setting is read at the first call of a layer, hence for the whole process.
+    torch._dynamo.config.specialize_float = True
+    _keep_kernels_together()
     recurrent = {id(module) for module in recurrent_mixers(backbone)}
     count = 0
     for layer in _decoder_layers(backbone, layers):
@@ -23,6 +29,18 @@ def compile_layers(backbone: torch.nn.Module, layers: AttentionLayers, backend: 
             layer.compile(dynamic=True, backend=backend)
             count += 1
     return count
+
+
+def _keep_kernels_together() -> None:
+    """Leave Triton's cache where it is.
+
+    torch's compiler moves it when it compiles, and does not when it finds its code compiled: every second start would
+    look for Brim's own kernels in the wrong place, and compile them again.
+    """
+    if find_spec("triton") is not None:
+        from triton import knobs
+
+        os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
 
 
 def drop_compiled(model: torch.nn.Module) -> None:

@@ -57,23 +57,22 @@ def run_image_shape(
     Prompts follow each other as they do in serving: the features of an image that the end of a step cuts are kept, and
     the next image is encoded while those of the last one are still there.
     """
-    for _ in range(2):
-        shown, others = _image_sequences(prompt, ledger, settings), []
-        try:
-            others = _generating(len(shown) + 1, prompt, ledger, settings)
-            before: Launched | None = None
-            for plan in _image_steps(shown, others, ledger, settings, max_length):
-                launched = runner.launch(plan, ledger)
-                if before is not None:
-                    before.tokens()  # read when the next one is on its way, as in serving
-                before = launched
+    shown, others = _image_sequences(prompt, ledger, settings), []
+    try:
+        others = _generating(len(shown) + 1, prompt, ledger, settings)
+        before: Launched | None = None
+        for plan in _image_steps(shown, others, ledger, settings, max_length):
+            launched = runner.launch(plan, ledger)
             if before is not None:
-                before.tokens()
-        finally:
-            for sequence in (*shown, *others):
-                assert sequence.blocks is not None
-                ledger.close(sequence.blocks)
-                sequence.slot = None  # if it did not come to its end, its features are dropped with the next step
+                before.tokens()  # read when the next one is on its way, as in serving
+            before = launched
+        if before is not None:
+            before.tokens()
+    finally:
+        for sequence in (*shown, *others):
+            assert sequence.blocks is not None
+            ledger.close(sequence.blocks)
+            sequence.slot = None  # if it did not come to its end, its features are dropped with the next step
 
 
 def _image_sequences(prompt: ImagePrompt, ledger: KvLedger, settings: EngineSettings) -> list[Sequence]:

@@ -7,6 +7,7 @@ same one, so that a mixture sends all of them to the same experts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from brim.engine.kv.ledger import KvLedger, RequestBlocks
 from brim.engine.requests import Request, Sequence
@@ -51,6 +52,13 @@ def text_shapes(settings: EngineSettings, max_length: int) -> tuple[StressShape,
 
 def run_text_shape(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: int) -> None:
     """One step of this shape, to its end."""
+    with text_step(shape, runner, ledger, max_length) as plan:
+        runner.launch(plan, ledger).tokens()
+
+
+@contextmanager
+def text_step(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: int) -> Iterator[StepPlan]:
+    """A step of this shape, whose requests hold their blocks meanwhile."""
     if shape.name == DECODE:
         plan = _decodes(min(shape.sequences, min(ledger.available())), ledger)
     else:
@@ -58,10 +66,7 @@ def run_text_shape(shape: StressShape, runner: Runner, ledger: KvLedger, max_len
         gathers = runner.shape.device.type == "cpu" and shape.name != PLAIN  # kernels take nothing by context
         plan = _chunks(lengths, max_length if gathers else 0, _PARAMS[shape.name], ledger)
     try:
-        for _ in range(2):  # the second time, what the first one left in the allocator is there too
-            launched = runner.launch(plan, ledger)
-            launched.tokens()
-            del launched
+        yield plan
     finally:
         for sequence in _sequences(plan):
             assert sequence.blocks is not None

@@ -56,7 +56,7 @@ def test_what_is_left_goes_to_the_kv_cache() -> None:
     )
     assert engine.probe.most_live_bytes == 256 * KIB
     assert engine.events == [
-        *(("build", 16), ("prefill", 16), ("decode", 16), ("teardown", 16)),
+        *(("build", 16), *(("prefill", 16), ("decode", 16)) * 2, ("teardown", 16)),
         *(("build", proven), ("prefill", proven), ("decode", proven)),
     ]
 
@@ -82,7 +82,7 @@ def test_out_of_memory_shrinks_by_what_was_missing() -> None:
 
 
 def test_out_of_memory_without_figures_shrinks_by_five_per_cent() -> None:
-    engine = HonestEngine(WatchedProbe(1024 * KIB), faults={("prefill", 2): OutOfMemory("no figures")})
+    engine = HonestEngine(WatchedProbe(1024 * KIB), faults={("prefill", 3): OutOfMemory("no figures")})
     report = fitted(engine, request())
     first, second = report.attempts
     assert second.kv_tokens == int(first.kv_tokens * 512 * 0.95) // 512
@@ -91,7 +91,7 @@ def test_out_of_memory_without_figures_shrinks_by_five_per_cent() -> None:
 
 def test_four_attempts_and_no_more() -> None:
     engine = HonestEngine(
-        WatchedProbe(1024 * KIB), faults={("decode", number): OutOfMemory("again") for number in range(2, 9)}
+        WatchedProbe(1024 * KIB), faults={("decode", number): OutOfMemory("again") for number in range(3, 9)}
     )
     with pytest.raises(DoesNotFit, match="no size of the KV cache survived") as caught:
         fitted(engine, request())
@@ -102,7 +102,7 @@ def test_four_attempts_and_no_more() -> None:
 
 def test_one_request_is_tried_before_giving_up() -> None:
     """More is missing than the whole KV cache takes; a smaller one also needs less beside it."""
-    engine = HonestEngine(WatchedProbe(256 * KIB), faults={("prefill", 2): OutOfMemory("injected", GIB)})
+    engine = HonestEngine(WatchedProbe(256 * KIB), faults={("prefill", 3): OutOfMemory("injected", GIB)})
     report = fitted(engine, request())
     assert [one.kv_tokens for one in report.attempts][1:] == [8]
     engine.assert_proven(8, 8 * KIB)
@@ -222,7 +222,10 @@ def test_loading_leaves_no_trace_in_the_measurement() -> None:
     assert fitted(engine, request()).kv_tokens == (256 - KEPT) * KIB // 512
 
 
-PHASES = [("build", 1), ("prefill", 1), ("decode", 1), ("teardown", 1), ("build", 2), ("prefill", 2), ("decode", 2)]
+PHASES = [
+    *(("build", 1), ("prefill", 1), ("decode", 1), ("prefill", 2), ("decode", 2), ("teardown", 1)),
+    *(("build", 2), ("prefill", 3), ("decode", 3)),
+]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt(), ValueError("odd"), DeviceError("driver")])
@@ -243,7 +246,7 @@ def test_an_exception_of_the_report_itself_tears_down() -> None:
 
         def reading(self):  # type: ignore[no-untyped-def]
             self.readings += 1
-            if self.readings == 8:
+            if self.readings == 10:
                 raise DeviceError("the driver is gone")
             return super().reading()
 
@@ -285,7 +288,7 @@ def test_out_of_memory_by_a_passing_neighbour_is_measured_again() -> None:
 
 
 def test_a_neighbour_who_comes_after_measuring_shrinks_the_size() -> None:
-    readings = 6  # before the last one of a measurement and its teardown
+    readings = 8  # before the last one of a measurement and its teardown
     engine = HonestEngine(WatchedProbe(GIB, neighbours=(*(0,) * readings, 200 * MIB)), token_bytes=64 * KIB)
     report = fitted(engine, request())
     assert len(report.attempts) > 1

@@ -120,7 +120,7 @@ def test_all_end_at_the_size_of_the_smallest(budgets: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("error", [OutOfMemory("known", 3 * KIB), OutOfMemory("unknown")])
 def test_out_of_memory_on_one_shrinks_all(error: OutOfMemory) -> None:
     made = engines(256 * KIB, 256 * KIB, 256 * KIB)
-    made[1].faults = {("decode", 2): error}
+    made[1].faults = {("decode", 3): error}
     reports = fit_all(made)
     first = (256 * KIB - KEPT) // 512
     second = first - 6 if error.missing_bytes else int(first * 512 * 0.95) // 512
@@ -132,7 +132,7 @@ def test_out_of_memory_on_one_shrinks_all(error: OutOfMemory) -> None:
 
 def test_ranks_with_other_prices_agree_on_tokens_all_the_same() -> None:
     made = [*engines(256 * KIB), *engines(400 * KIB, token_bytes=1000)]
-    made[0].faults = {("prefill", 2): OutOfMemory("missing", 10 * KIB)}
+    made[0].faults = {("prefill", 3): OutOfMemory("missing", 10 * KIB)}
     reports = fit_all(made)
     assert reports[0].kv_tokens == reports[1].kv_tokens == (400 * KIB - KEPT) // 1000 - 10 * KIB // 512
 
@@ -160,7 +160,10 @@ def test_a_disturbed_measurement_is_repeated_on_all() -> None:
     assert [[tokens for name, tokens in one.events if name == "build"][:2] for one in made] == [[16, 16]] * 2
 
 
-PHASES = [("build", 1), ("prefill", 1), ("decode", 1), ("teardown", 1), ("build", 2), ("prefill", 2), ("decode", 2)]
+PHASES = [
+    *(("build", 1), ("prefill", 1), ("decode", 1), ("prefill", 2), ("teardown", 1)),
+    *(("build", 2), ("prefill", 3), ("decode", 3)),
+]
 
 
 @pytest.mark.parametrize("size", [2, 4])
