@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import random
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -74,14 +74,15 @@ def adversarial_load(engine: Any, seconds: float) -> dict[str, Any]:
     import torch
 
     from brim.engine.sampling import SamplingParams
+    from brim.errors import OutOfMemory
 
     draw = random.Random(0)
     everything = {"temperature": 0.9, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "logprobs": 20}
     batch, longest, vocab = engine.settings.max_batch, engine.longest_request, engine.loaded.vocab
     free, finished, started = 1 << 62, 0, time.perf_counter()
-    steps = 0
+    steps = out_of_memory = 0
     image = engine.worst_image()
-    while time.perf_counter() - started < seconds:
+    while time.perf_counter() - started < seconds and not out_of_memory:
         if len(engine._answers) < 2 * batch:
             kind = draw.choices(("long", "burst", "scores", "mixed", "image"), (1, 4, 2, 4, 3 if image else 0))[0]
             if kind == "long":
@@ -99,16 +100,15 @@ def adversarial_load(engine: Any, seconds: float) -> dict[str, Any]:
                     engine.submit([3, *tokens, 3], params, images=image.inputs)
                 else:
                     engine.submit([draw.randrange(3, vocab) for _ in range(length)], params)
-        for update in engine.step():
-            finished += update.completion is not None
+        try:
+            finished += sum(update.completion is not None for update in engine.step())
+        except OutOfMemory as error:
+            print(f"  out of memory: {error}", flush=True)
+            out_of_memory += 1
         steps += 1
         if steps % 16 == 0:
             free = min(free, torch.cuda.mem_get_info()[0])
     spent = time.perf_counter() - started
-    for request_id in list(engine._answers):
-        engine.cancel(request_id)
-    while not engine.idle:
-        engine.step()
     figures = engine.loop.figures
     return {
         "seconds": spent,
@@ -118,7 +118,7 @@ def adversarial_load(engine: Any, seconds: float) -> dict[str, Any]:
         "largest_step": figures.largest_step,
         "images": "largest" if image else None,
         "preemptions": engine.loop.scheduler.preemptions,
-        "out_of_memory": 0,
+        "out_of_memory": out_of_memory,
         "lowest_free_bytes": free,
     }
 
@@ -136,8 +136,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="unknown")
     options = parser.parse_args()
-    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     import torch
     import transformers
 
@@ -160,6 +158,8 @@ def main() -> None:
     print(json.dumps(results))
     if options.out:
         options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if any(row.get("load", {}).get("out_of_memory") for row in results["rows"]):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,6 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
 
 def make_engine(options: argparse.Namespace, *, kv_tokens: int | None, probe: Any = None) -> Engine:
     """The engine that the options describe; `kv_tokens` of 0 leaves it loaded and not built."""
-    let_segments_grow()
     _check_ranks(options.tp)
     settings = engine_settings(options)
     from brim.engine.engine import Engine
@@ -68,15 +67,6 @@ def make_engine(options: argparse.Namespace, *, kv_tokens: int | None, probe: An
             probe=probe,
             progress=progress,
         )
-
-
-def let_segments_grow() -> None:
-    """Have torch's allocator grow its segments: less is left unused at the end of a card. A user's choice stays.
-
-    Read by torch when it starts, so this comes before anything imports it.
-    """
-    if "PYTORCH_ALLOC_CONF" not in os.environ and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
-        os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 
 
 def _check_ranks(ranks: int) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from brim.cli.engine_options import MODEL_HELP, add_engine_options, bar, let_segments_grow, make_engine, serving
+from brim.cli.engine_options import MODEL_HELP, add_engine_options, bar, make_engine, serving
 from brim.cli.options import add_json, fit_folder
 from brim.errors import InvalidRequest
 from brim.units import parse_bytes, parse_count
@@ -37,7 +37,6 @@ def add_command(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    let_segments_grow()
     probe = _probe(options)
     canary = parse_bytes(options.canary, "canary")
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None

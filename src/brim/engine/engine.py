@@ -82,10 +82,13 @@ class Engine:
 
         from brim.engine.assemble import assemble
         from brim.engine.attention.paged import NAME, register
+        from brim.engine.segments import let_segments_grow
 
         self.settings = settings or EngineSettings()
         self._probe = probe or nullcontext()
         place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.device(place).type == "cuda":
+            let_segments_grow()
         register()
         if model == BUILTIN_NAME:
             model, load_format, tokenizer = BUILTIN_CONFIG, "dummy", tokenizer or ByteTokenizer()
