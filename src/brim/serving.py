@@ -6,30 +6,31 @@ report = brim.fit_engine(engine)
 
 from __future__ import annotations
 
-import math
 import platform
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.errors import CannotTrace, DoesNotFit, InputError
+from brim.errors import DoesNotFit
 from brim.fit.fit import fit, validate_stored
 from brim.fit.items import COMPILED, GATHERED, compare
 from brim.fit.knobs import Standing, explained, knobs
 from brim.fit.ranks import ALONE, Ranks, gathered
 from brim.fit.store import FitStore, fingerprint
 from brim.ports import MemoryProbe
+from brim.predictions import predicted_activation, predicted_bytes
 from brim.records.fit import CANARY_BYTES, FitReport, FitRequest
 from brim.records.model import Dtype
-from brim.units import MIB, round_up
+from brim.units import MIB, format_bytes, round_up
 from brim.version import __version__
 
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
 
 _WORKSPACES_BYTES = 192 * MIB  # what cuBLAS and its like keep inside torch's allocator once they have run
+_ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 
 
 def fit_engine(
@@ -47,6 +48,7 @@ def fit_engine(
 
     Every rank of a split engine calls this; they agree among themselves.
     """
+    started = time.perf_counter()
     if ranks is ALONE and engine.ranks is not None:
         ranks = Ranks(engine.ranks.rank, gathered())
     with ranks.together("start"):
@@ -60,10 +62,11 @@ def fit_engine(
     if ranks.agree(None if stored is None else stored.kv_tokens) and stored is not None:
         again = validate_stored(engine, probe, request, engine.kv_bytes, stored, ranks=ranks, told=told)
         if again is not None:
-            return again
+            return _timed(again, started)
     try:
         report = fit(engine, probe, request, engine.kv_bytes, ranks=ranks, told=told)
     except DoesNotFit as error:
+        error = _foreseen(error, engine, request, free_bytes)
         found = knobs(error.missing_bytes, error.ledger, _standing(engine, probe), request, engine.kv_bytes)
         raise explained(error, found) from error
     try:
@@ -72,13 +75,30 @@ def fit_engine(
         probe.hold_canary(0)
         engine.teardown()
         raise
-    report = replace(report, warnings=(*report.warnings, *engine.warnings))
+    report = _timed(replace(report, warnings=(*report.warnings, *engine.warnings)), started)
     if kept is not None:
         try:
             kept.write(print_, report, free_bytes)
         except OSError as error:
             return replace(report, warnings=(*report.warnings, f"the fit could not be kept in {store}: {error}"))
     return report
+
+
+def _foreseen(error: DoesNotFit, engine: Engine, request: FitRequest, free_bytes: int) -> DoesNotFit:
+    """Where nothing could be measured, a refusal tells of one allocation; the trace knows of those behind it."""
+    if error.ledger or request.kv_tokens is not None:
+        return error
+    step = predicted_activation(engine) or 0
+    needed = engine.kv_bytes(request.least_tokens) + request.state_bytes + step + request.canary_bytes
+    missing = needed - free_bytes
+    if missing <= (error.missing_bytes or 0):
+        return error
+    return DoesNotFit(f"{error}; with the worst step as it was traced, {format_bytes(missing)}", missing)
+
+
+def _timed(report: FitReport, started: float) -> FitReport:
+    """All of the time: reading the store and predicting belong to it too."""
+    return replace(report, seconds=replace(report.seconds, total=time.perf_counter() - started))
 
 
 def _activation_note(engine: Engine) -> str:
@@ -110,6 +130,8 @@ def _request(engine: Engine, kv_tokens: int | None, memory_fraction: float, cana
         memory_fraction=memory_fraction,
         canary_bytes=canary_bytes,
         leak_tolerance_bytes=_WORKSPACES_BYTES if engine.device.type == "cuda" else 0,
+        rounding_bytes=_ROUNDING_BYTES if engine.device.type == "cuda" else 0,
+        state_bytes=engine.state_bytes,
     )
 
 
@@ -147,67 +169,3 @@ def _decisive(engine: Engine, probe: MemoryProbe, request: FitRequest, ranks: Ra
         "cuda": torch.version.cuda,
         "versions": [__version__, torch.__version__, transformers.__version__, platform.python_version()],
     }
-
-
-def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
-    """What plan and trace say of the same engine, by the names of the ledger."""
-    predicted = {"kv": report.kv_bytes, "canary": report.canary_bytes}
-    config = engine.loaded.full_config.to_dict()
-    with suppress(CannotTrace):  # a model that only its own code can run: the report shows no prediction
-        settings = engine.settings
-        predicted["activation"] = traced_step(engine, settings.max_batch_tokens, settings.max_batch)
-    with suppress(CannotTrace):
-        tower = traced_image(engine)
-        if tower is not None:  # the step comes when the tower is done, and may well be the larger
-            predicted["encoder"] = max(tower, predicted.get("activation", 0))
-    with suppress(InputError):  # a family the planner does not know
-        predicted |= _planned(engine, config)
-    return predicted
-
-
-def traced_step(engine: Engine, tokens: int, sequences: int) -> int:
-    """The peak of a step of prompts that all draw a token, from the model's own code behind fused attention."""
-    from brim.records.trace import Phase, TraceShape
-    from brim.trace.attention import FUSED
-    from brim.trace.tracer import trace_config
-
-    rows = min(sequences, tokens)
-    shape = TraceShape(phase=Phase.PACKED, tokens=tokens // rows, batch=rows, attention=FUSED)
-    config, ranks = engine.loaded.full_config.to_dict(), 1 if engine.ranks is None else engine.ranks.size
-    return trace_config(config, shape, name="engine", dtype=engine.dtype, ranks=ranks).peak_bytes
-
-
-def traced_image(engine: Engine) -> int | None:
-    """The peak of the tower over the largest image, another one's features beside it; None if no image is let in."""
-    from brim.records.trace import Phase, TraceShape
-    from brim.trace.tracer import trace_config
-
-    image, limits = engine.worst_image(), engine.image_limits
-    if image is None or limits is None:
-        return None
-    patches, config = limits.patches(image), engine.loaded.full_config
-    merge_edge = math.isqrt(limits.merge)
-    edge = (math.isqrt(max(0, patches // limits.merge - 1)) + 1) * merge_edge  # of the next square: those are traced
-    trace = trace_config(
-        config.to_dict(), TraceShape(phase=Phase.VISION, tokens=edge**2), name="engine", dtype=engine.dtype
-    )
-    pixels = image.inputs["pixel_values"]
-    hidden = int(config.get_text_config().hidden_size)
-    deep = len(getattr(config.vision_config, "deepstack_visual_indexes", None) or ())
-    element = 4 if engine.dtype == "fp32" else 2
-    on_device = engine.device.type == "cuda"
-    tiled = pixels.dim() == 4  # a trace of tiles is of one, whatever it was asked for
-    return (
-        (trace.peak_bytes if tiled else trace.peak_bytes * patches // edge**2)
-        + (pixels.nbytes if on_device else 0)  # as they were sent
-        + (pixels.numel() * element if element != pixels.element_size() else 0)  # and in the tower's own type
-        + image.tokens * hidden * (1 + deep) * element  # features of the image before it
-    )
-
-
-def _planned(engine: Engine, config: dict[str, Any]) -> dict[str, int]:
-    from brim.model.config import read_config
-    from brim.model.weights import weight_bytes
-
-    spec = replace(read_config(config, name="engine"), dtype=Dtype(engine.dtype), quantisation=None)
-    return {"weights": weight_bytes(spec, 1 if engine.ranks is None else engine.ranks.size).rank_bytes}

@@ -11,7 +11,6 @@ import argparse
 import copy
 import gc
 import json
-import os
 import platform
 import sys
 import time
@@ -21,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 MIB = 1 << 20
-STEP_MODELS = ("llama-3.2-1b", "qwen3-4b", "gemma-3-4b", "gpt-oss-20b", "qwen3-30b-a3b")
+STEP_MODELS = (
+    *("llama-3.2-1b", "qwen3-4b", "gemma-3-4b", "gpt-oss-20b", "qwen3-30b-a3b"),
+    *("deepseek-v2-lite", "nemotron-nano-12b-v2"),  # latents; a hybrid
+)
 STEP_TOKENS = (512, 2048, 8192)
 
 
@@ -72,25 +74,29 @@ def check_memory() -> Iterator[dict[str, Any]]:
 
     for compiled in (False, True):
         settings = EngineSettings(max_batch=64, max_batch_tokens=2048, max_length=8192, compile=compiled)
+        others = {segment["address"] for segment in torch.cuda.memory._snapshot()["segments"]}  # of earlier checks
         options = {"load_format": "dummy", "dtype": "bf16", "device": "cuda", "kv_tokens": 0}
         engine = Engine("llama-3.2-1b", settings=settings, **options)
-        readings = []
+        readings, segments = [], []
         for tokens in (65_536, 1_000_000, 65_536):
             engine.build(tokens)
             for shape in engine.stress_shapes():
                 engine.stress(shape)
+            segments += torch.cuda.memory._snapshot()["segments"]
             engine.teardown()
             gc.collect()
             torch.cuda.empty_cache()
             readings.append((torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()))
         lost = max(abs(free - readings[0][0]) for free, _ in readings)
         grown = readings[-1][1] - readings[0][1]
+        segments_grow = all(segment["is_expandable"] for segment in segments if segment["address"] not in others)
         yield {
             "check": "memory",
             "case": "compiled" if compiled else "eager",
             "driver_lost_bytes": lost,
             "allocated_grown_bytes": grown,
-            "ok": lost <= 64 * MIB and grown == 0,
+            "segments_grow": segments_grow,
+            "ok": lost <= 64 * MIB and grown == 0 and segments_grow,
         }
         del engine
         gc.collect()
@@ -103,8 +109,8 @@ def check_steps() -> Iterator[dict[str, Any]]:
 
     from brim.engine.engine import Engine
     from brim.engine.settings import EngineSettings
+    from brim.predictions import traced_steps
     from brim.records.memory import StressShape
-    from brim.serving import traced_step
 
     for name in STEP_MODELS:
         settings = EngineSettings(max_batch=64, max_batch_tokens=max(STEP_TOKENS), max_length=8192, graphs=False)
@@ -117,7 +123,7 @@ def check_steps() -> Iterator[dict[str, Any]]:
             torch.cuda.reset_peak_memory_stats()
             engine.stress(shape)
             measured = torch.cuda.max_memory_allocated() - before
-            predicted = traced_step(engine, tokens, 64)
+            (predicted,) = traced_steps(engine, [shape])
             yield {
                 "check": "steps",
                 "case": f"{name} {tokens}",
@@ -146,7 +152,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="unknown")
     options = parser.parse_args()
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     import torch
     import transformers
 

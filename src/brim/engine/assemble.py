@@ -39,7 +39,7 @@ class EngineParts:
     settings: EngineSettings
     max_length: int
     element_bytes: int
-    recurrent: bool
+    state_bytes: int  # recurrent states of all slots; 0: the model has none
     vision: Vision | None = None
     clock: Callable[[], float] = time.monotonic
 
@@ -68,10 +68,10 @@ class EngineParts:
         limits = Limits(
             self.settings.max_batch,
             self.settings.max_batch_tokens,
-            reuse_prefixes=self.settings.reuse_prefixes and not self.recurrent,
+            reuse_prefixes=self.settings.reuse_prefixes and not self.state_bytes,
         )
         self.runner.build(self.groups, shape)
-        scheduler = Scheduler(ledger, limits, can_fork=not self.recurrent)
+        scheduler = Scheduler(ledger, limits, can_fork=not self.state_bytes)
         return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock)
 
 
@@ -118,7 +118,7 @@ def assemble(
         settings,
         max_length,
         kv_dtype.itemsize,
-        recurrent=bool(states),
+        state_bytes=sum(state.slot_bytes for state in states) * runner.rows,
         vision=find_vision(loaded),
         clock=time.monotonic if ranks is None else ranks.clock,
     )
@@ -152,6 +152,10 @@ def make_backend(layers: AttentionLayers, shape: RunnerShape) -> AttentionBacken
         from brim.engine.attention.kernels import TritonAttention
 
         return TritonAttention(layers.geometry, shape.max_batch, shape.max_length, shape.device)
+    if shape.device.type == "meta":
+        from brim.engine.attention.nowhere import NowhereAttention
+
+        return NowhereAttention()
     from brim.engine.attention.reference import ReferenceAttention
 
     return ReferenceAttention()

@@ -50,11 +50,16 @@ def discover_layers(text_model: Any, config: Any) -> AttentionLayers:
     return AttentionLayers(tuple(call[0] for call in recorder.calls), _geometry(recorder, config))
 
 
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor lies, also where there is no memory: its storage, and where in it the tensor begins."""
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset())
+
+
 def _geometry(recorder: GeometryRecorder, config: Any) -> tuple[LayerGeometry, ...]:
     found: list[LayerGeometry] = []
-    owners: dict[int, int] = {}  # address of a key tensor -> the layer that made it
+    owners: dict[tuple[int, int], int] = {}  # where a key tensor lies -> the layer that made it
     for number, (module, heads, key, value, window) in enumerate(recorder.calls):
-        lender = owners.setdefault(key.data_ptr(), number)
+        lender = owners.setdefault(_place(key), number)
         found.append(
             LayerGeometry(
                 kv_heads=key.shape[1],
@@ -63,7 +68,7 @@ def _geometry(recorder: GeometryRecorder, config: Any) -> tuple[LayerGeometry, .
                 window=window if window is not None else _window_of(module, config),
                 lender=lender if lender != number else None,
                 query_heads=heads,
-                value_in_key=value.data_ptr() == key.data_ptr() and value.stride() == key.stride(),
+                value_in_key=_place(value) == _place(key) and value.stride() == key.stride(),
             )
         )
     return tuple(found)

@@ -199,6 +199,11 @@ class Engine:
         """What a KV pool of so many tokens takes."""
         return self._parts.kv_bytes(kv_tokens)
 
+    @property
+    def state_bytes(self) -> int:
+        """What the recurrent states of all requests in flight take, at any size of the pool."""
+        return self._parts.state_bytes
+
     def stress_shapes(self) -> tuple[StressShape, ...]:
         """The worst steps that this engine may be asked for."""
         text = text_shapes(self.settings, self.max_length)

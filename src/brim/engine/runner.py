@@ -91,13 +91,18 @@ class Runner:
         """The row that padding uses."""
         return self.shape.max_batch
 
+    @property
+    def rows(self) -> int:
+        """Rows of every buffer that has one for each request: all slots, and the one for padding."""
+        return self.shape.max_batch + 1
+
     # -- memory --------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def build(self, groups: tuple[LayerGroup, ...], kv_shape: KvShape) -> None:
         """Make everything that serving holds."""
         shape = self.shape
-        rows = shape.max_batch + 1
+        rows = self.rows
         self._kv = KvTensors(
             self._layers.geometry,
             groups,

@@ -121,7 +121,7 @@ class _Fitting:
             self._give_back()
             if isinstance(error, DoesNotFit) and usage is not None:
                 needed = self.price(self.request.least_tokens)
-                error.ledger = measured_items(usage, needed, self.request.canary_bytes)
+                error.ledger = measured_items(usage, self.request, needed)
             raise
 
     def run_stored(self, stored: FitReport) -> FitReport | None:
@@ -157,7 +157,7 @@ class _Fitting:
             measured = self._measure_quietly(kv_tokens, before)
         with self.ranks.together("probe"):
             if measured.usage is None:
-                raise self._too_small(measured)
+                raise self._too_small(measured, before)
         return measured.usage
 
     def _leaves_room(self, measured: Measurement) -> bool:
@@ -178,14 +178,16 @@ class _Fitting:
             f"{_REPEATS} measurements; start again when they have settled"
         )
 
-    def _too_small(self, measured: Measurement) -> DoesNotFit:
-        tokens, missing = min(self.request.least_tokens, self.request.probe_tokens), measured.missing_bytes
-        if missing is not None:
-            missing += self.request.canary_bytes  # which was not held yet
+    def _too_small(self, measured: Measurement, before: MemoryReading) -> DoesNotFit:
+        """At least this much is missing: by the refusal, or by what is known to be needed before anything is run."""
+        request, tokens = self.request, min(self.request.least_tokens, self.request.probe_tokens)
+        known = self.price(tokens) + request.state_bytes + request.canary_bytes - before.free_bytes
+        refused = measured.missing_bytes
+        missing = max(known, 0 if refused is None else refused + request.canary_bytes)  # which was not held yet
         return DoesNotFit(
             f"the engine does not fit even with {tokens:,} KV tokens: {measured.problem}"
-            + (f"; at least {format_bytes(missing)} more memory are needed, canary included" if missing else ""),
-            missing_bytes=missing,
+            + (f"; at least {format_bytes(missing)} more memory are needed, canary included" if missing > 0 else ""),
+            missing_bytes=missing if missing > 0 else None,
         )
 
     # -- prove ---------------------------------------------------------------------------------------------------
@@ -232,14 +234,14 @@ class _Fitting:
         return Attempt(target, Outcome.PROVEN)
 
     def _report(self, attempts: tuple[Attempt, ...], usage: Usage | None) -> FitReport:
-        proven, canary_bytes = attempts[-1].kv_tokens, self.request.canary_bytes
+        proven = attempts[-1].kv_tokens
         kv_bytes, reading = self.price(proven), self.probe.reading()
         return FitReport(
             kv_tokens=proven,
             kv_bytes=kv_bytes,
-            canary_bytes=canary_bytes,
+            canary_bytes=self.request.canary_bytes,
             attempts=attempts,
-            items=() if usage is None else measured_items(usage, kv_bytes, canary_bytes),
+            items=() if usage is None else measured_items(usage, self.request, kv_bytes),
             seconds=self.clock.seconds(),
             from_store=False,
             total_bytes=reading.total_bytes,

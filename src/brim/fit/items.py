@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from brim.records.fit import FitItem, FitReport, Usage
+from brim.records.fit import FitItem, FitReport, FitRequest, Usage
 
 COMPILED = "compiled code holds less: the prediction is an upper bound"
 GATHERED = "on the CPU attention copies a request's keys and values, and the prediction is of a GPU"
 ENCODER = "a step with the largest image: only what is beyond activation comes on top"
 
 
-def measured_items(usage: Usage, kv_bytes: int, canary_bytes: int) -> tuple[FitItem, ...]:
+def measured_items(usage: Usage, request: FitRequest, kv_bytes: int) -> tuple[FitItem, ...]:
     """A line for everything that the device holds; as `counted`, they are what is in use at the worst moment."""
     measured = {
         "context": usage.other_bytes - usage.neighbour_bytes,
         "neighbours": usage.neighbour_bytes,
         "weights": usage.weights_bytes,
-        "graphs": usage.built_bytes,  # captured steps, and the buffers that serving holds
+        "state": request.state_bytes,  # recurrent, of all requests in flight
+        "graphs": usage.built_bytes - request.state_bytes,  # captured steps, and the buffers that serving holds
         "activation": usage.activation_bytes,
         "workspace": usage.slack_bytes,
-        "canary": canary_bytes,
+        "canary": request.canary_bytes,
         "kv": kv_bytes,
     }
-    items = [FitItem(name, None, size) for name, size in measured.items()]
+    items = [FitItem(name, None, size) for name, size in measured.items() if name != "state" or size]
     if usage.encoder_bytes is not None:
         behind = [item.name for item in items].index("activation") + 1
         items.insert(behind, FitItem("encoder", None, usage.encoder_bytes, ENCODER))

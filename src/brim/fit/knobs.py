@@ -129,7 +129,8 @@ def _canary(case: _Case) -> Iterator[Knob]:
 
 def _max_batch(case: _Case) -> Iterator[Knob]:
     now = case.standing.max_batch
-    row_bytes = case.measured("graphs") // (now + 1)  # block tables, recurrent states and captured steps: a row each
+    built = case.measured("graphs") + case.request.state_bytes
+    row_bytes = built // (now + 1)  # block tables, recurrent states and captured steps: a row each
     if row_bytes:
         fewer = max(1, now - ceil_div(case.missing_bytes, row_bytes))
         yield Knob("max_batch", str(now), str(fewer), (now - fewer) * row_bytes)

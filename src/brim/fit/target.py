@@ -18,15 +18,19 @@ _BLIND_SHRINK = 0.05  # when nobody knows how much was missing
 
 def tokens_left(usage: Usage, request: FitRequest, price: KvPrice) -> int:
     """The most tokens that fit what is left; 0 if none do."""
-    left = floor(usage.left_for_kv(request.canary_bytes) * _share(request))
+    left = floor(_left_bytes(usage, request) * _share(request))
     return most_tokens_within(left, request.most_tokens, price)
+
+
+def _left_bytes(usage: Usage, request: FitRequest) -> int:
+    return usage.left_for_kv(request.canary_bytes + request.rounding_bytes)
 
 
 def target_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
     """The same, if it holds one request."""
     tokens = tokens_left(usage, request, price)
     if tokens < request.least_tokens:
-        measured, needed = usage.left_for_kv(request.canary_bytes), price(request.least_tokens)
+        measured, needed = _left_bytes(usage, request), price(request.least_tokens)
         missing = ceil(needed / _share(request)) - measured
         raise DoesNotFit(
             f"{format_bytes(max(floor(measured * _share(request)), 0))} are left for the KV cache and one request "
@@ -43,8 +47,8 @@ def _share(request: FitRequest) -> Fraction:
 
 
 def limit_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
-    """Tokens with no canary, no slack and nothing built beside KV: what the device could hold at the very most."""
-    at_most = usage.left_for_kv(0) + usage.slack_bytes + usage.built_bytes
+    """Tokens with no canary, no slack and nothing built beside KV and states: the most that the device could hold."""
+    at_most = usage.left_for_kv(0) + usage.slack_bytes + usage.built_bytes - request.state_bytes
     return most_tokens_within(at_most, request.most_tokens, price)
 
 

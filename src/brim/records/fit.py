@@ -32,6 +32,8 @@ class FitRequest:
     canary_bytes: int = CANARY_BYTES
     max_attempts: int = MAX_ATTEMPTS
     leak_tolerance_bytes: int = 0  # what libraries may keep after a teardown (their workspaces)
+    rounding_bytes: int = 0  # the allocator's, which another size of the KV cache may need beyond what was measured
+    state_bytes: int = 0  # recurrent states of all requests in flight: building takes them at every size
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,22 +35,15 @@ def trace_config(
 
 def trace_model(model: Any, shape: TraceShape, *, name: str, attention: str) -> Trace:
     """Trace one call of a model that is on the meta device."""
-    import torch
-
     _check(shape)
     started = time.perf_counter()
     call = make_call(model, shape)
     weights = [*model.parameters(), *model.buffers()]
     watch = StorageWatch([*weights, *call.inputs])
-    try:
-        with torch.no_grad(), _named_modules(model, watch), watching(watch), interception():
-            result = call.run()
-            watch.finish()
-            del result
-    except BrimError:
-        raise
-    except Exception as error:
-        raise CannotTrace(f"{name}: its code does not run without a device here ({first_line(error)})") from error
+    with watched(watch, name), _named_modules(model, watch):
+        result = call.run()
+        watch.finish()
+        del result
     return Trace(
         model=name,
         shape=shape,
@@ -65,6 +58,20 @@ def trace_model(model: Any, shape: TraceShape, *, name: str, attention: str) -> 
         seconds=time.perf_counter() - started,
         attention=attention,
     )
+
+
+@contextmanager
+def watched(watch: StorageWatch, name: str) -> Iterator[None]:
+    """Run code without a device, every operation of it seen by the watch."""
+    import torch
+
+    try:
+        with torch.no_grad(), watching(watch), interception():
+            yield
+    except BrimError:
+        raise
+    except Exception as error:
+        raise CannotTrace(f"{name}: its code does not run without a device here ({first_line(error)})") from error
 
 
 def _check(shape: TraceShape) -> None:

@@ -1,0 +1,128 @@
+"""What plan and trace say of an engine before anything of it is measured, by the names of the fit's ledger.
+
+Steps are traced with the engine's own code: the same model is built on no device, put together as the engine is, and
+asked for the same worst steps, its sampler included. What a trace cannot run has no prediction.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from brim.errors import CannotTrace, InputError
+from brim.records.fit import FitReport
+from brim.records.memory import StressShape
+from brim.records.model import Dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from brim.engine.engine import Engine
+    from brim.engine.load import LoadedModel
+
+
+def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
+    """A prediction for each line of the ledger that has one."""
+    predicted = {"kv": report.kv_bytes, "canary": report.canary_bytes}
+    activation = predicted_activation(engine)
+    if activation is not None:
+        predicted["activation"] = activation
+    with suppress(CannotTrace):
+        tower = traced_image(engine)
+        if tower is not None:  # the step comes when the tower is done, and may well be the larger
+            predicted["encoder"] = max(tower, predicted.get("activation", 0))
+    with suppress(InputError):  # a family the planner does not know
+        predicted |= _planned(engine)
+    return predicted
+
+
+def predicted_activation(engine: Engine) -> int | None:
+    """The peak of the worst step of text; None for a model that only a device can run."""
+    from brim.engine.stressing import text_shapes
+
+    try:
+        return max(traced_steps(engine, text_shapes(engine.settings, engine.max_length)))
+    except CannotTrace:
+        return None
+
+
+def traced_steps(engine: Engine, shapes: Sequence[StressShape]) -> list[int]:
+    """The peak of each of these steps, on no device: what a GPU would hold for it beside weights, pool and graphs."""
+    import torch
+
+    from brim.engine.assemble import assemble
+    from brim.engine.stressing import least_stress_tokens, text_step
+    from brim.trace.tracer import watched
+    from brim.trace.watch import StorageWatch
+
+    loaded = _on_no_device(engine)
+    settings = replace(engine.settings, graphs=False, compile=False)  # steps as they are written
+    watch = StorageWatch([*loaded.model.parameters(), *loaded.model.buffers()])
+    peaks = []
+    with watched(watch, "engine"):
+        parts = assemble(loaded, settings, torch.device("meta"))
+        ledger = parts.build(least_stress_tokens(settings)).scheduler.ledger
+        for shape in shapes:
+            with text_step(shape, parts.runner, ledger, parts.max_length) as plan:
+                held = watch.forget_peak()
+                parts.runner.launch(plan, ledger)
+                peaks.append(watch.peak_bytes - held)
+    return peaks
+
+
+def _on_no_device(engine: Engine) -> LoadedModel:
+    """The model of an engine, or of a rank of it, without memory."""
+    from brim.engine.attention.paged import NAME
+    from brim.trace.build import build_model
+    from brim.trace.parallel import rank_config
+
+    config = rank_config(engine.loaded.full_config.to_dict(), 1 if engine.ranks is None else engine.ranks.size)
+    model, attention = build_model(config, engine.dtype, NAME)
+    if attention != NAME:
+        raise CannotTrace(f"'{config.get('model_type')}' attends by code of its own")
+    return replace(engine.loaded, model=model, config=model.config.get_text_config(), full_config=model.config)
+
+
+def traced_image(engine: Engine) -> int | None:
+    """The peak of the tower over the largest image, another one's features beside it; None if no image is let in."""
+    from brim.records.trace import Phase, TraceShape
+    from brim.trace.tracer import trace_config
+
+    image, limits = engine.worst_image(), engine.image_limits
+    if image is None or limits is None:
+        return None
+    patches, config = limits.patches(image), engine.loaded.full_config
+    merge_edge = math.isqrt(limits.merge)
+    edge = (math.isqrt(max(0, patches // limits.merge - 1)) + 1) * merge_edge  # of the next square: those are traced
+    trace = trace_config(
+        config.to_dict(), TraceShape(phase=Phase.VISION, tokens=edge**2), name="engine", dtype=engine.dtype
+    )
+    pixels = image.inputs["pixel_values"]
+    hidden = int(config.get_text_config().hidden_size)
+    deep = len(getattr(config.vision_config, "deepstack_visual_indexes", None) or ())
+    element = 4 if engine.dtype == "fp32" else 2
+    on_device = engine.device.type == "cuda"
+    tiled = pixels.dim() == 4  # a trace of tiles is of one, whatever it was asked for
+    return (
+        (trace.peak_bytes if tiled else trace.peak_bytes * patches // edge**2)
+        + (pixels.nbytes if on_device else 0)  # as they were sent
+        + (pixels.numel() * element if element != pixels.element_size() else 0)  # and in the tower's own type
+        + image.tokens * hidden * (1 + deep) * element  # features of the image before it
+    )
+
+
+def _planned(engine: Engine) -> dict[str, int]:
+    from brim.model.config import read_config
+    from brim.model.kv import kv_footprint
+    from brim.model.weights import weight_bytes
+
+    ranks = 1 if engine.ranks is None else engine.ranks.size
+    spec = read_config(engine.loaded.full_config.to_dict(), name="engine")
+    spec = replace(spec, dtype=Dtype(engine.dtype), quantisation=None)
+    slots = engine.settings.max_batch + 1  # one is for padding
+    return {
+        "weights": weight_bytes(spec, ranks).rank_bytes,
+        "state": kv_footprint(spec, spec.dtype, ranks).state_bytes_per_request * slots,
+    }
