@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from brim.errors import CannotTrace, InputError
-from brim.records.fit import FitReport
+from brim.records.fit import IMAGE_SHAPE, FitReport
 from brim.records.memory import StressShape
 from brim.records.model import Dtype
 
@@ -40,10 +40,8 @@ def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
 
 def predicted_activation(engine: Engine) -> int | None:
     """The peak of the worst step of text; None for a model that only a device can run."""
-    from brim.engine.stressing import text_shapes
-
     try:
-        return max(traced_steps(engine, text_shapes(engine.settings, engine.max_length)))
+        return max(traced_steps(engine, [shape for shape in engine.stress_shapes() if shape.name != IMAGE_SHAPE]))
     except CannotTrace:
         return None
 

@@ -16,7 +16,7 @@ from brim.engine.kv.geometry import KvShape, LayerGroup, group_layers, pool_shap
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.load import LoadedModel
 from brim.engine.loop import ServingLoop
-from brim.engine.recurrent import discover_states
+from brim.engine.recurrent import discover_states, fullest_chunk
 from brim.engine.runner import Runner, RunnerShape
 from brim.engine.scheduler import Limits, Scheduler
 from brim.engine.settings import EngineSettings
@@ -40,6 +40,7 @@ class EngineParts:
     max_length: int
     element_bytes: int
     state_bytes: int  # recurrent states of all slots; 0: the model has none
+    fullest_chunk: int | None  # tokens of chunks that recurrent layers hold most for
     vision: Vision | None = None
     clock: Callable[[], float] = time.monotonic
 
@@ -119,6 +120,7 @@ def assemble(
         max_length,
         kv_dtype.itemsize,
         state_bytes=sum(state.slot_bytes for state in states) * runner.rows,
+        fullest_chunk=fullest_chunk(text_model.backbone, settings.max_batch, settings.max_batch_tokens),
         vision=find_vision(loaded),
         clock=time.monotonic if ranks is None else ranks.clock,
     )

@@ -14,6 +14,8 @@ import torch
 from brim.engine.attention.paged import GeometryRecorder, attach, detach
 from brim.engine.kv.geometry import LayerGeometry
 from brim.engine.latent import KeptLatents
+from brim.engine.recurrent_states import class_forward, recurrent_mixers
+from brim.engine.scans.stand_ins import own_scans
 from brim.errors import UnsupportedModel
 
 _TOKENS = 2
@@ -39,7 +41,8 @@ def discover_layers(text_model: Any, config: Any) -> AttentionLayers:
     try:
         device = next(text_model.backbone.parameters()).device
         tokens = torch.zeros(_TOKENS, dtype=torch.long, device=device)
-        text_model.hidden(tokens, torch.arange(_TOKENS, device=device))
+        with own_scans(class_forward(mixer) for mixer in recurrent_mixers(text_model.backbone)):
+            text_model.hidden(tokens, torch.arange(_TOKENS, device=device))
     finally:
         for module in modules:
             detach(module)

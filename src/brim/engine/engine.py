@@ -206,7 +206,7 @@ class Engine:
 
     def stress_shapes(self) -> tuple[StressShape, ...]:
         """The worst steps that this engine may be asked for."""
-        text = text_shapes(self.settings, self.max_length)
+        text = text_shapes(self.settings, self.max_length, self._parts.fullest_chunk)
         image = self.worst_image()
         if image is None or self.image_limits is None:
             return text

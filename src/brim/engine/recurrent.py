@@ -52,6 +52,7 @@ __all__ = [
 PIECE_TOKENS = {"mamba_chunk_scan_combined": 2048, "chunk_gated_delta_rule": 2048, "chunk_kda": 1024}
 OTHER_PIECE_TOKENS = 256  # Mamba-1: a state for every token
 PIECE_ROWS = 64
+CHUNK_ROWS = PIECE_ROWS // 2  # a chunk's state is there twice: as it was, and as it becomes
 
 _States = Mapping[StateKind, Tensor]  # of one layer: some rows of each state
 _Run = Callable[[Tensor, _States, bool], Tensor]  # hidden states, their sequences' states, whether there is a past
@@ -110,6 +111,7 @@ class PackedMixers:
         """Transient memory is bounded: at most `piece_tokens` of chunks (by kind) and `piece_rows` states at once."""
         self.states = states
         self._piece_rows = piece_rows
+        self._chunk_rows = min(piece_rows, CHUNK_ROWS)
         self._staging: Staging | None = None
         self._layout: PackedLayout | None = None
         self._batches: dict[Pieces, tuple[ChunkBatch | _PlacedBatch, ...]] = {}  # of this layout
@@ -183,8 +185,7 @@ class PackedMixers:
         """The chunks of this step in batches, sent to the device once for all layers."""
         if pieces not in self._batches:
             self._staging = self._staging or Staging(device)
-            most_rows = max(self._piece_rows // 2, 1)  # a chunk's state is there twice: as it was, and as it becomes
-            found = list(batches(layout.chunks, pieces, most_rows))
+            found = list(batches(layout.chunks, pieces, self._chunk_rows))
             self._batches[pieces] = tuple(_placed(found, self._staging))
         return self._batches[pieces]
 
@@ -258,6 +259,12 @@ def _placed(found: Sequence[ChunkBatch], staging: Staging) -> Iterator[ChunkBatc
     sent = iter(staging.send(arrays) if arrays else ())
     for batch in found:
         yield batch if len(batch.chunks) == 1 else _PlacedBatch(batch, next(sent), next(sent))
+
+
+def fullest_chunk(model: nn.Module, requests: int, step_tokens: int) -> int | None:
+    """Tokens of each chunk in the batch that holds most: most rows and most tokens at once; None: nothing recurs."""
+    pieces = [_pieces_for(module, None).tokens for module in recurrent_mixers(model)]
+    return max(min(max(pieces), step_tokens) // min(requests, CHUNK_ROWS), 1) if pieces else None
 
 
 def _pieces_for(module: nn.Module, piece_tokens: int | None) -> Pieces:

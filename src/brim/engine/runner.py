@@ -241,6 +241,8 @@ class Runner:
             return self.text_model.hidden(tokens, positions, embeddings=embeddings, cache=cache, extra=extra)
         finally:
             self._step.layout = None
+            if self._mixers is not None:
+                self._mixers.layout = None
 
     def _decode_logits(self, slots: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """A step in which every request generates, from tensors alone: what CUDA graphs capture."""

@@ -19,6 +19,7 @@ from brim.records.memory import StressShape
 from brim.units import ceil_div
 
 PREFILL, DECODE, SCORES, PLAIN = "prefill", "decode", "prompt-logprobs", "plain"
+ALIKE = "equal-prompts"
 TOKEN = 1
 EVERYTHING = SamplingParams(  # a sort, penalties, a bias and log-probabilities
     max_tokens=2,
@@ -35,19 +36,28 @@ EVERYTHING = SamplingParams(  # a sort, penalties, a bias and log-probabilities
 _PARAMS = {
     PREFILL: EVERYTHING,
     DECODE: EVERYTHING,
+    ALIKE: EVERYTHING,
     SCORES: SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=20, ignore_eos=True),
     PLAIN: SamplingParams(max_tokens=1, temperature=0, ignore_eos=True),  # the model alone: what a trace predicts
 }
 
 
-def text_shapes(settings: EngineSettings, max_length: int) -> tuple[StressShape, ...]:
-    """Full steps of every kind: prompts that all draw, a token for every request, and scores of a whole prompt."""
+def text_shapes(settings: EngineSettings, max_length: int, alike: int | None = None) -> tuple[StressShape, ...]:
+    """Full steps of every kind: prompts that all draw, a token for every request, and scores of a whole prompt.
+
+    `alike` is the length of chunks that recurrent layers hold most for when they run together, where there are such.
+    """
     tokens = min(settings.max_batch_tokens, settings.max_batch * (max_length - 1))
-    return (
+    shapes = (
         StressShape(PREFILL, tokens, len(_lengths(tokens, settings.max_batch, max_length)), "every prompt draws"),
         StressShape(DECODE, settings.max_batch, settings.max_batch, "full sampler"),
         StressShape(SCORES, tokens, len(_lengths(tokens, 1, max_length)), "log-probabilities of all tokens"),
     )
+    if alike is None:
+        return shapes
+    length = max(1, min(alike, (max_length - 1) // 2))  # as much has been computed before
+    count = max(1, min(settings.max_batch, tokens // length))
+    return (*shapes, StressShape(ALIKE, count * length, count, "equal parts of prompts"))
 
 
 def run_text_shape(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: int) -> None:
@@ -61,6 +71,8 @@ def text_step(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: 
     """A step of this shape, whose requests hold their blocks meanwhile."""
     if shape.name == DECODE:
         plan = _decodes(min(shape.sequences, min(ledger.available())), ledger)
+    elif shape.name == ALIKE:
+        plan = _equal_parts(shape.tokens // shape.sequences, shape.sequences, ledger)
     else:
         lengths = _within_pool(_lengths(shape.tokens, shape.sequences, max_length), max_length, ledger)
         gathers = runner.shape.device.type == "cpu" and shape.name != PLAIN  # kernels take nothing by context
@@ -111,6 +123,20 @@ def _chunks(lengths: list[int], max_length: int, params: SamplingParams, ledger:
     for number, (sequence, length) in enumerate(zip([first, *others], lengths, strict=True)):
         sequence.unseen = 1
         chunks.append(Chunk(sequence, number, sequence.prompt_length - length, length, draws=True))
+    return StepPlan((), (), (), tuple(chunks))
+
+
+def _equal_parts(length: int, count: int, ledger: KvLedger) -> StepPlan:
+    """Equal prompts, of which as much has been computed before, or nothing where the pool is too small for that."""
+    blocks = min(ledger.available())
+    past = length if count * ceil_div(2 * length, ledger.block_size) <= blocks else 0
+    length = min(length, blocks * ledger.block_size)
+    count = min(count, blocks // ceil_div(past + length, ledger.block_size))
+    sequences = [stress_sequence(number, past + length, EVERYTHING, ledger) for number in range(count)]
+    chunks = []
+    for slot, sequence in enumerate(sequences):
+        sequence.unseen = 1
+        chunks.append(Chunk(sequence, slot, past, length, draws=True))
     return StepPlan((), (), (), tuple(chunks))
 
 
