@@ -152,13 +152,13 @@ class Engine:
         if not isinstance(kv_tokens, int) or kv_tokens < self.settings.block_size:
             raise InvalidRequest(f"kv_tokens {kv_tokens}: at least one block of {self.settings.block_size} is needed")
         try:
-            with self._on_device():
-                kv_tokens = kv_tokens if self.ranks is None else self.ranks.least(kv_tokens)
-                self._loop = self._parts.build(kv_tokens)
+            kv_tokens = kv_tokens if self.ranks is None else self.ranks.least(kv_tokens)
+            with self._each_alone("build"), self._on_device():
+                loop = self._parts.build(kv_tokens)
         except BaseException:
             self._parts.runner.teardown()  # a pool that was half made must not stay
             raise
-        self.kv_tokens = kv_tokens
+        self._loop, self.kv_tokens = loop, kv_tokens
 
     def teardown(self) -> None:
         """Give all of that back to the device. Requests in flight are cancelled."""
@@ -173,6 +173,15 @@ class Engine:
     def _on_device(self) -> Iterator[None]:
         """Foreign errors of the device and of other ranks are translated here, and a probe counts."""
         with translated(), self._rank_errors(), self._probe:
+            yield
+
+    @contextmanager
+    def _each_alone(self, what: str) -> Iterator[None]:
+        """Each rank runs this without the others, and it ends alike on all of them."""
+        if self.ranks is None:
+            yield
+            return
+        with self.ranks.ends_alike(what), self._parts.runner.alone():
             yield
 
     @property
@@ -225,9 +234,14 @@ class Engine:
 
     def stress(self, shape: StressShape) -> None:
         """Run one of them, on whatever size the engine is built at. Nothing else may be in flight."""
-        loop = self.loop
-        assert loop.idle, "stress runs before serving, not beside it"
-        runner, ledger = self._parts.runner, loop.scheduler.ledger
+        assert self.loop.idle, "stress runs before serving, not beside it"
+        if self.ranks is not None:  # in a step that all of them run, the others would wait for a rank that fails
+            with self._each_alone(f"stress '{shape.name}'"):
+                self._run_shape(shape)
+        self._run_shape(shape)
+
+    def _run_shape(self, shape: StressShape) -> None:
+        runner, ledger = self._parts.runner, self.loop.scheduler.ledger
         if shape.name == IMAGE_SHAPE:
             prompt = self._image_prompt()
             with self._on_device():

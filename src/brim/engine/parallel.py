@@ -3,6 +3,8 @@
 In: the processes that torchrun started (`Ranks`), and a whole model. Out: a model of which this rank holds its part
 (`split_model`, after transformers' own plan), and ranks that stay in step (`InStep`): tokens are drawn on rank 0 and
 given to all, and the digests of their plans are compared. Every rank must be given the same requests in the same order.
+What may fail on one rank is first tried by each without the others (`brim.engine.alone`), and ends alike on all of them
+(`Ranks.ends_alike`), so that nobody waits inside a collective for a rank that has failed.
 
 Knows nothing of several machines, nor of how requests reach the ranks.
 """
@@ -13,7 +15,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import blake2b
@@ -25,10 +27,19 @@ import torch.distributed as dist
 from brim.engine.load import LoadedModel
 from brim.engine.scheduler import StepPlan
 from brim.engine.split import local_bytes, split_model
-from brim.errors import DeviceError, InvalidRequest, first_line
+from brim.errors import DeviceError, InvalidRequest, OutOfMemory, first_line
 
 TIMEOUT_SECONDS = 600.0  # how long a rank waits for another; a rank that has died is noticed at once
 _SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a part that a rank ran without the others ended there."""
+
+    problem: str = ""  # none: it went well
+    out_of_memory: bool = False
+    missing_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +109,36 @@ class Ranks:
             dist.broadcast(value, 0, group=self.host_group)
         return value
 
+    # -- parts that one rank may fail in ----------------------------------------------------------------------------
+
+    @contextmanager
+    def ends_alike(self, what: str) -> Iterator[None]:
+        """A part that each rank runs without the others: all learn how it ended everywhere before any goes on.
+
+        Out of memory on one rank is out of memory on all. Another error stays with the rank that raised it, and the
+        others are told of it.
+        """
+        short: OutOfMemory | None = None
+        try:
+            yield
+        except OutOfMemory as error:
+            short = error
+        except BaseException as error:
+            with suppress(DeviceError):  # that others do not answer any more is not what went wrong here
+                self._gathered(Ended(f"{type(error).__name__}: {first_line(error)}"))
+            raise
+        mine = Ended() if short is None else Ended(str(short), True, short.missing_bytes)
+        worst = worst_end(what, self._gathered(mine))
+        if worst is not None:
+            raise worst from short
+
+    def _gathered(self, mine: Ended) -> list[Ended]:
+        """How it ended on every rank, by rank."""
+        ended = [mine] * self.size
+        with rank_errors():
+            dist.all_gather_object(ended, mine, group=self.host_group)
+        return ended
+
     # -- tensors of the device --------------------------------------------------------------------------------------
 
     def broadcast_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -110,6 +151,20 @@ class Ranks:
         """A whole model becomes this rank's part of it, in place and on this rank's device."""
         split_model(loaded.model, self.rank, self.size, self.device)
         return replace(loaded, weight_bytes=local_bytes(loaded.model))
+
+
+def worst_end(what: str, ended: list[Ended]) -> DeviceError | None:
+    """What all ranks raise; None if it went well on all of them."""
+    failed = [rank for rank, one in enumerate(ended) if one.problem]
+    for rank in failed:
+        if not ended[rank].out_of_memory:
+            return DeviceError(
+                f"tensor parallelism: rank {rank} failed in {what} ({ended[rank].problem}); it ends on all ranks"
+            )
+    if not failed:
+        return None
+    rank = max(failed, key=lambda rank: ended[rank].missing_bytes or 0)
+    return OutOfMemory(f"rank {rank} of {len(ended)}, {what}: {ended[rank].problem}", ended[rank].missing_bytes)
 
 
 def _place(kind: str, local_rank: int) -> torch.device:

@@ -8,7 +8,8 @@ been read. Everything that holds memory for serving is made by `build` and gone 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -69,6 +70,7 @@ class Runner:
         self.mrope = mrope
         self._check_plan = check_plan  # both keep the ranks of a split model in step
         self._same_tokens = same_tokens
+        self._alone = False
         self._layers = layers
         self._state_shapes = states
         self._make_backend = make_backend
@@ -170,13 +172,26 @@ class Runner:
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """What runs in here meets no other rank. It takes what it would take with them; its tokens mean nothing."""
+        from brim.engine.alone import collectives_stood_in
+
+        self._alone = True
+        try:
+            with collectives_stood_in():
+                yield
+        finally:
+            self._alone = False
+
     @torch.inference_mode()
     def launch(self, plan: StepPlan, ledger: KvLedger) -> Launched:
         """Queue a step."""
-        self._check_plan(plan)
+        if not self._alone:
+            self._check_plan(plan)
         self._follow(ledger)
         self._features.forget_ended()
-        if self._graphs is not None and not plan.chunks:
+        if self._graphs is not None and not plan.chunks and not self._alone:  # graphs replay collectives too
             logits = self._graphs.replay(plan.slots, plan.lengths, self._staging)
             return self._draw(plan, logits, None, {})
         hidden, slots = self._forward(plan)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from brim.errors import DeviceError, DoesNotFit, InvalidRequest, OutOfMemory
 from brim.fit.items import measured_items
@@ -127,9 +128,7 @@ class _Fitting:
     def run_stored(self, stored: FitReport) -> FitReport | None:
         try:
             before = self._start()
-            with self.ranks.together("attempt"):
-                mine = self._attempt(stored.kv_tokens)
-            attempt = self.ranks.worst(mine)
+            attempt = self.ranks.worst(self._attempt(stored.kv_tokens))
             if attempt.outcome is not Outcome.PROVEN:
                 self._take_down(before)
                 return None
@@ -197,8 +196,7 @@ class _Fitting:
         attempts: list[Attempt] = []
         allowed = 1 if self.request.kv_tokens is not None else self.request.max_attempts
         while len(attempts) < allowed and target >= self.request.least_tokens:
-            with self.ranks.together("attempt"):
-                mine = self._attempt(target)
+            mine = self._attempt(target)
             attempts.append(self.ranks.worst(mine))
             if attempts[-1].outcome is Outcome.PROVEN:
                 return tuple(attempts)
@@ -221,17 +219,27 @@ class _Fitting:
         return max(smaller, self.request.least_tokens) if mine.kv_tokens > self.request.least_tokens else smaller
 
     def _attempt(self, target: int) -> Attempt:
-        """One size: built, with the canary held, and stressed."""
-        try:
-            with self.clock.phase("rebuild"):
-                self.engine.build(target)
-                self.probe.hold_canary(self.request.canary_bytes)
-            with self.clock.phase("validate"):
-                for shape in self.engine.stress_shapes():
-                    self.engine.stress(shape)
-        except OutOfMemory as error:
-            return Attempt(target, Outcome.OUT_OF_MEMORY, error.missing_bytes)
-        return Attempt(target, Outcome.PROVEN)
+        """One size: built with the canary held, and stressed when every rank has come so far; how it went on this."""
+        mine = Attempt(target, Outcome.PROVEN)
+        for part in (partial(self._build_at, target), self._validate):
+            with self.ranks.together("attempt"):
+                try:
+                    part()
+                except OutOfMemory as error:
+                    mine = Attempt(target, Outcome.OUT_OF_MEMORY, error.missing_bytes)
+            if not self.ranks.all(mine.outcome is Outcome.PROVEN):
+                break
+        return mine
+
+    def _build_at(self, target: int) -> None:
+        with self.clock.phase("rebuild"):
+            self.engine.build(target)
+            self.probe.hold_canary(self.request.canary_bytes)
+
+    def _validate(self) -> None:
+        with self.clock.phase("validate"):
+            for shape in self.engine.stress_shapes():
+                self.engine.stress(shape)
 
     def _report(self, attempts: tuple[Attempt, ...], usage: Usage | None) -> FitReport:
         proven = attempts[-1].kv_tokens

@@ -3,7 +3,8 @@
 Every rank reports how its part ended before any goes on; a rank that failed says so, and all fail with it, naming it.
 What carries the words (`exchange`) gives up after a while: a rank that was killed is noticed, never waited for.
 
-What it cannot do: end an operation of the engine itself in which another rank waits for one that has failed.
+What it cannot do: end an operation of the engine itself in which another rank waits for one that has failed. Builds and
+steps of an engine that several ranks share must end alike on all of them, as those of `brim.engine` do.
 """
 
 from __future__ import annotations

@@ -1,0 +1,170 @@
+"""Fits of a split engine on gloo ranks with a budget each: what one rank runs into, all of them end alike and at once.
+
+Ranks that have ended stay alive until the test is over: nobody may depend on a process going away. No test waits longer
+than its limit.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from dataclasses import replace
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from brim.records.fit import Outcome  # noqa: E402
+from brim.units import KIB  # noqa: E402
+from tests.integration.split_ranks import Said, Scene, answers, make_engine, run  # noqa: E402
+
+LIMIT_SECONDS = 90.0  # no test takes a tenth of it on a machine of its own
+AT_ONCE_SECONDS = 30.0  # a few are the work of a fit; torch.distributed would wait for half an hour
+SHORT = Outcome.OUT_OF_MEMORY
+KINDS = ["llama", "mixtral", "minimax_m2"]  # the last one gathers inside its layers
+PRELOADED = [
+    "torch._dynamo",
+    "transformers.distributed.tensor_parallel",
+    "transformers.models.llama.modeling_llama",
+    "tests.integration.split_ranks",
+]
+
+
+@pytest.fixture(scope="module")
+def context() -> Any:
+    """Processes are forked from one that has imported all that takes long, and started nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def on_ranks(context: Any, size: int, folder: Path, *tasks: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """What each rank reports, by task (a name, what to call, its arguments)."""
+    found: list[dict[str, Any]] = [{} for _ in range(size)]
+    ends: dict[Any, int] = {}
+    processes, holds = [], []
+    for rank in range(size):
+        here, there = context.Pipe(duplex=False)
+        held, hold = context.Pipe(duplex=False)
+        arguments = (rank, size, str(folder / "meeting"), tasks, there, held)
+        processes.append(context.Process(target=run, args=arguments, daemon=True))
+        processes[-1].start()
+        there.close()
+        ends[here] = rank
+        holds.append(hold)
+    over = time.monotonic() + LIMIT_SECONDS
+    try:
+        while any(len(one) < len(tasks) for one in found) and ends and time.monotonic() < over:
+            ready: list[Any] = wait(list(ends), timeout=over - time.monotonic())
+            for end in ready:
+                try:
+                    name, said = end.recv()
+                    found[ends[end]][name] = said
+                except EOFError:
+                    del ends[end]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    return found
+
+
+def said_of(reports: list[dict[str, Any]], task: str) -> list[Any]:
+    """What all ranks said of a task, if all of them came to its end."""
+    found = [report.get(task, "nothing was said") for report in reports]
+    assert not [one for one in found if isinstance(one, str)], "\n".join(map(str, found))
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_process() -> tuple[tuple[int, ...], ...]:
+    """What an engine of one process answers."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    engine = make_engine("llama", tensor_parallel=False)
+    engine.build(256)
+    found = answers(engine)
+    torch.set_num_threads(threads)
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_out_of_memory_of_one_rank_shrinks_all(
+    context: Any, tmp_path: Path, one_process: tuple[tuple[int, ...], ...], size: int
+) -> None:
+    victim = size - 1
+    reports = on_ranks(
+        context,
+        size,
+        tmp_path,
+        ("stress 'prefill'", "fitted", Scene(victim, taken_bytes=120 * KIB, when="validate")),
+        ("build", "fitted", Scene(victim, taken_bytes=250 * KIB, when="attempt")),
+    )
+    for where in ("stress 'prefill'", "build"):
+        said: list[Said] = said_of(reports, where)
+        for one in said:
+            assert one == said[0]
+            assert one.error == ""
+            assert [attempt.outcome for attempt in one.attempts] == [SHORT, SHORT, Outcome.PROVEN]
+            assert [words.partition(":")[0] for words in one.short] == [
+                f"rank {victim} of {size}, build",  # of the probe, which is too large for it
+                f"rank {victim} of {size}, {where}",
+                f"rank {victim} of {size}, {where}",
+            ]
+            assert one.together == one.survived > 0
+            assert one.tokens == one_process
+            assert one.left_bytes == 0
+            assert one.seconds < AT_ONCE_SECONDS
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_canary_that_one_rank_cannot_hold_shrinks_all(context: Any, tmp_path: Path, size: int) -> None:
+    scene = Scene(0, taken_bytes=230 * KIB, when="attempt", canary_bytes=64 * KIB)
+    said: list[Said] = said_of(on_ranks(context, size, tmp_path, ("canary", "fitted", scene)), "canary")
+    for one in said:
+        assert replace(one, attempts=()) == replace(said[0], attempts=())
+        assert [attempt.outcome for attempt in one.attempts] == [SHORT, SHORT, Outcome.PROVEN]
+        assert len(one.short) == 2  # the probe and the second attempt: nothing of the engine failed in the first
+        assert one.left_bytes == 0
+        assert one.seconds < AT_ONCE_SECONDS
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_an_error_of_one_rank_ends_all(context: Any, tmp_path: Path, size: int) -> None:
+    victims = {"stress 'prefill'": size - 1, "build": 0}
+    reports = on_ranks(
+        context,
+        size,
+        tmp_path,
+        ("stress 'prefill'", "fitted", Scene(victims["stress 'prefill'"], boom="step")),
+        ("build", "fitted", Scene(victims["build"], boom="build")),
+    )
+    for where, victim in victims.items():
+        said: list[Said] = said_of(reports, where)
+        own = said.pop(victim)
+        assert (own.error, own.words) == ("RuntimeError", "boom")
+        for one in said:
+            assert one.error == "DeviceError"
+            assert f"rank {victim} failed in {where} (RuntimeError: boom)" in one.words
+        for one in (own, *said):
+            assert one.left_bytes == 0
+            assert one.seconds < AT_ONCE_SECONDS
+
+
+def test_without_the_others_everything_takes_the_same(context: Any, tmp_path: Path) -> None:
+    tasks = [("collectives", "collectives"), *((kind, "steps", kind) for kind in KINDS)]
+    reports = on_ranks(context, 2, tmp_path, *tasks, ("unknown", "unknown_collective"))
+    for found in said_of(reports, "collectives"):
+        for name, (together, alone) in found.items():
+            assert together == alone, name
+    for kind in KINDS:
+        for shapes in said_of(reports, kind):
+            for together, alone in shapes:
+                assert together == alone, kind
+                assert alone.peak_bytes > 10 * KIB
+    for report in reports:
+        assert "nothing stands in for the collective 'c10d::send'" in report["unknown"]
