@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from brim.engine.kv.ledger import KvLedger, RequestBlocks
+from brim.engine.recurrent import CHUNK_ROWS
 from brim.engine.requests import Request, Sequence
 from brim.engine.runner import Runner
 from brim.engine.sampling import SamplingParams
@@ -127,14 +128,18 @@ def _chunks(lengths: list[int], max_length: int, params: SamplingParams, ledger:
 
 
 def _equal_parts(length: int, count: int, ledger: KvLedger) -> StepPlan:
-    """Equal prompts, of which as much has been computed before, or nothing where the pool is too small for that."""
-    blocks = min(ledger.available())
-    past = length if count * ceil_div(2 * length, ledger.block_size) <= blocks else 0
-    length = min(length, blocks * ledger.block_size)
-    count = min(count, blocks // ceil_div(past + length, ledger.block_size))
-    sequences = [stress_sequence(number, past + length, EVERYTHING, ledger) for number in range(count)]
+    """Equal parts of prompts. As many as run together have been computed as far before, where the pool has the room."""
+    size, blocks = ledger.block_size, min(ledger.available())
+    length = min(length, blocks * size)
+    whole, both = ceil_div(length, size), ceil_div(2 * length, size)
+    count = min(count, blocks // whole)
+    room = blocks - count * whole
+    rows = min(count, CHUNK_ROWS)
+    later = rows if rows * (both - whole) <= room else 0
     chunks = []
-    for slot, sequence in enumerate(sequences):
+    for slot in range(count):
+        past = length if slot < later else 0
+        sequence = stress_sequence(slot, past + length, EVERYTHING, ledger)
         sequence.unseen = 1
         chunks.append(Chunk(sequence, slot, past, length, draws=True))
     return StepPlan((), (), (), tuple(chunks))
