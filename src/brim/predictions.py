@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from brim.errors import CannotTrace, InputError
+from brim.errors import BrimError, CannotTrace, InputError
 from brim.records.fit import IMAGE_SHAPE, FitReport
 from brim.records.memory import StressShape
 from brim.records.model import Dtype
@@ -39,10 +39,10 @@ def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
 
 
 def predicted_activation(engine: Engine) -> int | None:
-    """The peak of the worst step of text; None for a model that only a device can run."""
+    """The peak of the worst step of text; None for a model that cannot be put together without a device."""
     try:
         return max(traced_steps(engine, [shape for shape in engine.stress_shapes() if shape.name != IMAGE_SHAPE]))
-    except CannotTrace:
+    except BrimError:  # what was measured is not lost for want of a prediction
         return None
 
 

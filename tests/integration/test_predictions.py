@@ -11,13 +11,14 @@ pytest.importorskip("transformers")
 
 import brim.engine.assemble as assembling  # noqa: E402
 import brim.trace.watch as watch  # noqa: E402
+from brim import predictions  # noqa: E402
 from brim.engine.attention.nowhere import NowhereAttention  # noqa: E402
 from brim.engine.attention.paged import NAME, register  # noqa: E402
 from brim.engine.engine import Engine  # noqa: E402
 from brim.engine.load import load  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.engine.stressing import PLAIN  # noqa: E402
-from brim.errors import DoesNotFit  # noqa: E402
+from brim.errors import DoesNotFit, UnsupportedModel  # noqa: E402
 from brim.predictions import predicted_activation, predicted_bytes, traced_steps  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
 from brim.records.fit import Outcome  # noqa: E402
@@ -93,3 +94,15 @@ def test_states_that_do_not_fit_name_the_requests_that_would() -> None:
     turned = replace(many, max_batch=int(knob.proposed) - 2)  # on the CPU attention takes a little more than traced
     with Engine(engine.loaded, device="cpu", settings=turned, kv_tokens=0, probe=probe) as fewer:
         assert fit_engine(fewer, probe=probe, canary_bytes=canary).attempts[-1].outcome is Outcome.PROVEN
+
+
+def test_a_fit_is_not_lost_for_want_of_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> list[int]:
+        raise UnsupportedModel("attends by code of its own")
+
+    monkeypatch.setattr(predictions, "traced_steps", refuse)
+    probe = CpuProbe(256 * 1024 * KIB)
+    with engine_of("llama", probe) as engine:
+        report = fit_engine(engine, probe=probe, canary_bytes=32 * KIB)
+        assert report.attempts[-1].outcome is Outcome.PROVEN
+        assert {item.name: item.predicted_bytes for item in report.items}["activation"] is None
