@@ -20,18 +20,16 @@ from typing import TYPE_CHECKING, Any
 from brim.engine.answers import Answer, Completion, Update
 from brim.engine.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer
 from brim.engine.door import Door, Prompt, find_tokenizer
-from brim.engine.image_stress import ImagePrompt, image_prompt_tokens, image_shape, run_image_shape
 from brim.engine.load import LoadedModel, load
 from brim.engine.loop import Event, ServingLoop
 from brim.engine.requests import FinishReason
 from brim.engine.requests import Sequence as RunningSequence
 from brim.engine.sampling import SamplingParams
 from brim.engine.settings import EngineSettings
-from brim.engine.stressing import run_text_shape, text_shapes
 from brim.engine.vision import Images
+from brim.engine.worst_steps import WorstSteps
 from brim.errors import InvalidRequest
 from brim.probes.translate import translated
-from brim.records.fit import IMAGE_SHAPE
 from brim.records.memory import StressShape
 
 if TYPE_CHECKING:
@@ -125,6 +123,7 @@ class Engine:
             from brim.engine.worst_image import find_limits
 
             self.image_limits = find_limits(self.loaded, self.settings.max_image_pixels, self.max_length)
+        self._worst = WorstSteps(self.loaded, self._parts, self.image_limits)
         self._door = Door(
             loaded=self.loaded,
             tokenizer=self.tokenizer,
@@ -215,22 +214,11 @@ class Engine:
 
     def stress_shapes(self) -> tuple[StressShape, ...]:
         """The worst steps that this engine may be asked for."""
-        text = text_shapes(self.settings, self.max_length, self._parts.fullest_chunk)
-        image = self.worst_image()
-        if image is None or self.image_limits is None:
-            return text
-        return (*text, image_shape(image.tokens, self.image_limits.patches(image)))
+        return self._worst.shapes()
 
     def worst_image(self) -> ImagePart | None:
         """The largest image that the door lets through; None where it lets none."""
-        from brim.engine.worst_image import worst_part
-
-        if self._parts.vision is None or self.image_limits is None:
-            return None
-        most_tokens = self.max_length - 1
-        if self._parts.vision.together:
-            most_tokens = min(most_tokens, self.settings.max_batch_tokens)
-        return worst_part(self.loaded.full_config, self.image_limits, most_tokens)
+        return self._worst.image()
 
     def stress(self, shape: StressShape) -> None:
         """Run one of them, on whatever size the engine is built at. Nothing else may be in flight."""
@@ -241,28 +229,9 @@ class Engine:
         self._run_shape(shape)
 
     def _run_shape(self, shape: StressShape) -> None:
-        runner, ledger = self._parts.runner, self.loop.scheduler.ledger
-        if shape.name == IMAGE_SHAPE:
-            prompt = self._image_prompt()
-            with self._on_device():
-                run_image_shape(prompt, runner, ledger, self.settings, self.max_length)
-            return
+        run = self._worst.step(shape, self.loop.scheduler.ledger)
         with self._on_device():
-            run_text_shape(shape, runner, ledger, self.max_length)
-
-    def _image_prompt(self) -> ImagePrompt:
-        """The largest images, through the door that every image comes through."""
-        import torch
-
-        image, vision = self.worst_image(), self._parts.vision
-        assert image is not None, "an engine that lets no image in has no such shape"
-        assert vision is not None
-        token = self.loaded.full_config.image_token_id
-        tokens = image_prompt_tokens(token, image.tokens, self.settings, self.max_length)
-        count = tokens.count(token) // image.tokens
-        inputs = {name: torch.cat([one] * count) if count > 1 else one for name, one in image.inputs.items()}
-        prepared, media, spans, _ = vision.prepare(tokens, inputs)
-        return ImagePrompt(prepared, media, spans)
+            run()
 
     def close(self) -> None:
         self.teardown()
