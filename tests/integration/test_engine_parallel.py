@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 from brim.errors import InvalidRequest
 from tests.integration.parallel_ranks import Case, Outcome, answer, run
+from tests.integration.rank_processes import listen
 from tests.integration.tiny_models import tiny_model
 
 torch = pytest.importorskip("torch")
@@ -53,19 +52,7 @@ def ranks(*tasks: tuple[Any, ...], limit: float = 90) -> list[dict[str, Any]]:
         processes.append(context.Process(target=run, args=(rank, 2, port, there, list(tasks))))
         processes[-1].start()
         there.close()
-    over = time.monotonic() + limit
-    try:
-        while ends and time.monotonic() < over:
-            for end in wait(list(ends), timeout=over - time.monotonic()):
-                try:
-                    name, said = end.recv()
-                    found[ends[end]][name] = said
-                except EOFError:
-                    del ends[end]
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+    listen(processes, ends, limit, lambda rank, said: found[rank].update([said]))
     return found
 
 

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import time
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from brim.units import KIB
 
 torch = pytest.importorskip("torch")
 
+from tests.integration.rank_processes import listen  # noqa: E402
 from tests.unit.fit.sizable import Fault, HonestEngine, WatchedProbe, request  # noqa: E402
 
 LIMIT_SECONDS = 30.0  # no test takes a tenth of it, but that of the rank that hangs
@@ -125,22 +126,16 @@ def on_ranks(context: Any, scene: Scene, folder: Path) -> dict[int, Said]:
         ends[here] = rank
         holds.append(hold)
     said: dict[int, Said] = {}
-    over = time.monotonic() + LIMIT_SECONDS
-    try:
-        while ends and time.monotonic() < over:
-            ready: list[Any] = wait(list(ends), timeout=over - time.monotonic())
-            for end in ready:
-                rank = ends.pop(end)
-                try:
-                    said[rank] = end.recv()
-                except EOFError:
-                    assert (rank, scene.how) == (scene.victim, "is killed"), f"rank {rank} died"
-            if scene.how == "hangs" and len(said) == len(scene.budgets) - 1:
-                break
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+    ended: set[int] = set()
+
+    def gone(rank: int) -> None:
+        assert (rank, scene.how) == (scene.victim, "is killed"), f"rank {rank} died"
+        ended.add(rank)
+
+    awaited = len(scene.budgets) - (scene.how == "hangs")
+    listen(
+        processes, ends, LIMIT_SECONDS, said.__setitem__, enough=lambda: len(said) + len(ended) == awaited, gone=gone
+    )
     return said
 
 

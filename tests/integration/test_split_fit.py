@@ -7,9 +7,7 @@ than its limit.
 from __future__ import annotations
 
 import multiprocessing
-import time
 from dataclasses import replace
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ pytest.importorskip("transformers")
 
 from brim.records.fit import Outcome  # noqa: E402
 from brim.units import KIB  # noqa: E402
+from tests.integration.rank_processes import listen  # noqa: E402
 from tests.integration.split_ranks import Said, Scene, answers, make_engine, run  # noqa: E402
 
 LIMIT_SECONDS = 90.0  # no test takes a tenth of it on a machine of its own
@@ -56,20 +55,13 @@ def on_ranks(context: Any, size: int, folder: Path, *tasks: tuple[Any, ...]) -> 
         there.close()
         ends[here] = rank
         holds.append(hold)
-    over = time.monotonic() + LIMIT_SECONDS
-    try:
-        while any(len(one) < len(tasks) for one in found) and ends and time.monotonic() < over:
-            ready: list[Any] = wait(list(ends), timeout=over - time.monotonic())
-            for end in ready:
-                try:
-                    name, said = end.recv()
-                    found[ends[end]][name] = said
-                except EOFError:
-                    del ends[end]
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+    listen(
+        processes,
+        ends,
+        LIMIT_SECONDS,
+        lambda rank, said: found[rank].update([said]),
+        enough=lambda: all(len(one) == len(tasks) for one in found),
+    )
     return found
 
 
