@@ -23,7 +23,7 @@ from typing import Any
 
 from brim.model.config import read_config
 from brim.model.kv import KvStorage, kv_footprint
-from brim.plan.activation import AttentionKind, StepShape, step_bytes, tower_bytes
+from brim.planning.activation import AttentionKind, StepShape, step_bytes, tower_bytes
 from brim.records.model import Attention, Dtype, ModelSpec
 from brim.records.trace import Phase, TraceShape
 

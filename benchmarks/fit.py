@@ -73,7 +73,7 @@ def adversarial_load(engine: Any, seconds: float) -> dict[str, Any]:
     """Everything at once, for so long; what it did, and how little was left."""
     import torch
 
-    from brim.engine.sampling import SamplingParams
+    from brim.engine.requests.params import SamplingParams
     from brim.errors import OutOfMemory
 
     draw = random.Random(0)

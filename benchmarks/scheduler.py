@@ -32,10 +32,12 @@ import numpy as np
 from brim.engine.kv.geometry import LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
-from brim.engine.packing import sample_rows
-from brim.engine.requests import Request, Sequence
-from brim.engine.sampling import SamplingParams
-from brim.engine.scheduler import Limits, Scheduler, StepPlan
+from brim.engine.requests.params import SamplingParams
+from brim.engine.requests.request import Request
+from brim.engine.requests.sequence import Sequence
+from brim.engine.run.packing import sample_rows
+from brim.engine.schedule.plan import StepPlan
+from brim.engine.schedule.scheduler import Limits, Scheduler
 
 BAR_MILLISECONDS = 1.0
 PROMPT, BLOCK, VOCAB = 512, 16, 32_000

@@ -90,7 +90,7 @@ def floor_seconds(workload: Workload, engine: Any, bandwidth: float, flops: floa
 def run_brim(engine: Any, workload: Workload, seed: int) -> dict[str, float]:
     import torch
 
-    from brim.engine.sampling import SamplingParams
+    from brim.engine.requests.params import SamplingParams
 
     prompts = prompts_of(workload, engine.loaded.vocab, seed)
     params = SamplingParams(max_tokens=workload.output, temperature=0, ignore_eos=True)
@@ -150,8 +150,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     import torch
     import transformers
 
-    from brim.engine.compiling import drop_compiled
     from brim.engine.engine import Engine
+    from brim.engine.run.compiling import drop_compiled
     from brim.engine.settings import EngineSettings
 
     bandwidth, flops = measured_rates()

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Any
 from brim.api import plan
 from brim.errors import BrimError
 from brim.model.source import load_model
-from brim.plan.devices import find_device
+from brim.planning.devices import find_device
 from brim.records.model import ModelSpec
 from brim.records.plan import Advice, Device, LedgerItem, MemoryPlan, PlanRequest, Source
 from brim.version import __version__
 
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
-    from brim.engine.sampling import SamplingParams
+    from brim.engine.requests.params import SamplingParams
+    from brim.engine.settings import EngineSettings
+    from brim.engine.streaming import StreamingEngine
     from brim.serving import fit_engine
 
 __all__ = [
@@ -20,12 +22,14 @@ __all__ = [
     "BrimError",
     "Device",
     "Engine",
+    "EngineSettings",
     "LedgerItem",
     "MemoryPlan",
     "ModelSpec",
     "PlanRequest",
     "SamplingParams",
     "Source",
+    "StreamingEngine",
     "__version__",
     "find_device",
     "fit_engine",
@@ -35,7 +39,9 @@ __all__ = [
 
 _LATER = {  # these import torch
     "Engine": "brim.engine.engine",
-    "SamplingParams": "brim.engine.sampling",
+    "EngineSettings": "brim.engine.settings",
+    "SamplingParams": "brim.engine.requests.params",
+    "StreamingEngine": "brim.engine.streaming",
     "fit_engine": "brim.serving",
 }
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from brim.errors import CannotTrace, InvalidRequest
 from brim.model.source import load_config, load_model
 from brim.model.weights import check_tensor_parallel
-from brim.plan.devices import find_device
-from brim.plan.plan import make_plan
-from brim.plan.settings import Curves
+from brim.planning.devices import find_device
+from brim.planning.plan import make_plan
+from brim.planning.settings import Curves
 from brim.records.model import Media, ModelSpec
 from brim.records.plan import Device, MemoryPlan, PlanRequest
 from brim.records.trace import ActivationCurve, Phase

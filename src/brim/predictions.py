@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from brim.engine.engine import Engine
-    from brim.engine.load import LoadedModel
+    from brim.engine.weights.load import LoadedModel
 
 
 def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
@@ -51,7 +51,7 @@ def traced_steps(engine: Engine, shapes: Sequence[StressShape]) -> list[int]:
     import torch
 
     from brim.engine.assemble import assemble
-    from brim.engine.stressing import least_stress_tokens, text_step
+    from brim.engine.stress.text import least_stress_tokens, text_step
     from brim.trace.tracer import watched
     from brim.trace.watch import StorageWatch
 

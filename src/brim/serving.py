@@ -115,7 +115,7 @@ def _cuda_probe(engine: Engine) -> MemoryProbe:
 
 
 def _request(engine: Engine, kv_tokens: int | None, memory_fraction: float, canary_bytes: int) -> FitRequest:
-    from brim.engine.stressing import least_stress_tokens
+    from brim.engine.stress.text import least_stress_tokens
 
     settings = engine.settings
     most = settings.max_batch * round_up(engine.max_length, settings.block_size)

@@ -23,7 +23,7 @@ import torch
 import transformers
 
 from brim.model.catalogue import entries
-from brim.plan.devices import find_device
+from brim.planning.devices import find_device
 from brim.records.trace import Phase, Trace, TraceShape
 from brim.trace.build import build_model
 from brim.trace.tower_calls import audio_inputs, find_tower, vision_inputs

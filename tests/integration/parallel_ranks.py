@@ -59,8 +59,8 @@ def make_engine(case: Case, tensor_parallel: bool) -> Any:
 
 
 def _loaded(case: Case) -> Any:
-    from brim.engine.load import LoadedModel
-    from brim.engine.split import local_bytes
+    from brim.engine.ranks.sharding import local_bytes
+    from brim.engine.weights.load import LoadedModel
 
     model = tiny_model(case.kind, seed=1, **dict(case.changes))
     text = model.config.get_text_config()
@@ -78,7 +78,7 @@ def _loaded(case: Case) -> Any:
 
 
 def answer(case: Case, tensor_parallel: bool) -> Outcome:
-    from brim.engine.sampling import SamplingParams
+    from brim.engine.requests.params import SamplingParams
 
     engine = make_engine(case, tensor_parallel)
     params = SamplingParams(max_tokens=TOKENS, temperature=case.temperature, ignore_eos=True)
@@ -102,7 +102,7 @@ def answer_all(rank: int, cases: list[Case]) -> dict[Case, Outcome | str]:
 
 def with_deadline(rank: int) -> tuple[str, int]:
     """Clocks of ranks are never quite the same, and yet a deadline falls into the same step on all of them."""
-    from brim.engine.sampling import SamplingParams
+    from brim.engine.requests.params import SamplingParams
 
     engine = make_engine(Case("llama"), tensor_parallel=True)
     engine.submit([5, 6, 7], SamplingParams(max_tokens=400, ignore_eos=True), deadline_seconds=0.2)

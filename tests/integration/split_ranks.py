@@ -22,10 +22,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial
 
-from brim.engine.alone import collectives_stood_in
 from brim.engine.engine import Engine
-from brim.engine.sampling import SamplingParams
-from brim.engine.scheduler import StepPlan
+from brim.engine.ranks.local_collectives import collectives_stood_in
+from brim.engine.requests.params import SamplingParams
+from brim.engine.schedule.plan import StepPlan
 from brim.engine.settings import EngineSettings
 from brim.errors import BrimError, OutOfMemory, UnsupportedModel
 from brim.fit.fit import fit

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import torch
 
-from brim.engine.answers import Completion
 from brim.engine.engine import Engine
-from brim.engine.load import LoadedModel, load
-from brim.engine.requests import FinishReason
-from brim.engine.sampling import SamplingParams
+from brim.engine.front.answers import Completion
+from brim.engine.requests.params import SamplingParams
+from brim.engine.requests.request import FinishReason
 from brim.engine.settings import EngineSettings
+from brim.engine.weights.load import LoadedModel, load
 from brim.errors import InvalidRequest, OutOfMemory
 from brim.probes.cpu import CpuProbe
 from tests.integration.tiny_models import VOCAB, tiny_config

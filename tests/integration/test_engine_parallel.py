@@ -133,14 +133,14 @@ def test_a_lost_rank_ends_the_others(reports: list[dict[str, Any]], end: str) ->
 
 
 def test_without_torchrun_there_are_no_ranks() -> None:
-    from brim.engine.parallel import Ranks
+    from brim.engine.ranks.ranks import Ranks
 
     with pytest.raises(InvalidRequest, match=r"RANK is not set.*torchrun"):
         Ranks.join("cpu", environment={})
 
 
 def test_several_machines_are_refused() -> None:
-    from brim.engine.parallel import Ranks
+    from brim.engine.ranks.ranks import Ranks
 
     environment = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
     with pytest.raises(InvalidRequest, match="several machines"):

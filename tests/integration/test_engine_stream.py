@@ -10,9 +10,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brim.engine.engine import Engine
-from brim.engine.sampling import SamplingParams
+from brim.engine.requests.params import SamplingParams
 from brim.engine.settings import EngineSettings
-from brim.engine.stream import StreamingEngine
+from brim.engine.streaming import StreamingEngine
 from brim.errors import DeviceError, InvalidRequest
 
 PROMPTS = ["Once upon a time", "there was", "a cache", "that was full", "to the brim"]

@@ -16,12 +16,12 @@ from brim.errors import InvalidRequest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from brim.engine.answers import Completion  # noqa: E402
 from brim.engine.engine import Engine  # noqa: E402
-from brim.engine.load import LoadedModel  # noqa: E402
-from brim.engine.requests import MediaSpan  # noqa: E402
-from brim.engine.sampling import SamplingParams  # noqa: E402
+from brim.engine.front.answers import Completion  # noqa: E402
+from brim.engine.requests.params import SamplingParams  # noqa: E402
+from brim.engine.requests.request import MediaSpan  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
+from brim.engine.weights.load import LoadedModel  # noqa: E402
 
 VOCAB, IMAGE, WINDOW, BLOCK, DRAWN = 128, 100, 12, 8, 10
 TEXT: dict[str, Any] = {

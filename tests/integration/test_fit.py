@@ -17,10 +17,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brim.engine.engine import Engine  # noqa: E402
-from brim.engine.load import LoadedModel, load  # noqa: E402
-from brim.engine.sampling import SamplingParams  # noqa: E402
+from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
-from brim.engine.stressing import text_shapes  # noqa: E402
+from brim.engine.stress.text import text_shapes  # noqa: E402
+from brim.engine.weights.load import LoadedModel, load  # noqa: E402
 from brim.errors import DoesNotFit, InvalidRequest  # noqa: E402
 from brim.fit.fit import fit  # noqa: E402
 from brim.fit.items import counted  # noqa: E402

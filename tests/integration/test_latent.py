@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from brim.engine import compiling
+from brim.engine.attention.latent import KeptLatents, latent_modules
 from brim.engine.engine import Engine
-from brim.engine.latent import KeptLatents, latent_modules
-from brim.engine.load import LoadedModel, load
-from brim.engine.sampling import SamplingParams
+from brim.engine.requests.params import SamplingParams
+from brim.engine.run import compiling
 from brim.engine.settings import EngineSettings
+from brim.engine.weights.load import LoadedModel, load
 from brim.model.config import read_config
 from brim.model.kv import kv_footprint
-from brim.plan.engines import ENGINES
+from brim.planning.engines import ENGINES
 from brim.records.model import Dtype
 from tests.integration.meta_models import known_types
 from tests.integration.parallel_ranks import Case, answer

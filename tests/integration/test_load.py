@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from brim.engine.load import LoadedModel, load  # noqa: E402
+from brim.engine.weights.load import LoadedModel, load  # noqa: E402
 
 TINY = {
     "model_type": "llama",

@@ -12,12 +12,12 @@ pytest.importorskip("transformers")
 import brim.engine.assemble as assembling  # noqa: E402
 import brim.trace.watch as watch  # noqa: E402
 from brim import predictions  # noqa: E402
-from brim.engine.attention.nowhere import NowhereAttention  # noqa: E402
+from brim.engine.attention.meta import MetaAttention  # noqa: E402
 from brim.engine.attention.paged import NAME, register  # noqa: E402
 from brim.engine.engine import Engine  # noqa: E402
-from brim.engine.load import load  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
-from brim.engine.stressing import PLAIN  # noqa: E402
+from brim.engine.stress.text import PLAIN  # noqa: E402
+from brim.engine.weights.load import load  # noqa: E402
 from brim.errors import DoesNotFit, UnsupportedModel  # noqa: E402
 from brim.predictions import predicted_activation, predicted_bytes, traced_steps  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
@@ -41,7 +41,7 @@ def engine_of(kind: str, probe: CpuProbe, settings: EngineSettings = SETTINGS) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_trace_is_of_the_engine_s_own_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted with attention that takes what kernels take, as on a GPU; all else is the real run."""
-    monkeypatch.setattr(assembling, "make_backend", lambda layers, shape: NowhereAttention())
+    monkeypatch.setattr(assembling, "make_backend", lambda name, sizes: MetaAttention())
     monkeypatch.setattr(watch, "kernel_scratch", lambda *_: 0)  # kernels of the CPU take none that is counted
     probe = CpuProbe(GIB)
     engine = engine_of(kind, probe)

@@ -18,15 +18,9 @@ from tests.integration.meta_models import build_meta, known_types
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from brim.engine.recurrent import (  # noqa: E402
-    PackedCache,
-    PackedMixers,
-    RecurrentStates,
-    StateShape,
-    discover_states,
-)
-from brim.engine.recurrent_states import cache_argument, recurrent_mixers  # noqa: E402
-from brim.engine.step import ChunkPlace, PackedLayout  # noqa: E402
+from brim.engine.device.layout import ChunkPlace, PackedLayout  # noqa: E402
+from brim.engine.recurrent.mixers import PackedCache, PackedMixers  # noqa: E402
+from brim.engine.recurrent.states import RecurrentStates, StateShape, cache_argument, discover_states, recurrent_mixers  # noqa: E402
 from brim.trace.watch import StorageWatch, watching  # noqa: E402
 
 BASE: dict[str, Any] = {

@@ -16,12 +16,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brim.cli.engine_options import add_engine_options, engine_settings  # noqa: E402
-from brim.engine import media  # noqa: E402
 from brim.engine.engine import Engine  # noqa: E402
-from brim.engine.load import LoadedModel  # noqa: E402
-from brim.engine.sampling import SamplingParams  # noqa: E402
+from brim.engine.media import features as media  # noqa: E402
+from brim.engine.media.limits import largest_grid  # noqa: E402
+from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
-from brim.engine.worst_image import largest_grid  # noqa: E402
+from brim.engine.weights.load import LoadedModel  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
 from brim.records.fit import IMAGE_SHAPE as IMAGE_STRESS  # noqa: E402
 from brim.records.fit import Outcome  # noqa: E402

@@ -18,7 +18,7 @@ from brim.units import parse_count
 if TYPE_CHECKING:
     from brim.cli.options import Commands
     from brim.engine.engine import Engine
-    from brim.engine.sampling import SamplingParams
+    from brim.engine.requests.params import SamplingParams
 
 
 def add_command(commands: Commands) -> None:
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _params(options: argparse.Namespace) -> SamplingParams:
-    from brim.engine.sampling import SamplingParams
+    from brim.engine.requests.params import SamplingParams
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty")
     more = ("frequency_penalty", "seed", "n", "logprobs", "ignore_eos")

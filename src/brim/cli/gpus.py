@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from brim.cli.options import add_json
-from brim.plan.devices import catalogue
+from brim.planning.devices import catalogue
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands

@@ -13,8 +13,8 @@ from brim.cli.options import add_json, cache_folder, write_file
 from brim.errors import InvalidRequest
 from brim.model.quantisation import NAMED_FORMATS
 from brim.model.source import load_model
-from brim.plan.devices import find_device
-from brim.plan.engines import ENGINES
+from brim.planning.devices import find_device
+from brim.planning.engines import ENGINES
 from brim.records.plan import Device, MemoryPlan
 from brim.units import parse_bytes, parse_count, parse_pixels
 

@@ -4,7 +4,7 @@
     for completion in engine.generate(["Once upon a time"], SamplingParams(max_tokens=64)):
         print(completion.text)
 
-Single-threaded: whoever owns it calls `submit`, `step` and `cancel`. `brim.engine.stream` runs one in a thread.
+Single-threaded: whoever owns it calls `submit`, `step` and `cancel`. `brim.engine.streaming` runs one in a thread.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from brim.engine.answers import Answer, Completion, Update
-from brim.engine.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer
-from brim.engine.door import Door, Prompt, find_tokenizer
-from brim.engine.load import LoadedModel, load
-from brim.engine.loop import Event, ServingLoop
-from brim.engine.requests import FinishReason
-from brim.engine.requests import Sequence as RunningSequence
-from brim.engine.sampling import SamplingParams
+from brim.engine.front.answers import Answer, Completion, Update
+from brim.engine.front.door import Door, Prompt, find_tokenizer
+from brim.engine.loop import ServingLoop
+from brim.engine.media.prepare import Images
+from brim.engine.requests.params import SamplingParams
+from brim.engine.requests.request import FinishReason
+from brim.engine.requests.sequence import Sequence as RunningSequence
+from brim.engine.schedule.events import Event
 from brim.engine.settings import EngineSettings
-from brim.engine.vision import Images
-from brim.engine.worst_steps import WorstSteps
+from brim.engine.stress.worst_steps import WorstSteps
+from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer
+from brim.engine.weights.load import LoadedModel, load
 from brim.errors import InvalidRequest
 from brim.probes.translate import translated
 from brim.records.memory import StressShape
@@ -35,9 +36,9 @@ from brim.records.memory import StressShape
 if TYPE_CHECKING:
     import torch
 
-    from brim.engine.media import ImagePart
-    from brim.engine.parallel import Ranks
-    from brim.engine.worst_image import ImageLimits
+    from brim.engine.media.features import ImagePart
+    from brim.engine.media.limits import ImageLimits
+    from brim.engine.ranks.ranks import Ranks
 
 DEFAULT_KV_TOKENS = 65_536
 
@@ -80,7 +81,7 @@ class Engine:
 
         from brim.engine.assemble import assemble
         from brim.engine.attention.paged import NAME, register
-        from brim.engine.segments import let_segments_grow
+        from brim.engine.device.segments import let_segments_grow
 
         self.settings = settings or EngineSettings()
         self._probe = probe or nullcontext()
@@ -94,7 +95,7 @@ class Engine:
         self._rank_errors: Callable[[], AbstractContextManager[None]] = nullcontext
         first_seed = secrets.randbits(63)
         if tensor_parallel:
-            from brim.engine.parallel import Ranks, rank_errors
+            from brim.engine.ranks.ranks import Ranks, rank_errors
 
             self._rank_errors = rank_errors
             self.ranks = Ranks.join(place)
@@ -120,7 +121,7 @@ class Engine:
         self.max_length = self._parts.max_length
         self.image_limits: ImageLimits | None = None
         if self._parts.vision is not None:
-            from brim.engine.worst_image import find_limits
+            from brim.engine.media.limits import find_limits
 
             self.image_limits = find_limits(self.loaded, self.settings.max_image_pixels, self.max_length)
         self._worst = WorstSteps(self.loaded, self._parts, self.image_limits)

@@ -10,32 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from brim.engine.launched import Launched
-from brim.engine.requests import FinishReason, Sequence
-from brim.engine.runner import Runner
-from brim.engine.scheduler import Scheduler, StepPlan
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """How likely a token was, and what else could have been there."""
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-class Event(NamedTuple):
-    """Something happened to a request: a token, an end, or scores of its prompt."""
-
-    sequence: Sequence
-    token: int | None = None
-    logprobs: TokenLogprobs | None = None
-    finish: FinishReason | None = None
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_start: int = 0  # the place of the first token they score
+from brim.engine.requests.request import FinishReason
+from brim.engine.requests.sequence import Sequence
+from brim.engine.run.launched import Launched
+from brim.engine.run.runner import Runner
+from brim.engine.schedule.events import Event, TokenLogprobs
+from brim.engine.schedule.plan import StepPlan
+from brim.engine.schedule.scheduler import Scheduler
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ class EngineSettings:
     graphs: bool = True  # CUDA graphs for steps in which every request generates
     compile: bool = False  # torch.compile for the decoder's layers
     overlap: bool = True  # plan the next step while the device works on this one
+    attention: str = "auto"  # a backend by name (`brim.engine.attention.backends`)
     max_image_pixels: int | None = None  # of an image after processing; None: what the processor lets through
 
     def __post_init__(self) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from brim.errors import BrimError
 from brim.model.catalogue import entries
 from brim.model.config import read_config
-from brim.plan.devices import find_device
-from brim.plan.plan import make_plan
+from brim.planning.devices import find_device
+from brim.planning.plan import make_plan
 from brim.records.plan import PlanRequest
 from tests.conftest import CONFIGS, read_json, shared_config_names
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import brim
 from brim.model.catalogue import entries
 from brim.model.source import load_model
-from brim.plan.activation import StepShape, step_bytes
+from brim.planning.activation import StepShape, step_bytes
 from brim.records.plan import Source
 from brim.records.trace import ActivationCurve, CurvePoint, Phase
 from brim.trace.store import CurveStore, fingerprint, shipped_curve

@@ -6,48 +6,29 @@ it: transformers then makes none. Each attention module of a model is given the 
 
 Eagerly, the module's layer is called directly. In compiled code the call goes through a custom operator, so that the
 compiler sees one opaque function; an operator takes tensors only, so the layer is then looked up by a number. Modules
-that keep latents (`brim.engine.latent`) attend to those: their queries and outputs are translated around the call.
+that keep latents (`latent.py`) attend to those: their queries and outputs are translated around the call.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
+from brim.engine.attention.latent import absorbed_query, expanded_output, keeps_latent
+from brim.engine.attention.protocol import AttentionBackend, AttentionRule
+from brim.engine.attention.recorder import GeometryRecorder
+from brim.engine.device.layout import StepLayout
 from brim.engine.kv.tensors import LayerCache
-from brim.engine.latent import absorbed_query, expanded_output, keeps_latent
-from brim.engine.step import StepLayout
 
 NAME = "brim"
 _ATTRIBUTE = "brim_attention"
 _KEY = "brim_attention_key"
 _keys = itertools.count()
 _layers: WeakValueDictionary[int, PagedLayer] = WeakValueDictionary()  # an address book; the model owns the layers
-
-
-class AttentionBackend(Protocol):
-    """Writes new keys and values into the pool, and attends over what is there."""
-
-    def store(self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, write_slots: torch.Tensor) -> None: ...
-
-    def attend(
-        self, query: torch.Tensor, cache: LayerCache, table: torch.Tensor, layout: StepLayout, rule: AttentionRule
-    ) -> torch.Tensor: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AttentionRule:
-    """What a layer's attention is."""
-
-    scale: float
-    window: int | None
-    softcap: float | None
-    sinks: torch.Tensor | None
-    block_size: int
 
 
 class CurrentStep:
@@ -182,25 +163,6 @@ def _(
 ) -> torch.Tensor:
     _, heads, tokens, _ = query.shape
     return query.new_empty((1, tokens, heads, value.shape[-1]))
-
-
-class GeometryRecorder:
-    """Stands in for every layer while a model is run once to learn what its layers keep."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[torch.nn.Module, int, torch.Tensor, torch.Tensor, int | None]] = []
-
-    def record(
-        self,
-        module: torch.nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        window: int | None,
-    ) -> torch.Tensor:
-        _, heads, tokens, _ = query.shape
-        self.calls.append((module, heads, key, value, window))
-        return query.new_zeros((1, tokens, heads, value.shape[-1]))
 
 
 def register() -> None:

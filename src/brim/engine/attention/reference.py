@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from brim.engine.attention.paged import AttentionRule
+from brim.engine.attention.protocol import AttentionRule
+from brim.engine.device.layout import StepLayout
 from brim.engine.kv.tensors import LayerCache
-from brim.engine.step import StepLayout
 
 _QUERIES_AT_ONCE = 128
 

@@ -1,0 +1,77 @@
+"""Attention backends by name, and which one a device gets by default.
+
+Another kernel is plugged in with `register_backend("name", make)`; `EngineSettings(attention="name")` then asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from brim.engine.attention.protocol import AttentionBackend
+from brim.engine.kv.geometry import LayerGeometry
+from brim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import torch
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSizes:
+    """What a backend is made for."""
+
+    layers: tuple[LayerGeometry, ...]
+    max_batch: int
+    max_length: int
+    device: torch.device
+
+
+MakeBackend = Callable[[BackendSizes], AttentionBackend]
+
+
+def _triton(sizes: BackendSizes) -> AttentionBackend:
+    if sizes.device.type != "cuda":
+        raise InvalidRequest(f"attention 'triton' runs on CUDA devices, not on {sizes.device.type}; use auto")
+    from brim.engine.attention.triton_backend import TritonAttention
+
+    return TritonAttention(sizes.layers, sizes.max_batch, sizes.max_length, sizes.device)
+
+
+def _reference(sizes: BackendSizes) -> AttentionBackend:
+    from brim.engine.attention.reference import ReferenceAttention
+
+    return ReferenceAttention()
+
+
+def _meta(sizes: BackendSizes) -> AttentionBackend:
+    from brim.engine.attention.meta import MetaAttention
+
+    return MetaAttention()
+
+
+_BACKENDS: dict[str, MakeBackend] = {"triton": _triton, "reference": _reference, "meta": _meta}
+_BY_DEVICE = {"cuda": "triton", "meta": "meta"}
+
+
+def register_backend(name: str, make: MakeBackend) -> None:
+    """Make a backend known under a name."""
+    if name == AUTO or name in _BACKENDS:
+        raise InvalidRequest(f"attention '{name}' is taken; choose another name")
+    _BACKENDS[name] = make
+
+
+def check_backend(name: str) -> None:
+    """Refuse a name that nobody has registered."""
+    if name != AUTO and name not in _BACKENDS:
+        raise InvalidRequest(f"attention '{name}' is not known; choose {', '.join((AUTO, *_BACKENDS))}")
+
+
+def make_backend(name: str, sizes: BackendSizes) -> AttentionBackend:
+    """The backend of this name; made anew with every pool, since it holds memory too."""
+    check_backend(name)
+    # The meta device stands for the GPU that a trace is of, whatever runs there.
+    chosen = "meta" if sizes.device.type == "meta" else name
+    return _BACKENDS[_BY_DEVICE.get(sizes.device.type, "reference") if chosen == AUTO else chosen](sizes)

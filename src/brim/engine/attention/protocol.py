@@ -1,0 +1,33 @@
+"""What the engine asks of an attention backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from brim.engine.device.layout import StepLayout
+from brim.engine.kv.tensors import LayerCache
+
+if TYPE_CHECKING:
+    import torch
+
+
+class AttentionBackend(Protocol):
+    """Writes new keys and values into the pool, and attends over what is there."""
+
+    def store(self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, write_slots: torch.Tensor) -> None: ...
+
+    def attend(
+        self, query: torch.Tensor, cache: LayerCache, table: torch.Tensor, layout: StepLayout, rule: AttentionRule
+    ) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionRule:
+    """What a layer's attention is."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+    sinks: torch.Tensor | None
+    block_size: int

@@ -1,0 +1,127 @@
+"""Where requests come in: checked, turned into tokens, or refused with the reason.
+
+Nothing of a refused request stays behind, and nothing behind the door has to doubt what it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from brim.engine.media.prepare import Images, Vision
+from brim.engine.requests.params import SamplingParams
+from brim.engine.requests.request import MediaSpan, Request
+from brim.engine.weights.load import LoadedModel
+from brim.errors import InvalidRequest, UnsupportedModel, first_line
+
+if TYPE_CHECKING:
+    from brim.engine.media.limits import ImageLimits
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Door:
+    """What a request is checked against."""
+
+    loaded: LoadedModel
+    tokenizer: Any
+    max_length: int
+    max_batch_tokens: int
+    seeds: Random
+    clock: Callable[[], float]
+    vision: Vision | None
+    image_limits: ImageLimits | None
+
+    def let_in(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        images: Images,
+        seconds: float | None,
+        longest: int,
+    ) -> tuple[Request, ...]:
+        """One request for each answer that was asked for. `longest` is what the pool holds of one request."""
+        params.check(self.loaded.vocab)
+        if params.stop and self.tokenizer is None:
+            raise InvalidRequest("stop: stop strings need a tokenizer; use stop_token_ids, or give the engine one")
+        if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
+            raise InvalidRequest(f"deadline_seconds {seconds!r}: a positive number of seconds is needed")
+        tokens, media, spans, salt = self._tokens(prompt, images)
+        self._check_tokens(tokens, longest)
+        self._check_spans(spans)
+        eos = () if params.ignore_eos else self.loaded.eos_ids
+        first = Request(
+            id=f"{request_id}/0",
+            prompt=tokens,
+            params=params,
+            seed=params.seed if params.seed is not None else self.seeds.getrandbits(63),
+            max_tokens=min(params.max_tokens, longest - len(tokens)),
+            stop_ids=frozenset(eos) | frozenset(params.stop_token_ids),
+            deadline=None if seconds is None else self.clock() + seconds,
+            media=media,
+            spans=spans,
+            salt=salt,
+        )
+        others = (
+            replace(first, id=f"{request_id}/{number}", seed=first.seed + number, fork_of=first.id)
+            for number in range(1, params.n)
+        )
+        return (first, *others)
+
+    def _tokens(self, prompt: Prompt, images: Images) -> tuple[tuple[int, ...], Any, tuple[MediaSpan, ...], bytes]:
+        if images:
+            if self.vision is None:
+                raise InvalidRequest("images: this model takes text only")
+            return self.vision.prepare(prompt, images, self.image_limits)
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise InvalidRequest("prompt: the model has no tokenizer; give token ids")
+            return tuple(self.tokenizer(prompt)["input_ids"]), None, (), b""
+        ids: object = prompt
+        if isinstance(ids, bytes) or not isinstance(ids, Sequence):
+            raise InvalidRequest(f"prompt: a text or a list of token ids is needed, not {type(ids).__name__}")
+        return tuple(ids), None, (), b""
+
+    def _check_tokens(self, tokens: tuple[int, ...], longest: int) -> None:
+        if not tokens:
+            raise InvalidRequest("prompt: it is empty; at least one token is needed")
+        vocab = self.loaded.vocab
+        for place, token in enumerate(tokens):
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab:
+                raise InvalidRequest(
+                    f"prompt: token {token!r} at place {place} is not in the vocabulary (0 to {vocab - 1})"
+                )
+        if len(tokens) >= self.max_length:
+            raise InvalidRequest(
+                f"prompt: {len(tokens)} tokens leave no room in the context of {self.max_length}; shorten the prompt"
+            )
+        if len(tokens) >= longest:
+            raise InvalidRequest(
+                f"prompt: {len(tokens)} tokens do not fit the KV pool, which holds {longest} of one request; "
+                "shorten the prompt, or build the engine with more kv_tokens"
+            )
+
+    def _check_spans(self, spans: tuple[MediaSpan, ...]) -> None:
+        for span in spans:
+            if span.together and span.end - span.start > self.max_batch_tokens:
+                raise InvalidRequest(
+                    f"images: one takes {span.end - span.start} tokens that must be computed together, more than "
+                    f"max_batch_tokens {self.max_batch_tokens}; raise it, or send a smaller image"
+                )
+
+
+def find_tokenizer(folder: Path | None) -> Any:
+    """The tokenizer beside a model, None where there is none."""
+    if folder is None or not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder))
+    except (OSError, ValueError, ImportError) as error:
+        raise UnsupportedModel(f"the tokenizer in {folder} cannot be loaded: {first_line(error)}") from error

@@ -1,0 +1,133 @@
+"""How the vision-language models of each family take images: what their processors' output must be, cut into parts.
+
+A part is what the tower is given in one call. Output that would index outside of a tower's tables is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from brim.engine.media.features import ImagePart
+from brim.errors import InvalidRequest, first_line
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How the vision-language models of one kind take images."""
+
+    split: Callable[[Mapping[str, Any], Any], tuple[ImagePart, ...]]  # the processor's output, the config
+    together: bool = False  # tokens of an image see each other in both directions
+    placeholder: str = "image_token"  # the processor's attribute with what a prompt has for an image
+    tiled: bool = False  # the parts of a run of image tokens are tiles of one image
+
+
+def ahead_in_windows_only(config: Any) -> bool:
+    """Whether full attention stays causal inside images that sliding attention sees both ways."""
+    return getattr(config, "model_type", None) == "gemma4"
+
+
+def _grids(inputs: Mapping[str, Any], config: Any) -> tuple[ImagePart, ...]:
+    """Patches of all images in one row, and a grid for each image (Qwen)."""
+    vision = config.vision_config
+    patch = vision.patch_size**2 * vision.temporal_patch_size * vision.in_channels
+    pixels = _tensor(inputs, "pixel_values", (None, patch))
+    grids = _tensor(inputs, "image_grid_thw", (None, 3), integer=True)
+    merge = vision.spatial_merge_size
+    if bool((grids < 1).any()) or bool((grids[:, 1:] % merge).any()):
+        raise InvalidRequest(f"images: image_grid_thw has sides that are no positive multiples of {merge}")
+    sizes = grids.prod(-1).tolist()
+    if sum(sizes) != pixels.shape[0]:
+        raise InvalidRequest(
+            f"images: pixel_values has {pixels.shape[0]} patches where image_grid_thw says {sum(sizes)}"
+        )
+    return tuple(
+        ImagePart({"pixel_values": some, "image_grid_thw": grids[number : number + 1]}, len(some) // merge**2)
+        for number, some in enumerate(torch.split(pixels, sizes))
+    )
+
+
+def _squares(inputs: Mapping[str, Any], config: Any) -> tuple[ImagePart, ...]:
+    """Images of the one size the tower takes (Gemma 3)."""
+    side = config.vision_config.image_size
+    pixels = _tensor(inputs, "pixel_values", (None, config.vision_config.num_channels, side, side))
+    return tuple(ImagePart({"pixel_values": one}, config.mm_tokens_per_image) for one in torch.split(pixels, 1))
+
+
+def _tiles(inputs: Mapping[str, Any], config: Any) -> tuple[ImagePart, ...]:
+    """Square tiles, a number of them for an image (InternVL)."""
+    vision = config.vision_config
+    pixels = _tensor(inputs, "pixel_values", (None, vision.num_channels, None, None))
+    patch = vision.patch_size if isinstance(vision.patch_size, int) else vision.patch_size[0]
+    side = pixels.shape[-1]
+    tokens_a_side = side / patch * config.downsample_ratio
+    if pixels.shape[-2] != side or tokens_a_side != int(tokens_a_side) or tokens_a_side == 0:
+        raise InvalidRequest(
+            f"images: tiles of {pixels.shape[-2]} by {side} pixels; squares with sides that are multiples of "
+            f"{int(patch / config.downsample_ratio)} are needed"
+        )
+    return tuple(ImagePart({"pixel_values": one}, int(tokens_a_side) ** 2) for one in torch.split(pixels, 1))
+
+
+def _placed_patches(inputs: Mapping[str, Any], config: Any) -> tuple[ImagePart, ...]:
+    """Patches of each image and where in it they are, padded to one length (Gemma 4)."""
+    vision = config.vision_config
+    pixels = _tensor(inputs, "pixel_values", (None, None, 3 * vision.patch_size**2))
+    places = _tensor(inputs, "image_position_ids", (pixels.shape[0], pixels.shape[1], 2), integer=True)
+    cell = vision.pooling_kernel_size
+    for number, one in enumerate(places):
+        _check_patches(one, cell, vision.position_embedding_size, number)
+    return tuple(
+        ImagePart({"pixel_values": some, "image_position_ids": where}, int((where >= 0).all(-1).sum()) // cell**2)
+        for some, where in zip(torch.split(pixels, 1), torch.split(places, 1), strict=True)
+    )
+
+
+def _check_patches(places: torch.Tensor, cell: int, most: int, number: int) -> None:
+    """A whole grid of patches: what is not would index outside of the tower's tables, on the device."""
+    real = places[(places != -1).all(-1)]
+    width, height = (real.max(0).values + 1).tolist() if real.numel() else (0, 0)
+    whole = len(set(map(tuple, real.tolist()))) == width * height == real.shape[0] and bool((real >= 0).all())
+    if not whole or not real.numel() or width % cell or height % cell or max(width, height) > most:
+        raise InvalidRequest(
+            f"images: image_position_ids of image {number} are no whole grid with sides that are multiples of {cell}"
+        )
+    if places.shape[0] % cell**2:
+        raise InvalidRequest(f"images: {places.shape[0]} patches for image {number} are no multiple of {cell**2}")
+
+
+def _tensor(
+    inputs: Mapping[str, Any], name: str, shape: tuple[int | None, ...], *, integer: bool = False
+) -> torch.Tensor:
+    """One of the processor's tensors, on the host, checked."""
+    if inputs.get(name) is None:
+        raise InvalidRequest(f"images: the processor's output has no {name}")
+    try:
+        tensor = torch.as_tensor(inputs[name]).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidRequest(f"images: {name} is no tensor: {first_line(error)}") from error
+    sizes = tuple(tensor.shape)
+    fits = len(shape) == len(sizes) and all(want in (None, have) for want, have in zip(shape, sizes, strict=True))
+    if not fits or tensor.shape[0] == 0:
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise InvalidRequest(f"images: {name} has the shape {sizes}; ({wanted}) is needed")
+    if integer == (tensor.is_floating_point() or tensor.is_complex()):
+        raise InvalidRequest(f"images: {name} holds {tensor.dtype}; {'integers' if integer else 'floats'} are needed")
+    return tensor.long() if integer else tensor
+
+
+def family_of(config: Any) -> Family | None:
+    match getattr(config, "model_type", None):
+        case "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe":
+            return Family(_grids)
+        case "internvl":
+            return Family(_tiles, tiled=True)
+        case "gemma3":
+            return Family(_squares, together=True, placeholder="boi_token")
+        case "gemma4":
+            both_ways = config.get_text_config().use_bidirectional_attention == "vision"
+            return Family(_placed_patches, together=both_ways)
+    return None

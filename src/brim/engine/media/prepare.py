@@ -1,0 +1,159 @@
+"""From a prompt with images to what a request carries: token ids, pixels, positions, spans and a salt.
+
+A prompt in text goes through the model's own processor (from the model's folder), which writes as many image tokens
+as each image takes. Token ids must hold them already; `images` is then the processor's output (`pixel_values`, ...).
+Everything stays on the host, and nothing here touches the device. All refusals of images are made here.
+
+Knows nothing of chat templates, addresses (a string is a path: never pass on what a client wrote), videos or sounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+
+from brim.engine.media.checks import check_counts, check_sizes
+from brim.engine.media.families import Family, family_of
+from brim.engine.media.features import ImagePart, Media
+from brim.engine.media.limits import ImageLimits
+from brim.engine.media.reading import load_processor, read_image
+from brim.engine.requests.request import MediaSpan
+from brim.engine.weights.load import LoadedModel
+from brim.errors import InvalidRequest, first_line
+
+Images = Sequence[Any] | Mapping[str, Any]  # paths, bytes or PIL images; or the output of a processor
+Prepared = tuple[tuple[int, ...], Media, tuple[MediaSpan, ...], bytes]
+
+_DIGEST_BYTES = 16
+
+
+def find_vision(loaded: LoadedModel) -> Vision | None:
+    """What prepares images for this model; None if it takes none here."""
+    family = family_of(loaded.full_config)
+    if family is None or getattr(loaded.full_config, "vision_config", None) is None:
+        return None
+    if not hasattr(loaded.model.base_model, "get_image_features"):
+        return None  # the text model of such a family
+    return Vision(loaded, family)
+
+
+class Vision:
+    """Prepares prompts with images."""
+
+    def __init__(self, loaded: LoadedModel, family: Family) -> None:
+        self._base = loaded.model.base_model
+        self._config = loaded.full_config
+        self._family = family
+        self._folder = loaded.folder
+        self._vocab = loaded.vocab
+        self._pad = getattr(loaded.config, "pad_token_id", None) or 0
+        self._processor: Any = None
+
+    @property
+    def processor(self) -> Any:
+        """The model's own processor, loaded when it is first asked for."""
+        if self._processor is None:
+            self._processor = load_processor(self._folder)
+        return self._processor
+
+    @property
+    def together(self) -> bool:
+        """Whether the tokens of an image must be computed in one step."""
+        return self._family.together
+
+    def prepare(self, prompt: str | Sequence[int], images: Images, limits: ImageLimits | None = None) -> Prepared:
+        """(tokens, media, spans, salt) of a prompt with images."""
+        if isinstance(prompt, str):
+            if isinstance(images, Mapping):
+                raise InvalidRequest("images: a processor's output goes with its token ids; give these as the prompt")
+            tokens, inputs = self._process(prompt, images)
+        else:
+            if not isinstance(images, Mapping):
+                raise InvalidRequest(
+                    "images: beside token ids the processor's output is needed, as a mapping with pixel_values; "
+                    "or give the prompt as text"
+                )
+            if not all(isinstance(token, int) and 0 <= token < 2**63 for token in prompt):
+                raise InvalidRequest("prompt: token ids are whole numbers from 0 on")
+            tokens, inputs = list(prompt), images
+        if any(str(name).startswith(("pixel_values_videos", "input_features")) for name in inputs):
+            raise InvalidRequest("images: videos and sounds are not taken; send images only")
+        parts = self._family.split(inputs, self._config)
+        places = np.flatnonzero(np.array(tokens, dtype=object) == self._config.image_token_id)
+        runs = _runs(places)
+        check_counts(parts, places, runs, by_run=self._mrope)
+        if limits is not None:
+            check_sizes(parts, runs if self._family.tiled else None, limits)
+        positions, shift = self._positions(tokens, places, parts)
+        digest = _digest(parts)
+        if self._config.image_token_id >= self._vocab:  # the decoder has no such token, and sees features there anyway
+            digest += places.tobytes()
+            for place in places.tolist():
+                tokens[place] = self._pad
+        spans = tuple(MediaSpan(start, end, self._family.together) for start, end in runs)
+        return tuple(tokens), Media(parts, places, positions, shift), spans, digest
+
+    @property
+    def _mrope(self) -> bool:
+        return hasattr(self._base, "get_rope_index")
+
+    def _process(self, prompt: str, images: Sequence[Any]) -> tuple[list[int], Mapping[str, Any]]:
+        """Run the processor."""
+        read = [read_image(image, number) for number, image in enumerate(images)]
+        processor = self.processor
+        placeholder = str(getattr(processor, self._family.placeholder))
+        if prompt.count(placeholder) != len(read):
+            raise InvalidRequest(
+                f"images: {len(read)} for {prompt.count(placeholder)} places in the prompt; "
+                f"write {placeholder} once for each image"
+            )
+        bos = getattr(processor.tokenizer, "bos_token", None)
+        has_bos = bos is not None and prompt.startswith(str(bos))  # a chat template has written it
+        try:
+            output = processor(text=[prompt], images=[read], return_tensors="pt", add_special_tokens=not has_bos)
+        except Exception as error:
+            raise InvalidRequest(f"images: the model's processor refuses them: {first_line(error)}") from error
+        return output["input_ids"][0].tolist(), output
+
+    def _positions(
+        self, tokens: list[int], places: np.ndarray, parts: tuple[ImagePart, ...]
+    ) -> tuple[np.ndarray | None, int]:
+        """M-RoPE positions of the prompt and the shift behind it, as the model's class counts them."""
+        if not self._mrope:
+            return None, 0
+        ids = torch.tensor([tokens])
+        kinds = torch.zeros_like(ids, dtype=torch.int)
+        kinds[0, torch.from_numpy(places)] = 1
+        grids = torch.cat([part.inputs["image_grid_thw"] for part in parts])
+        positions, shift = self._base.get_rope_index(
+            input_ids=ids, mm_token_type_ids=kinds, image_grid_thw=grids, attention_mask=torch.ones_like(ids)
+        )
+        return positions[:, 0].numpy().astype(np.int64), int(shift.item())
+
+
+# -- what the processor's output must be ---------------------------------------------------------------------------
+
+
+def _runs(places: np.ndarray) -> list[tuple[int, int]]:
+    """[start, end) of neighbouring places."""
+    if not places.size:
+        return []
+    breaks = np.flatnonzero(np.diff(places) != 1) + 1
+    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(places, breaks)]
+
+
+def _digest(parts: tuple[ImagePart, ...]) -> bytes:
+    """Differs where any pixel does."""
+    digest = blake2b(digest_size=_DIGEST_BYTES)
+    for part in parts:
+        for name, tensor in sorted(part.inputs.items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
+    return digest.digest()
+
+
+# -- reading -------------------------------------------------------------------------------------------------------

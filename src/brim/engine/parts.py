@@ -1,0 +1,61 @@
+"""The parts of an engine that any size of its KV pool shares, and what a pool of some size takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
+from brim.engine.kv.ledger import KvLedger
+from brim.engine.loop import ServingLoop
+from brim.engine.media.prepare import Vision
+from brim.engine.run.runner import Runner
+from brim.engine.schedule.scheduler import Limits, Scheduler
+from brim.engine.settings import EngineSettings
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """A model made ready, and what its pool would look like at any size."""
+
+    runner: Runner
+    groups: tuple[LayerGroup, ...]
+    settings: EngineSettings
+    max_length: int
+    element_bytes: int
+    state_bytes: int  # recurrent states of all slots; 0: the model has none
+    fullest_chunk: int | None  # tokens of chunks that recurrent layers hold most for
+    vision: Vision | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def shape(self, kv_tokens: int) -> KvShape:
+        settings = self.settings
+        return pool_shape(self.groups, kv_tokens, settings.block_size, settings.max_batch, settings.max_batch_tokens)
+
+    def kv_bytes(self, kv_tokens: int) -> int:
+        return self.shape(kv_tokens).bytes(self.groups, self.element_bytes)
+
+    def tokens_one_request_can_hold(self, kv_tokens: int) -> int:
+        """The longest request that every pool can hold, beside the tokens of a step."""
+        shape = self.shape(kv_tokens)
+        lengths = []
+        for group, blocks in zip(self.groups, shape.blocks, strict=True):
+            tokens = blocks * shape.block_size
+            if group.window is not None and tokens >= group.window + self.settings.max_batch_tokens + shape.block_size:
+                continue  # its window passes on for ever
+            lengths.append(tokens)
+        return min(lengths, default=self.max_length)
+
+    def build(self, kv_tokens: int) -> ServingLoop:
+        """Everything that holds KV, and the loop that serves with it."""
+        shape = self.shape(kv_tokens)
+        ledger = KvLedger(self.groups, shape)
+        limits = Limits(
+            self.settings.max_batch,
+            self.settings.max_batch_tokens,
+            reuse_prefixes=self.settings.reuse_prefixes and not self.state_bytes,
+        )
+        self.runner.build(self.groups, shape)
+        scheduler = Scheduler(ledger, limits, can_fork=not self.state_bytes)
+        return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock)

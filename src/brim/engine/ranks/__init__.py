@@ -1,0 +1,1 @@
+"""Tensor parallelism: processes that share a model, and stay in step."""

@@ -1,0 +1,73 @@
+"""Ranks that run the same steps: plans compared by digest, tokens drawn on rank 0 and given to all."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from hashlib import blake2b
+
+import torch
+import torch.distributed as dist
+
+from brim.engine.ranks.ranks import Ranks
+from brim.engine.schedule.plan import StepPlan
+from brim.errors import InvalidRequest
+
+
+class InStep:
+    """Keeps the ranks of an engine together; `Runner` calls it once before and once after each step.
+
+    A rank that plans another step than rank 0 is found by a digest. On the CPU digests are compared before the step
+    runs. On a GPU that would make all ranks wait for each other: there a digest travels while its step is being
+    launched, and is compared when the next one is.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._at_once = ranks.device.type == "cpu"
+        self._step = 0
+        self._travelling: Callable[[], None] | None = None
+
+    def check(self, plan: StepPlan) -> None:
+        if self._travelling is not None:
+            self._travelling()
+        self._step += 1
+        self._travelling = self._compare(plan_digest(plan), self._step)
+        if self._at_once:
+            self._travelling()
+            self._travelling = None
+
+    def tokens(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self._ranks.broadcast_tokens(tokens)
+
+    def _compare(self, digest: int, step: int) -> Callable[[], None]:
+        """Send a digest on its way; calling what is returned waits for those of all ranks."""
+        ranks = self._ranks
+        mine = torch.tensor([digest, step], dtype=torch.int64)
+        everybodys = [torch.empty_like(mine) for _ in range(ranks.size)]
+        work = dist.all_gather(everybodys, mine, group=ranks.host_group, async_op=True)
+
+        def finish() -> None:
+            work.wait()
+            found = [one.tolist() for one in everybodys]
+            others = [rank for rank, one in enumerate(found) if one != found[0]]
+            if others:
+                raise InvalidRequest(
+                    f"tensor parallelism: ranks {others} plan another step {step} than rank 0; every rank must be "
+                    "given the same requests and settings, in the same order"
+                )
+
+        return finish
+
+
+def plan_digest(plan: StepPlan) -> int:
+    """63 bits of everything that must be the same on all ranks for a step to make sense."""
+    digest = blake2b(digest_size=8)
+    rows = zip(plan.decodes, plan.slots, plan.lengths, strict=True)
+    decodes = [(sequence.request.id, sequence.request.seed, slot, length) for sequence, slot, length in rows]
+    digest.update(repr(decodes).encode())
+    for chunk in plan.chunks:
+        request = chunk.sequence.request
+        digest.update(repr((request.id, request.seed, chunk.slot, chunk.start, chunk.length, chunk.draws)).encode())
+        digest.update(array("q", chunk.sequence.tokens[chunk.start : chunk.start + chunk.length]).tobytes())
+    return int.from_bytes(digest.digest()) >> 1

@@ -1,0 +1,1 @@
+"""Recurrent layers: their states in slots, and their mixers on packed rows."""

@@ -1,0 +1,1 @@
+"""What was asked, and what it has become: records without behaviour."""

@@ -1,0 +1,53 @@
+"""A request while it is being answered: its tokens, and what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brim.engine.kv.ledger import RequestBlocks
+from brim.engine.requests.request import FinishReason, Request
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request being answered. The scheduler alone writes to it."""
+
+    request: Request
+    tokens: list[int]
+    computed: int = 0  # tokens whose keys and values are in the pool, or will be when the launched steps are through
+    unseen: int = 0  # tokens drawn in a launched step and not read back yet
+    slot: int | None = None
+    blocks: RequestBlocks | None = None
+    drawn_on_device: bool = False  # the last token is in the device's own row for this slot
+    digests: list[bytes] = field(default_factory=list)
+    reused: int = 0  # prompt tokens that were found in the pool
+    preemptions: int = 0
+    finish: FinishReason | None = None
+    # What is asked of every request in every step, worked out once.
+    prompt_length: int = field(init=False)
+    longest: int = field(init=False)  # its length when no token is left to draw
+    needs_history: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.request.prompt)
+        self.longest = self.prompt_length + self.request.max_tokens
+        self.needs_history = self.request.params.needs_history
+
+    @property
+    def length(self) -> int:
+        """All tokens, those still on the device included."""
+        return len(self.tokens) + self.unseen
+
+    @property
+    def generated(self) -> int:
+        return self.length - self.prompt_length
+
+    @property
+    def complete(self) -> bool:
+        """No token is left to draw."""
+        return self.length >= self.longest
+
+    @property
+    def decoding(self) -> bool:
+        """Only its last token is uncomputed, and the device knows which it is."""
+        return self.drawn_on_device and self.computed == self.length - 1

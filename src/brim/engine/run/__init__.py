@@ -1,0 +1,1 @@
+"""A planned step on the device: packed, launched, sampled, read back."""

@@ -1,0 +1,71 @@
+"""CUDA graphs for steps in which every request generates: one for each of a few batch sizes, in one memory pool.
+
+A step takes the smallest graph that holds it; the rows beyond it work on a scratch slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from brim.engine.device.staging import Staging
+
+
+def batch_sizes(max_batch: int) -> list[int]:
+    """The sizes that are captured: close together where a row more or less is felt.
+
+    Up to some hundred rows a step reads the weights and hardly feels its rows, and each size costs its part of the
+    start-up.
+    """
+    sizes = [2, 4, 8, 16, 24, *range(32, 128, 16), *range(128, max_batch, 32)]
+    return [size for size in sizes if size < max_batch] + [max(2, max_batch)]
+
+
+class DecodeGraphs:
+    """Captured steps, by batch size."""
+
+    def __init__(
+        self,
+        decode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        max_batch: int,
+        scratch_slot: int,
+        device: torch.device,
+    ) -> None:
+        self._decode = decode
+        self._sizes = batch_sizes(max_batch)
+        self._scratch_slot = scratch_slot
+        largest = self._sizes[-1]
+        self._inputs = torch.empty((2, largest), dtype=torch.int64, device=device)  # slots; lengths
+        self._inputs[0] = scratch_slot
+        self._inputs[1] = 1
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._logits: torch.Tensor | None = None  # one for all sizes: only one is read at a time
+
+    def capture(self) -> None:
+        """Capture every size, the largest first, so that the others fit into its memory."""
+        pool = torch.cuda.graph_pool_handle()
+        for size in reversed(self._sizes):
+            slots, lengths = self._inputs[0, :size], self._inputs[1, :size]
+            logits = self._decode(slots, lengths)  # what is compiled or loaded at the first call is not captured
+            if self._logits is None:
+                self._logits = torch.empty_like(logits)
+            del logits
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                self._logits[:size].copy_(self._decode(slots, lengths))
+            self._graphs[size] = graph
+
+    def replay(self, slots: Sequence[int], lengths: Sequence[int], staging: Staging) -> torch.Tensor:
+        """Logits of a step, [rows, vocabulary]; valid until the next replay."""
+        count = len(slots)
+        size = next(size for size in self._sizes if size >= count)
+        inputs = np.empty((2, size), dtype=np.int64)
+        inputs[0, :count], inputs[0, count:] = slots, self._scratch_slot
+        inputs[1, :count], inputs[1, count:] = lengths, 1
+        self._inputs[:, :size] = staging.send([inputs.reshape(-1)])[0].view(2, size)
+        self._graphs[size].replay()
+        assert self._logits is not None
+        return self._logits[:count]

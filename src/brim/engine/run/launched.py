@@ -1,0 +1,45 @@
+"""A step in the device's queue, and its results on their way to the host."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import torch
+
+from brim.engine.run.sampler import PromptLogprobs, Sampled
+from brim.engine.schedule.plan import StepPlan
+
+
+class Launched:
+    """A step in the device's queue. Reading anything of it waits for the device to come so far, and no further."""
+
+    def __init__(self, plan: StepPlan, sampled: Sampled | None, prompt: dict[int, PromptLogprobs]) -> None:
+        self.plan = plan
+        self.sampled = None if sampled is None else _on_the_way(sampled)
+        self.prompt = {number: _on_the_way(scores) for number, scores in prompt.items()}  # by number of the chunk
+        self._ready: torch.cuda.Event | None = None
+        if sampled is not None and sampled.tokens.is_cuda:
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ready.record()
+
+    def tokens(self) -> list[int]:
+        """The tokens drawn, one for each of the plan's `drawing`. Waits for the device."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        return [] if self.sampled is None else self.sampled.tokens.tolist()
+
+
+Tensors = TypeVar("Tensors", Sampled, PromptLogprobs)
+
+
+def _on_the_way(record: Tensors) -> Tensors:
+    """The same record with its tensors being copied to the host."""
+    copies: dict[str, Any] = {field.name: _host_copy(getattr(record, field.name)) for field in fields(record)}
+    return replace(record, **copies)
+
+
+def _host_copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    if tensor is None or not tensor.is_cuda:
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

@@ -1,0 +1,110 @@
+"""A planned step as tensors: its tokens in one row, and where each request's lie in it.
+
+Tokens that a launched step is still drawing are not known here: their places are, and the device fills them in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from brim.engine.device.layout import ChunkPlace, StepLayout
+from brim.engine.device.staging import Staging
+from brim.engine.kv.tensors import KvTensors
+from brim.engine.requests.sequence import Sequence
+from brim.engine.run.sampler import SampleRow
+from brim.engine.schedule.plan import StepPlan
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedStep:
+    """What the device needs of a step."""
+
+    layout: StepLayout
+    chunk_tokens: torch.Tensor  # int64: those behind the decodes
+    positions: torch.Tensor  # int64 [tokens]
+
+
+def pack(plan: StepPlan, kv: KvTensors, staging: Staging) -> PackedStep:
+    """Send a step to the device, in one copy."""
+    chunks = plan.chunks
+    starts = np.cumsum([0, *(chunk.length for chunk in chunks)])
+    positions = [np.arange(chunk.start, chunk.start + chunk.length) for chunk in chunks]
+    known = [np.array(chunk.sequence.tokens[chunk.start : chunk.start + chunk.length]) for chunk in chunks]
+    decode_slots, lengths, tokens, places, rows, chunk_slots, chunk_starts, ends = staging.send(
+        [
+            np.array(plan.slots, dtype=np.int64),
+            np.array(plan.lengths, dtype=np.int64),
+            np.concatenate([*known, ()]).astype(np.int64),
+            np.concatenate([np.array(plan.lengths, dtype=np.int64) - 1, *positions]).astype(np.int64),
+            np.repeat(
+                np.array([*plan.slots, *(chunk.slot for chunk in chunks)], dtype=np.int64),
+                [1] * len(plan.slots) + [chunk.length for chunk in chunks],
+            ),
+            np.array([chunk.slot for chunk in chunks], dtype=np.int64),
+            starts.astype(np.int64),
+            np.array([chunk.start + chunk.length for chunk in chunks], dtype=np.int64),
+        ]
+    )
+    decodes = len(plan.decodes)
+    layout = StepLayout(
+        decodes=decodes,
+        chunks=tuple(
+            ChunkPlace(decodes + int(starts[number]), chunk.length, chunk.slot, chunk.start)
+            for number, chunk in enumerate(chunks)
+        ),
+        decode_slots=decode_slots,
+        decode_lengths=lengths.int(),
+        chunk_slots=chunk_slots,
+        chunk_starts=chunk_starts.int(),
+        chunk_lengths=ends.int(),
+        write_slots=tuple(kv.write_slots(group, rows, places) for group in range(len(kv.tables))),
+        longest_chunk=max((chunk.length for chunk in chunks), default=0),
+        visible_until=_visible_until(plan, staging),
+    )
+    return PackedStep(layout, tokens, places)
+
+
+def drawing_rows(plan: StepPlan) -> list[int]:
+    """The rows of a step whose hidden states a token is drawn from."""
+    rows = list(range(len(plan.decodes)))
+    end = len(plan.decodes)
+    for chunk in plan.chunks:
+        end += chunk.length
+        if chunk.draws:
+            rows.append(end - 1)
+    return rows
+
+
+def sample_rows(drawing: tuple[Sequence, ...]) -> list[SampleRow]:
+    """How each row's token is to be drawn. The text so far, and what ends it, go along only where they matter."""
+    return [
+        SampleRow(
+            params=sequence.request.params,
+            seed=sequence.request.seed,
+            index=sequence.generated - 1,  # the token being drawn is counted already
+            prompt=sequence.request.prompt,
+            output=sequence.tokens[sequence.prompt_length :] if sequence.needs_history else (),
+            eos_ids=tuple(sequence.request.stop_ids) if sequence.request.params.min_tokens else (),
+        )
+        for sequence in drawing
+    ]
+
+
+def _visible_until(plan: StepPlan, staging: Staging) -> torch.Tensor | None:
+    """For chunks with tokens that see each other in both directions: how far each token sees."""
+    if not any(span.together for chunk in plan.chunks for span in chunk.sequence.request.spans):
+        return None
+    limits = []
+    for chunk in plan.chunks:
+        until = np.arange(chunk.start, chunk.start + chunk.length)
+        for span in chunk.sequence.request.spans:
+            if span.together:
+                until[(until >= span.start) & (until < span.end)] = span.end - 1
+        limits.append(until)
+    return staging.send([np.concatenate(limits)])[0].int()

@@ -1,0 +1,328 @@
+"""Runs planned steps on the device, and never waits for it.
+
+`launch` puts a step in the device's queue and returns at once with a `Launched`; reading its tokens waits. What was
+drawn stays on the device (`last_tokens`, a row per slot), so that the next step can be launched before this one has
+been read. Everything that holds memory for serving is made by `build` and gone after `teardown`.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from brim.engine.attention.latent import KeptLatents
+from brim.engine.attention.paged import CurrentStep, PagedLayer, attach, detach
+from brim.engine.attention.protocol import AttentionBackend
+from brim.engine.device.layout import StepLayout
+from brim.engine.device.staging import Staging
+from brim.engine.kv.geometry import KvShape, LayerGroup
+from brim.engine.kv.ledger import KvLedger
+from brim.engine.kv.tensors import KvTensors
+from brim.engine.media.features import KeptFeatures, place_media, rope_positions
+from brim.engine.recurrent.mixers import PackedCache, PackedMixers
+from brim.engine.recurrent.states import RecurrentStates, StateShape
+from brim.engine.run.graphs import DecodeGraphs
+from brim.engine.run.launched import Launched
+from brim.engine.run.packing import drawing_rows, pack, sample_rows
+from brim.engine.run.sampler import PromptLogprobs, Sampled, prompt_logprobs, sample
+from brim.engine.schedule.plan import StepPlan
+from brim.engine.weights.discover import AttentionLayers
+from brim.engine.weights.text_model import TextModel
+from brim.errors import first_line
+
+_PROMPT_ROWS_AT_ONCE = 256  # logits of so many prompt positions exist at once
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerShape:
+    """Sizes that the buffers of a runner follow from."""
+
+    max_batch: int
+    max_batch_tokens: int
+    max_length: int
+    kv_dtype: torch.dtype
+    device: torch.device
+    graphs: bool
+
+
+class Runner:
+    """A model with a KV pool: steps in, tokens out."""
+
+    def __init__(
+        self,
+        text_model: TextModel,
+        layers: AttentionLayers,
+        states: tuple[StateShape, ...],
+        shape: RunnerShape,
+        make_backend: Callable[[], AttentionBackend],
+        *,
+        mrope: bool = False,
+        ahead_in_windows_only: bool = False,
+        check_plan: Callable[[StepPlan], None] = lambda plan: None,
+        same_tokens: Callable[[torch.Tensor], torch.Tensor] = lambda tokens: tokens,
+    ) -> None:
+        self.text_model = text_model
+        self.shape = shape
+        self.mrope = mrope
+        self._check_plan = check_plan  # both keep the ranks of a split model in step
+        self._same_tokens = same_tokens
+        self._alone = False
+        self._layers = layers
+        self._state_shapes = states
+        self._make_backend = make_backend
+        self._ahead_in_windows_only = ahead_in_windows_only
+        self._features = KeptFeatures(text_model.model)
+        self._step = CurrentStep()
+        self._attention_only = PackedCache()
+        self.warnings: tuple[str, ...] = ()
+        self._staging = Staging(shape.device)
+        self._kv: KvTensors | None = None
+        self._states: RecurrentStates | None = None
+        self._mixers: PackedMixers | None = None
+        self._latents: KeptLatents | None = None
+        self._graphs: DecodeGraphs | None = None
+        self._last_tokens: torch.Tensor | None = None
+        self._rope_shift: torch.Tensor | None = None
+
+    @property
+    def scratch_slot(self) -> int:
+        """The row that padding uses."""
+        return self.shape.max_batch
+
+    @property
+    def rows(self) -> int:
+        """Rows of every buffer that has one for each request: all slots, and the one for padding."""
+        return self.shape.max_batch + 1
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def build(self, groups: tuple[LayerGroup, ...], kv_shape: KvShape) -> None:
+        """Make everything that serving holds."""
+        shape = self.shape
+        rows = self.rows
+        self._kv = KvTensors(
+            self._layers.geometry,
+            groups,
+            kv_shape,
+            rows=rows,
+            max_length=shape.max_length,
+            dtype=shape.kv_dtype,
+            device=shape.device,
+        )
+        if self._state_shapes:
+            self._states = RecurrentStates(self._state_shapes, shape.max_batch, shape.device)
+            self._mixers = PackedMixers(self.text_model.backbone, self._states)
+        self._latents = KeptLatents(self.text_model.backbone)
+        backend = self._make_backend()
+        self._last_tokens = torch.zeros(rows, dtype=torch.int64, device=shape.device)
+        self._rope_shift = torch.zeros(rows, dtype=torch.int64, device=shape.device)
+        for number, module in enumerate(self._layers.modules):
+            group = self._kv.group_of[number]
+            layer = PagedLayer(
+                self._kv.layers[number],
+                self._kv.tables[group],
+                group,
+                kv_shape.block_size,
+                self._layers.geometry[number].window,
+                self._layers.geometry[number].lender is not None,
+                self._step,
+                backend,
+                looks_ahead=self._layers.geometry[number].window is not None or not self._ahead_in_windows_only,
+            )
+            attach(module, layer)
+        if shape.graphs and shape.device.type == "cuda":
+            self._graphs = DecodeGraphs(self._decode_logits, shape.max_batch, self.scratch_slot, shape.device)
+            self._capture()
+
+    def _capture(self) -> None:
+        """Capture steps, where the model's own code can be: some of it asks the host (experts in fp32, for one)."""
+        assert self._graphs is not None
+        self.warnings = ()
+        try:
+            self._graphs.capture()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self._graphs = None
+            torch.cuda.synchronize()
+            self.warnings = (f"steps are not captured in CUDA graphs: {first_line(error)}",)
+
+    def teardown(self) -> None:
+        """Give everything that `build` made back to the device."""
+        self._graphs = None
+        for module in self._layers.modules:
+            detach(module)
+        if self._mixers is not None:
+            self._mixers.undo()
+        if self._latents is not None:
+            self._latents.undo()
+        self._kv = self._states = self._mixers = self._latents = None
+        self._last_tokens = self._rope_shift = None
+        self._step.layout = None
+        self._features.clear()
+        gc.collect()
+        if self.shape.device.type == "cuda":
+            torch.cuda.synchronize(self.shape.device)
+            torch.cuda.empty_cache()
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """What runs in here meets no other rank. It takes what it would take with them; its tokens mean nothing."""
+        from brim.engine.ranks.local_collectives import collectives_stood_in
+
+        self._alone = True
+        try:
+            with collectives_stood_in():
+                yield
+        finally:
+            self._alone = False
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan, ledger: KvLedger) -> Launched:
+        """Queue a step."""
+        if not self._alone:
+            self._check_plan(plan)
+        self._follow(ledger)
+        self._features.forget_ended()
+        if self._graphs is not None and not plan.chunks and not self._alone:  # graphs replay collectives too
+            logits = self._graphs.replay(plan.slots, plan.lengths, self._staging)
+            return self._draw(plan, logits, None, {})
+        hidden, slots = self._forward(plan)
+        rows = drawing_rows(plan)
+        scores = self._score_prompts(plan, hidden)
+        if not rows:
+            return Launched(plan, None, scores)
+        sent = self._staging.send([np.array(rows, dtype=np.int64), np.array(slots, dtype=np.int64)])
+        return self._draw(plan, self.text_model.logits(hidden, sent[0]), sent[1], scores)
+
+    def _follow(self, ledger: KvLedger) -> None:
+        """Bring the device's block tables up to date."""
+        assert self._kv is not None
+        self._kv.copy_blocks(ledger.take_copies())
+        for table, updates in zip(self._kv.tables, ledger.take_updates(), strict=True):
+            if updates.rows:
+                entries = (updates.rows, updates.columns, updates.blocks)
+                rows, columns, blocks = self._staging.send([np.array(entry, dtype=np.int64) for entry in entries])
+                table[rows, columns] = blocks.int()
+
+    def _forward(self, plan: StepPlan) -> tuple[torch.Tensor, list[int]]:
+        """Hidden states of all tokens of a step, and the slots of those that draw."""
+        assert self._kv is not None
+        assert self._last_tokens is not None
+        packed = pack(plan, self._kv, self._staging)
+        layout, places = packed.layout, packed.positions
+        self._start_fresh(plan)
+        tokens = torch.cat([self._last_tokens[layout.decode_slots], packed.chunk_tokens])
+        embeddings, extra = place_media(self.text_model, tokens, plan, self._features, self._staging)
+        if self.mrope:
+            assert self._rope_shift is not None
+            places = rope_positions(plan, places, self._rope_shift, layout.decode_slots, self._staging)
+        hidden = self._run(layout, None if embeddings is not None else tokens, places, embeddings, extra)
+        return hidden, [*plan.slots, *(chunk.slot for chunk in plan.chunks if chunk.draws)]
+
+    def _start_fresh(self, plan: StepPlan) -> None:
+        """Slots whose request begins with this step start without a state; chunks bring their shift of positions."""
+        fresh = [chunk for chunk in plan.chunks if chunk.start == 0 or chunk.start == chunk.sequence.reused]
+        if self._states is not None:
+            self._states.clear([chunk.slot for chunk in fresh])
+        if self.mrope and plan.chunks:
+            assert self._rope_shift is not None
+            shifts = [getattr(chunk.sequence.request.media, "rope_shift", 0) for chunk in plan.chunks]
+            slots, values = self._staging.send(
+                [np.array([chunk.slot for chunk in plan.chunks], dtype=np.int64), np.array(shifts, dtype=np.int64)]
+            )
+            self._rope_shift[slots] = values
+
+    def _run(
+        self,
+        layout: StepLayout,
+        tokens: torch.Tensor | None,
+        positions: torch.Tensor,
+        embeddings: torch.Tensor | None = None,
+        extra: dict[str, Any] | None = None,
+    ) -> torch.Tensor:
+        self._step.layout = layout
+        if self._mixers is not None:
+            self._mixers.layout = layout
+        cache = None if self._mixers is None else self._attention_only
+        try:
+            return self.text_model.hidden(tokens, positions, embeddings=embeddings, cache=cache, extra=extra)
+        finally:
+            self._step.layout = None
+            if self._mixers is not None:
+                self._mixers.layout = None
+
+    def _decode_logits(self, slots: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """A step in which every request generates, from tensors alone: what CUDA graphs capture."""
+        assert self._kv is not None
+        assert self._last_tokens is not None
+        assert self._rope_shift is not None
+        positions = lengths - 1
+        nothing = slots[:0]
+        layout = StepLayout(
+            decodes=slots.shape[0],
+            chunks=(),
+            decode_slots=slots,
+            decode_lengths=lengths.int(),
+            chunk_slots=nothing,
+            chunk_starts=nothing,
+            chunk_lengths=nothing,
+            write_slots=tuple(self._kv.write_slots(group, slots, positions) for group in range(len(self._kv.tables))),
+            longest_chunk=0,
+            visible_until=None,
+        )
+        places = positions
+        if self.mrope:
+            places = (positions + self._rope_shift[slots]).expand(3, -1)
+        hidden = self._run(layout, self._last_tokens[slots], places)
+        return self.text_model.logits(hidden, torch.arange(slots.shape[0], device=slots.device))
+
+    # -- tokens --------------------------------------------------------------------------------------------------
+
+    def _draw(
+        self, plan: StepPlan, logits: torch.Tensor, slots: torch.Tensor | None, scores: dict[int, PromptLogprobs]
+    ) -> Launched:
+        """Draw a token for each row, and leave it where the next step finds it."""
+        assert self._last_tokens is not None
+        drawing = plan.drawing
+        if slots is None:
+            slots = self._staging.send([np.array(plan.slots, dtype=np.int64)])[0]
+        if all(sequence.request.params.plain_greedy for sequence in drawing):
+            sampled = Sampled(logits.argmax(-1))
+        else:
+            sampled = sample(logits, sample_rows(drawing))
+        sampled = replace(sampled, tokens=self._same_tokens(sampled.tokens))
+        self._last_tokens[slots] = sampled.tokens
+        return Launched(plan, sampled, scores)
+
+    def _score_prompts(self, plan: StepPlan, hidden: torch.Tensor) -> dict[int, PromptLogprobs]:
+        """Log-probabilities of prompt tokens for the chunks that ask for them, a slice of logits at a time."""
+        scores: dict[int, PromptLogprobs] = {}
+        start = len(plan.decodes)
+        for number, chunk in enumerate(plan.chunks):
+            count = chunk.sequence.request.params.prompt_logprobs
+            if count is not None and chunk.start < chunk.sequence.prompt_length:
+                prompt = chunk.sequence.request.prompt
+                following = prompt[chunk.start + 1 : chunk.start + chunk.length + 1]
+                scores[number] = self._score(hidden, start, np.array(following, dtype=np.int64), count)
+            start += chunk.length
+        return scores
+
+    def _score(self, hidden: torch.Tensor, start: int, following: np.ndarray, count: int) -> PromptLogprobs:
+        parts = []
+        rows, targets = self._staging.send([np.arange(start, start + following.size), following])
+        for first in range(0, max(following.size, 1), _PROMPT_ROWS_AT_ONCE):
+            here = slice(first, first + _PROMPT_ROWS_AT_ONCE)
+            parts.append(prompt_logprobs(self.text_model.logits(hidden, rows[here]), targets[here], count))
+        return PromptLogprobs(
+            **{field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(PromptLogprobs)}
+        )

@@ -1,0 +1,345 @@
+"""From logits to tokens: in go the last logits of each row and what its request asked, out come ids on the device.
+
+The order is that of the record: logit bias, penalties, `min_tokens`; here the logprobs are read; then temperature,
+top-k, top-p, min-p and the draw.
+
+A token is a function of its own row alone: its logits, its parameters, its seed and its index. To make that exact,
+probabilities are summed as integers (a sum of floats depends on how the device splits it, hence on the batch), and the
+draw runs in the order of the vocabulary, over a set cut by value (tokens that tie with the last one kept stay, so the
+order in which a sort leaves them does not matter).
+
+Nothing here waits for the device. Does not know what ends a request, nor what the ids spell.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from brim.engine.requests.params import SamplingParams
+
+TOPK_LIMIT = 1024  # `torch.topk` up to here, a sort of the vocabulary beyond
+WEIGHT_ONE = 2.0**40  # the weight of the likeliest token; 2^22 of them still fit 63 bits
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class SampleRow(NamedTuple):  # one for each request and step: a tuple is made three times as fast as a frozen record
+    """Whose token a row of logits is for. The histories are read only when `params.needs_history`."""
+
+    params: SamplingParams
+    seed: int
+    index: int  # type: ignore[assignment]  # tokens generated so far, that is the index of the one to choose
+    prompt: Sequence[int] = ()  # each id once will do, in any order; `array("q")` is copied fastest
+    output: Sequence[int] = ()
+    eos_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sampled:
+    """The chosen ids, and logprobs where a row asked. Rows that did not ask may hold NaN and -1."""
+
+    tokens: Tensor  # int64 [rows]
+    chosen_logprob: Tensor | None = None  # float32 [rows]
+    top_logprobs: Tensor | None = None  # float32 [rows, k]; k is the most that any row asked
+    top_tokens: Tensor | None = None  # int64 [rows, k]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptLogprobs:
+    """How likely the prompt's own tokens were."""
+
+    logprob: Tensor  # float32 [positions]
+    top_logprobs: Tensor  # float32 [positions, k]
+    top_tokens: Tensor  # int64 [positions, k]
+    rank: Tensor  # int64 [positions]; 1 is the likeliest
+
+
+class _Way(IntEnum):
+    """How a row's token is found, cheapest first."""
+
+    ARGMAX = 0
+    DRAW = 1  # from the whole vocabulary
+    TOPK = 2  # from what `torch.topk` cuts
+    SORT = 3  # from what a sort of the vocabulary cuts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slice:
+    """Some rows in order of their way, with their numbers on the device. Positions count through the flat slice."""
+
+    params: list[SamplingParams]
+    ways: list[_Way]
+    picked: Tensor  # the rows' places in the batch
+    columns: Tensor  # float64 [len(_COLUMNS), rows]
+    biased: Tensor
+    bias: Tensor  # float64, beside `biased`
+    seen: Tensor  # prompt and output of rows with a repetition penalty
+    said: Tensor  # output of rows with a presence or frequency penalty
+    banned: Tensor
+
+    def column(self, name: str) -> Tensor:
+        return self.columns[_COLUMNS.index(name)]
+
+    def first(self, way: _Way) -> int:
+        """Where rows of this way, or a dearer one, begin."""
+        return sum(other < way for other in self.ways)
+
+
+HISTORY_AT_ONCE = 1 << 18  # tokens of prompts and outputs that penalties of one slice look at
+_COLUMNS = ("uniform", "temperature", "top_k", "top_p", "log_min_p", "repetition", "presence", "frequency")
+
+
+@torch.no_grad()
+def sample(logits: Tensor, rows: Sequence[SampleRow], rows_at_once: int = 64) -> Sampled:
+    """Choose a token for each row of `logits` [rows, vocab], which are left as they are.
+
+    Rows that want more than an argmax are copied to float32, `rows_at_once` at a time.
+    """
+    assert logits.shape[0] == len(rows), f"{logits.shape[0]} rows of logits for {len(rows)} requests"
+    order = [place for place, row in enumerate(rows) if not row.params.plain_greedy]
+    order.sort(key=lambda place: _way(rows[place].params))  # each slice does the dear work on few of its rows
+    # one argmax serves all plain rows; where there is none, every place is written below
+    plain = len(order) < len(rows)
+    tokens = logits.argmax(dim=-1) if plain else torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+    asked = [row.params.logprobs for row in rows if row.params.logprobs is not None]
+    result = _with_logprobs(tokens, min(max(asked), logits.shape[1])) if asked else Sampled(tokens)
+    for places in _slices(order, rows, rows_at_once):
+        _sample_slice(logits, rows, places, result)
+    return result
+
+
+def _slices(order: list[int], rows: Sequence[SampleRow], rows_at_once: int) -> Iterator[list[int]]:
+    """Rows that are worked on together: no more than asked for, and no more history than a slice may send up."""
+    places: list[int] = []
+    history = 0
+    for place in order:
+        size = sum(len(ids) for ids in (*_seen(rows[place]), *_said(rows[place])))
+        if places and (len(places) == rows_at_once or history + size > HISTORY_AT_ONCE):
+            yield places
+            places, history = [], 0
+        places.append(place)
+        history += size
+    if places:
+        yield places
+
+
+@torch.no_grad()
+def prompt_logprobs(logits: Tensor, next_tokens: Tensor, k: int) -> PromptLogprobs:
+    """Judge the tokens that follow some positions of a prompt. Makes float32 copies of `logits`: pass slices."""
+    scores = logits.float()
+    chosen = scores.gather(-1, next_tokens.unsqueeze(-1))
+    total = scores.logsumexp(dim=-1, keepdim=True)
+    top = scores.topk(min(k, scores.shape[-1]), dim=-1)
+    return PromptLogprobs(
+        logprob=(chosen - total).squeeze(-1),
+        top_logprobs=top.values - total,
+        top_tokens=top.indices,
+        rank=(scores > chosen).sum(dim=-1, dtype=torch.int32).long() + 1,  # a sum of int64 takes twice as much
+    )
+
+
+def uniform(seed: int, index: int) -> float:
+    """A number in [0, 1) that depends on nothing but these two: the `index`-th of a splitmix64 stream."""
+    state = _mixed((seed + _GOLDEN) & _MASK)  # neighbouring seeds begin far apart
+    return (_mixed((state + (index + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
+
+
+def _mixed(bits: int) -> int:
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
+    return bits ^ (bits >> 31)
+
+
+def _way(params: SamplingParams) -> _Way:
+    if params.greedy:
+        return _Way.ARGMAX
+    if 0 < params.top_k <= TOPK_LIMIT:
+        return _Way.TOPK
+    return _Way.SORT if params.top_k or params.top_p < 1 else _Way.DRAW
+
+
+def _with_logprobs(tokens: Tensor, k: int) -> Sampled:
+    count, device = len(tokens), tokens.device
+    return Sampled(
+        tokens=tokens,
+        chosen_logprob=torch.full((count,), math.nan, device=device, dtype=torch.float32),
+        top_logprobs=torch.full((count, k), math.nan, device=device, dtype=torch.float32),
+        top_tokens=torch.full((count, k), -1, device=device, dtype=torch.int64),
+    )
+
+
+def _sample_slice(logits: Tensor, rows: Sequence[SampleRow], places: list[int], result: Sampled) -> None:
+    """Choose for the rows at `places`, and write what was chosen into `result`."""
+    part = _sent_up([rows[place] for place in places], places, logits)
+    scores = logits.index_select(0, part.picked).float()  # ours to write on
+    _adjust(scores, part)
+    wants_logprobs = any(params.logprobs is not None for params in part.params)
+
+    drawn = part.first(_Way.DRAW)
+    tokens = torch.empty(len(places), dtype=torch.int64, device=logits.device)
+    if drawn > 0:
+        tokens[:drawn] = scores[:drawn].argmax(dim=-1)
+    if drawn < len(places):
+        # the draw consumes its scores; the logprobs still need them
+        tokens[drawn:] = _draw(scores[drawn:].clone() if wants_logprobs else scores[drawn:], part, drawn)
+    result.tokens.index_copy_(0, part.picked, tokens)
+
+    if wants_logprobs:
+        assert result.chosen_logprob is not None
+        assert result.top_logprobs is not None
+        assert result.top_tokens is not None
+        total = scores.logsumexp(dim=-1, keepdim=True)
+        chosen = scores.gather(-1, tokens.unsqueeze(-1)) - total
+        top = scores.topk(result.top_tokens.shape[1], dim=-1)
+        result.chosen_logprob.index_copy_(0, part.picked, chosen.squeeze(-1))
+        result.top_logprobs.index_copy_(0, part.picked, top.values - total)
+        result.top_tokens.index_copy_(0, part.picked, top.indices)
+
+
+def _adjust(scores: Tensor, part: _Slice) -> None:
+    """Logit bias, penalties and `min_tokens`, in place. An id may stand many times in a history: all write the same."""
+    vocab = scores.shape[1]
+    flat = scores.view(-1)
+    if len(part.biased):
+        flat.scatter_add_(0, part.biased, part.bias.float())
+    if len(part.seen):
+        penalty = part.column("repetition").float()[part.seen // vocab]
+        before = flat[part.seen]
+        flat.scatter_(0, part.seen, torch.where(before < 0, before * penalty, before / penalty))
+    if len(part.said):
+        owner = part.said // vocab
+        flat.scatter_(0, part.said, flat[part.said] - part.column("presence").float()[owner])
+        flat.scatter_add_(0, part.said, -part.column("frequency").float()[owner])
+    if len(part.banned):
+        flat.scatter_(0, part.banned, -math.inf)
+
+
+def _draw(scores: Tensor, part: _Slice, drawn: int) -> Tensor:
+    """Temperature, filters and the draw, for the rows from `drawn` on. Overwrites `scores`."""
+    # the largest becomes 0 first, so that no temperature overflows it
+    scores.sub_(scores.amax(dim=-1, keepdim=True))
+    scores.div_(part.column("temperature")[drawn:].float().unsqueeze(-1))
+
+    begin, end = part.first(_Way.TOPK) - drawn, part.first(_Way.SORT) - drawn
+    floor = part.column("log_min_p")[drawn:].float().unsqueeze(-1)
+    if begin < end:
+        most = max(params.top_k for params in part.params[drawn + begin : drawn + end])
+        largest = scores[begin:end].topk(min(most, scores.shape[1]), dim=-1).values
+        _raise_floor(floor, largest, part, drawn, begin)
+    if end < len(scores):
+        _raise_floor(floor, scores[end:].sort(dim=-1, descending=True).values, part, drawn, end)
+    if begin < len(scores) or any(params.min_p > 0 for params in part.params[drawn:]):
+        scores.masked_fill_(scores < floor, -math.inf)
+
+    running = _weights(scores).cumsum_(dim=-1)
+    total = running[:, -1]
+    target = (part.column("uniform")[drawn:] * total.double()).long().minimum(total - 1)
+    # the first token whose running sum is above the target has a weight of its own, hence is never one cut off
+    token = torch.searchsorted(running, target.unsqueeze(-1), right=True).squeeze(-1)
+    return token.clamp_(max=scores.shape[1] - 1)  # only NaN logits get here; the id stays one of the vocabulary
+
+
+def _raise_floor(floor: Tensor, largest: Tensor, part: _Slice, drawn: int, begin: int) -> None:
+    """Lift the floor of some rows to the least score that top-k and then top-p keep. `largest` is sorted, down."""
+    rows = slice(drawn + begin, drawn + begin + len(largest))
+    last = part.column("top_k")[rows].long().unsqueeze(-1) - 1
+    if any(params.top_p < 1 for params in part.params[rows]):
+        weights = _weights(largest)
+        places = torch.arange(largest.shape[1], device=largest.device)
+        running = weights.masked_fill_(places > last, 0).cumsum_(dim=-1)
+        enough = (part.column("top_p")[rows] * running[:, -1].double()).ceil().long()
+        last = torch.searchsorted(running, enough.unsqueeze(-1)).minimum(last)
+    here = floor[begin : begin + len(largest)]
+    torch.maximum(here, largest.gather(-1, last), out=here)
+
+
+def _weights(scores: Tensor) -> Tensor:
+    """Probabilities as integers, where a score of 0 is the likeliest token's."""
+    return scores.exp().mul_(WEIGHT_ONE).long()
+
+
+def _sent_up(rows: list[SampleRow], places: list[int], logits: Tensor) -> _Slice:
+    """Put the numbers of these rows on the device of the logits."""
+    vocab = logits.shape[1]
+    bias = [
+        (number * vocab + token, value)
+        for number, row in enumerate(rows)
+        for token, value in row.params.logit_bias
+        if token < vocab
+    ]
+    picked, columns, biased, values, seen, said, banned = _in_one_copy(
+        [
+            torch.tensor(places, dtype=torch.int64),
+            torch.tensor([_column_values(row, vocab) for row in rows], dtype=torch.float64).t().reshape(-1),
+            torch.tensor([position for position, _ in bias], dtype=torch.int64),
+            torch.tensor([value for _, value in bias], dtype=torch.float64),
+            _positions((_seen(row) for row in rows), vocab),
+            _positions((_said(row) for row in rows), vocab),
+            _positions((_banned(row) for row in rows), vocab),
+        ],
+        logits.device,
+    )
+    params = [row.params for row in rows]
+    ways = [_way(each) for each in params]
+    return _Slice(params, ways, picked, columns.view(len(_COLUMNS), -1), biased, values, seen, said, banned)
+
+
+def _column_values(row: SampleRow, vocab: int) -> tuple[float, ...]:
+    params = row.params
+    return (  # in the order of _COLUMNS
+        uniform(row.seed, row.index),
+        params.temperature,
+        min(params.top_k or vocab, vocab),
+        params.top_p,
+        math.log(params.min_p) if params.min_p > 0 else -math.inf,
+        params.repetition_penalty,
+        params.presence_penalty,
+        params.frequency_penalty,
+    )
+
+
+def _seen(row: SampleRow) -> tuple[Sequence[int], ...]:
+    return (row.prompt, row.output) if row.params.repetition_penalty != 1 else ()
+
+
+def _said(row: SampleRow) -> tuple[Sequence[int], ...]:
+    return (row.output,) if row.params.presence_penalty != 0 or row.params.frequency_penalty != 0 else ()
+
+
+def _banned(row: SampleRow) -> tuple[Sequence[int], ...]:
+    return (row.eos_ids, row.params.stop_token_ids) if row.index < row.params.min_tokens else ()
+
+
+def _positions(ids_of_rows: Iterable[tuple[Sequence[int], ...]], vocab: int) -> Tensor:
+    """Where these ids lie in the flat slice. Ids that are no row of the vocabulary (images have such) are left out."""
+    ids, lengths = array("q"), []
+    for sequences in ids_of_rows:
+        before = len(ids)
+        for sequence in sequences:
+            ids.extend(sequence)
+        lengths.append(len(ids) - before)
+    if not ids:
+        return torch.empty(0, dtype=torch.int64)
+    tokens = torch.frombuffer(ids, dtype=torch.int64)
+    begins = (torch.arange(len(lengths)) * vocab).repeat_interleave(torch.tensor(lengths))
+    positions = tokens + begins
+    least, most = tokens.aminmax()
+    return positions if least >= 0 and most < vocab else positions[(tokens >= 0) & (tokens < vocab)]
+
+
+def _in_one_copy(parts: list[Tensor], device: torch.device) -> list[Tensor]:
+    """These host tensors on the device. All hold numbers of eight bytes, so they travel side by side."""
+    packed = torch.cat([part.view(torch.int64) for part in parts])
+    if device.type == "cuda":
+        packed = packed.pin_memory()
+    packed = packed.to(device, non_blocking=True)
+    pieces = packed.split_with_sizes([len(part) for part in parts])
+    return [piece.view(part.dtype) for piece, part in zip(pieces, parts, strict=True)]

@@ -1,0 +1,1 @@
+"""Which tokens of which requests make up the next step."""

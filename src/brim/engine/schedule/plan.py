@@ -1,0 +1,40 @@
+"""One step as it is planned: which tokens of which requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brim.engine.requests.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens [start, start + length) of a request's prompt (or of what it must compute again)."""
+
+    sequence: Sequence
+    slot: int
+    start: int
+    length: int
+    draws: bool  # it reaches the last known token, so the next one is drawn
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: a token for each of `decodes`, then the chunks."""
+
+    decodes: tuple[Sequence, ...]
+    slots: tuple[int, ...]  # of the decodes
+    lengths: tuple[int, ...]  # tokens of each decode, the one being computed included
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def tokens(self) -> int:
+        return len(self.decodes) + sum(chunk.length for chunk in self.chunks)
+
+    @property
+    def drawing(self) -> tuple[Sequence, ...]:
+        """The sequences that get a token from this step, in the order of the rows."""
+        return self.decodes + tuple(chunk.sequence for chunk in self.chunks if chunk.draws)
+
+    def __bool__(self) -> bool:
+        return bool(self.decodes or self.chunks)

@@ -1,0 +1,203 @@
+"""The worst steps that serving may ask of an engine, run for real on its runner.
+
+The steps are made by hand, not scheduled: their shapes are exact, and nothing of them stays behind. Every token is the
+same one, so that a mixture sends all of them to the same experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from brim.engine.kv.ledger import KvLedger, RequestBlocks
+from brim.engine.recurrent.mixers import CHUNK_ROWS
+from brim.engine.requests.params import SamplingParams
+from brim.engine.requests.request import Request
+from brim.engine.requests.sequence import Sequence
+from brim.engine.run.runner import Runner
+from brim.engine.schedule.plan import Chunk, StepPlan
+from brim.engine.settings import EngineSettings
+from brim.records.memory import StressShape
+from brim.units import ceil_div
+
+PREFILL, DECODE, SCORES, PLAIN = "prefill", "decode", "prompt-logprobs", "plain"
+ALIKE = "equal-prompts"
+TOKEN = 1
+EVERYTHING = SamplingParams(  # a sort, penalties, a bias and log-probabilities
+    max_tokens=2,
+    temperature=0.8,
+    top_p=0.9,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    presence_penalty=0.5,
+    frequency_penalty=0.5,
+    logit_bias=((TOKEN, 1.0),),
+    logprobs=20,
+    ignore_eos=True,
+)
+_PARAMS = {
+    PREFILL: EVERYTHING,
+    DECODE: EVERYTHING,
+    ALIKE: EVERYTHING,
+    SCORES: SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=20, ignore_eos=True),
+    PLAIN: SamplingParams(max_tokens=1, temperature=0, ignore_eos=True),  # the model alone: what a trace predicts
+}
+
+
+def text_shapes(settings: EngineSettings, max_length: int, alike: int | None = None) -> tuple[StressShape, ...]:
+    """Full steps of every kind: prompts that all draw, a token for every request, and scores of a whole prompt.
+
+    `alike` is the length of chunks that recurrent layers hold most for when they run together, where there are such.
+    """
+    tokens = min(settings.max_batch_tokens, settings.max_batch * (max_length - 1))
+    shapes = (
+        StressShape(PREFILL, tokens, len(_lengths(tokens, settings.max_batch, max_length)), "every prompt draws"),
+        StressShape(DECODE, settings.max_batch, settings.max_batch, "full sampler"),
+        StressShape(SCORES, tokens, len(_lengths(tokens, 1, max_length)), "log-probabilities of all tokens"),
+    )
+    if alike is None:
+        return shapes
+    length = max(1, min(alike, (max_length - 1) // 2))  # as much has been computed before
+    count = max(1, min(settings.max_batch, tokens // length))
+    return (*shapes, StressShape(ALIKE, count * length, count, "equal parts of prompts"))
+
+
+def run_text_shape(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: int) -> None:
+    """One step of this shape, to its end."""
+    with text_step(shape, runner, ledger, max_length) as plan:
+        runner.launch(plan, ledger).tokens()
+
+
+@contextmanager
+def text_step(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: int) -> Iterator[StepPlan]:
+    """A step of this shape, whose requests hold their blocks meanwhile."""
+    if shape.name == DECODE:
+        plan = _decodes(min(shape.sequences, min(ledger.available())), ledger)
+    elif shape.name == ALIKE:
+        plan = _equal_parts(shape.tokens // shape.sequences, shape.sequences, ledger)
+    else:
+        lengths = _within_pool(_lengths(shape.tokens, shape.sequences, max_length), max_length, ledger)
+        gathers = runner.shape.device.type == "cpu" and shape.name != PLAIN  # kernels take nothing by context
+        plan = _chunks(lengths, max_length if gathers else 0, _PARAMS[shape.name], ledger)
+    try:
+        yield plan
+    finally:
+        for sequence in _sequences(plan):
+            assert sequence.blocks is not None
+            ledger.close(sequence.blocks)
+
+
+def _lengths(tokens: int, sequences: int, max_length: int) -> list[int]:
+    """Prompt lengths that make up a step: as many as asked for, more where one may not be so long."""
+    longest = max_length - 1
+    lengths = [1] * min(sequences, tokens)
+    left = tokens - len(lengths)
+    for number in range(len(lengths)):
+        more = min(left, longest - 1)
+        lengths[number] += more
+        left -= more
+    while left > 0:
+        lengths.append(min(left, longest))
+        left -= lengths[-1]
+    return lengths
+
+
+def _within_pool(lengths: list[int], max_length: int, ledger: KvLedger) -> list[int]:
+    """As much of a step as the pool can hold, which is as much as serving could take on: rows first, then tokens."""
+    size, blocks = ledger.block_size, min(ledger.available())
+    if sum(ceil_div(length, size) for length in lengths) <= blocks:
+        return lengths
+    fitted = [1] * min(len(lengths), blocks)
+    spare, left = blocks - len(fitted), sum(lengths) - len(fitted)
+    for number in range(len(fitted)):
+        more = min(left, max_length - 2, size - 1 + spare * size)
+        fitted[number] += more
+        spare -= ceil_div(fitted[number], size) - 1
+        left -= more
+    return fitted
+
+
+def _chunks(lengths: list[int], max_length: int, params: SamplingParams, ledger: KvLedger) -> StepPlan:
+    """Prompts; the first of them is the end of as long a request as may be and as the pool can hold."""
+    others = [stress_sequence(number, length, params, ledger) for number, length in enumerate(lengths) if number > 0]
+    first = _longest(lengths[0], sum(lengths), max_length, params, ledger)
+    chunks = []
+    for number, (sequence, length) in enumerate(zip([first, *others], lengths, strict=True)):
+        sequence.unseen = 1
+        chunks.append(Chunk(sequence, number, sequence.prompt_length - length, length, draws=True))
+    return StepPlan((), (), (), tuple(chunks))
+
+
+def _equal_parts(length: int, count: int, ledger: KvLedger) -> StepPlan:
+    """Equal parts of prompts. As many as run together have been computed as far before, where the pool has the room."""
+    size, blocks = ledger.block_size, min(ledger.available())
+    length = min(length, blocks * size)
+    whole, both = ceil_div(length, size), ceil_div(2 * length, size)
+    count = min(count, blocks // whole)
+    room = blocks - count * whole
+    rows = min(count, CHUNK_ROWS)
+    later = rows if rows * (both - whole) <= room else 0
+    chunks = []
+    for slot in range(count):
+        past = length if slot < later else 0
+        sequence = stress_sequence(slot, past + length, EVERYTHING, ledger)
+        sequence.unseen = 1
+        chunks.append(Chunk(sequence, slot, past, length, draws=True))
+    return StepPlan((), (), (), tuple(chunks))
+
+
+def _longest(length: int, step: int, max_length: int, params: SamplingParams, ledger: KvLedger) -> Sequence:
+    """A request whose last tokens are computed, and all the others are in the pool already."""
+    size = ledger.block_size
+    whole = [pool.available for pool, group in zip(ledger.pools, ledger.groups, strict=True) if group.window is None]
+    spare = min(whole, default=max_length) - ceil_div(length, size)
+    context = max(0, min(max_length - 1 - length, spare * size))
+    while True:
+        blocks = ledger.open(0)
+        if _reserve_in_steps(blocks, context, length, step, ledger):
+            return _request(0, context + length, params, blocks)
+        assert context, "a step is no larger than the pool"
+        ledger.close(blocks)
+        context = context // 2 // size * size
+
+
+def _reserve_in_steps(blocks: RequestBlocks, context: int, length: int, step: int, ledger: KvLedger) -> bool:
+    """As serving comes to hold a long request: step by step, each giving up what its windows leave behind."""
+    for start in range(0, context, step):
+        end = min(start + step, context)
+        if not ledger.reserve(blocks, start, end):
+            return False
+        ledger.give_up_behind(blocks, end)
+    return ledger.reserve(blocks, context, context + length)
+
+
+def _decodes(count: int, ledger: KvLedger) -> StepPlan:
+    sequences = tuple(stress_sequence(number, 1, EVERYTHING, ledger) for number in range(count))
+    for sequence in sequences:
+        sequence.unseen = 1
+    return StepPlan(sequences, tuple(range(count)), (1,) * count, ())
+
+
+def stress_sequence(number: int, length: int, params: SamplingParams, ledger: KvLedger) -> Sequence:
+    """A request of so many tokens, with the blocks to hold them; its number is its slot."""
+    blocks = ledger.open(number)
+    fits = ledger.reserve(blocks, 0, length)
+    assert fits, "a step is no larger than the pool"
+    return _request(number, length, params, blocks)
+
+
+def _request(slot: int, length: int, params: SamplingParams, blocks: RequestBlocks) -> Sequence:
+    prompt = (TOKEN,) * length
+    request = Request(f"stress-{slot}", prompt, params, seed=slot, max_tokens=params.max_tokens)
+    return Sequence(request, list(prompt), slot=slot, blocks=blocks)
+
+
+def _sequences(plan: StepPlan) -> Iterator[Sequence]:
+    yield from plan.decodes
+    for chunk in plan.chunks:
+        yield chunk.sequence
+
+
+def least_stress_tokens(settings: EngineSettings) -> int:
+    """KV tokens with which every shape can run whole: a full step, and each request's last block half empty."""
+    return max(settings.max_batch_tokens + settings.max_batch * settings.block_size, 8192)

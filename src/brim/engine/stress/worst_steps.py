@@ -1,0 +1,72 @@
+"""The worst steps of one engine: which they are, and how each is run.
+
+In: the parts of an engine, and the images that its door lets in. Out: shapes, and for a shape what runs it. Steps of
+text are made in `brim.engine.stress.text`, those with images in `brim.engine.stress.images`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from brim.engine.stress.images import ImagePrompt, image_prompt_tokens, image_shape, run_image_shape
+from brim.engine.stress.text import run_text_shape, text_shapes
+from brim.records.fit import IMAGE_SHAPE
+from brim.records.memory import StressShape
+
+if TYPE_CHECKING:
+    from brim.engine.kv.ledger import KvLedger
+    from brim.engine.media.features import ImagePart
+    from brim.engine.media.limits import ImageLimits
+    from brim.engine.parts import EngineParts
+    from brim.engine.weights.load import LoadedModel
+
+
+@dataclass(frozen=True, slots=True)
+class WorstSteps:
+    """What an engine may be asked for at the worst."""
+
+    loaded: LoadedModel
+    parts: EngineParts
+    image_limits: ImageLimits | None
+
+    def shapes(self) -> tuple[StressShape, ...]:
+        text = text_shapes(self.parts.settings, self.parts.max_length, self.parts.fullest_chunk)
+        image = self.image()
+        if image is None or self.image_limits is None:
+            return text
+        return (*text, image_shape(image.tokens, self.image_limits.patches(image)))
+
+    def image(self) -> ImagePart | None:
+        """The largest image that the door lets through; None where it lets none."""
+        from brim.engine.media.limits import worst_part
+
+        if self.parts.vision is None or self.image_limits is None:
+            return None
+        most_tokens = self.parts.max_length - 1
+        if self.parts.vision.together:
+            most_tokens = min(most_tokens, self.parts.settings.max_batch_tokens)
+        return worst_part(self.loaded.full_config, self.image_limits, most_tokens)
+
+    def step(self, shape: StressShape, ledger: KvLedger) -> Callable[[], None]:
+        """What runs a step of this shape to its end. Images are prepared now: that is not the device's work."""
+        runner, settings, max_length = self.parts.runner, self.parts.settings, self.parts.max_length
+        if shape.name == IMAGE_SHAPE:
+            return partial(run_image_shape, self._image_prompt(), runner, ledger, settings, max_length)
+        return partial(run_text_shape, shape, runner, ledger, max_length)
+
+    def _image_prompt(self) -> ImagePrompt:
+        """The largest images, through the door that every image comes through."""
+        import torch
+
+        image, vision = self.image(), self.parts.vision
+        assert image is not None, "an engine that lets no image in has no such shape"
+        assert vision is not None
+        token = self.loaded.full_config.image_token_id
+        tokens = image_prompt_tokens(token, image.tokens, self.parts.settings, self.parts.max_length)
+        count = tokens.count(token) // image.tokens
+        inputs = {name: torch.cat([one] * count) if count > 1 else one for name, one in image.inputs.items()}
+        prepared, media, spans, _ = vision.prepare(tokens, inputs)
+        return ImagePrompt(prepared, media, spans)

@@ -1,0 +1,1 @@
+"""A model from files or at random, and what its layers keep."""

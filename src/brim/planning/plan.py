@@ -1,0 +1,121 @@
+"""A plan from end to end: resolve what was asked, solve, advise, say it in an engine's flags."""
+
+from __future__ import annotations
+
+from brim.model.kv import kv_footprint
+from brim.planning.activation import AttentionKind, StepShape, step_bytes
+from brim.planning.advise import advise
+from brim.planning.engines import Sizes
+from brim.planning.ledger import DEFAULT_SEQUENCES, Pricer
+from brim.planning.settings import Curves, Settings, only_eager, resolve
+from brim.planning.solve import Solution, solve
+from brim.records.model import Dtype, ModelSpec
+from brim.records.plan import Device, KvKindBytes, MemoryPlan, PlanRequest
+from brim.units import format_bytes
+
+
+def make_plan(
+    spec: ModelSpec,
+    device: Device,
+    request: PlanRequest,
+    draft: ModelSpec | None = None,
+    curves: Curves = Curves(),  # noqa: B008 - frozen
+) -> MemoryPlan:
+    """What fits, how much of it, what limits it, and which knob buys how much."""
+    settings = resolve(spec, device, request, draft, curves)
+    pricer = Pricer()
+    solution = solve(settings, pricer)
+    footprint = solution.costs.footprint
+    return MemoryPlan(
+        model=spec.name,
+        family=spec.family,
+        device=device,
+        ranks=settings.ranks,
+        fits=solution.fits,
+        shortfall_bytes=max(0, -solution.slack_bytes),
+        items=solution.items,
+        weights_bytes=solution.costs.weights.total_bytes,
+        kv_bytes_per_token=footprint.bytes_per_token,
+        kv_kinds=tuple(
+            KvKindBytes(kind.kind, kind.layers, kind.bytes_per_token, kind.window, kind.stride)
+            for kind in footprint.kinds
+        ),
+        kv_dtype=str(footprint.dtype),
+        state_bytes_per_request=footprint.state_bytes_per_request,
+        request_bytes=footprint.request_bytes(solution.max_len),
+        activation_bytes=next(item.bytes for item in solution.items if item.name == "activation"),
+        kv_tokens=solution.kv_tokens,
+        max_len=solution.max_len,
+        max_seqs=solution.max_seqs,
+        batch_tokens=solution.batch_tokens,
+        limited_by=solution.limited_by,
+        advice=advise(settings, solution, pricer),
+        engine=settings.engine.name if settings.engine else None,
+        flags=_flags(settings, solution),
+        warnings=_warnings(settings, solution),
+    )
+
+
+def _flags(settings: Settings, solution: Solution) -> tuple[str, ...]:
+    if settings.engine is None or not solution.fits:
+        return ()
+    left_alone = ("canary", "graphs", "neighbours", "workspace")
+    sizes = Sizes(
+        model=settings.spec.name,
+        max_len=solution.max_len,
+        max_seqs=solution.max_seqs,
+        running=settings.max_seqs or DEFAULT_SEQUENCES,
+        batch_tokens=solution.batch_tokens,
+        kv_tokens=solution.kv_tokens,
+        kv_bytes=solution.kv_bytes,
+        kv_dtype=settings.kv_dtype,
+        ranks=settings.ranks,
+        graphs=settings.graphs,
+        usable_bytes=settings.device.usable_bytes,
+        spare_bytes=sum(item.bytes for item in solution.items if item.name in left_alone),
+        weights_bytes=solution.costs.weights.rank_bytes,
+        draft=settings.draft.name if settings.draft else None,
+        images_per_prompt=settings.images_per_prompt,
+    )
+    return tuple(settings.engine.flags(sizes))
+
+
+def _warnings(settings: Settings, solution: Solution) -> tuple[str, ...]:
+    spec, found = settings.spec, [*settings.spec.warnings]
+    if settings.draft:
+        found += [f"draft {settings.draft.name}: {text}" for text in settings.draft.warnings]
+    if spec.draft_only:
+        found.append("planned alone, this draft model has no target: give it to --draft of the model it serves")
+    if spec.dtype is Dtype.FP32 and settings.stored is None and settings.weights_dtype is None:
+        found.append("the config says fp32; engines usually load such weights as bf16: plan that with --weights bf16")
+    if solution.max_len > spec.max_positions:
+        found.append(f"max-len {solution.max_len:,} is beyond the {spec.max_positions:,} positions of the model")
+    if solution.fits and settings.max_len is None and solution.max_len < spec.max_positions:
+        found.append(f"the context is cut to {solution.max_len:,} of the model's {spec.max_positions:,} tokens")
+    if settings.engine:
+        found += _engine_warnings(settings, solution)
+    elif settings.attention is AttentionKind.FUSED and only_eager(spec):
+        shape = StepShape(solution.batch_tokens, attention=AttentionKind.EAGER, ranks=settings.ranks)
+        found.append(
+            "planned with a fused attention kernel, as serving engines have one; transformers' own code holds the "
+            f"scores, and a step would take {format_bytes(step_bytes(spec, shape))} (--attn eager)"
+        )
+    return tuple(found)
+
+
+def _engine_warnings(settings: Settings, solution: Solution) -> list[str]:
+    assert settings.engine is not None
+    found = []
+    minimum = kv_footprint(settings.spec, settings.kv_dtype, settings.ranks).request_bytes(solution.max_len)
+    stored = solution.costs.footprint.request_bytes(solution.max_len)
+    if stored > minimum * 1.01:
+        found.append(
+            f"{settings.engine.name} {settings.engine.note}: {format_bytes(stored)} for a request of "
+            f"{solution.max_len:,} tokens, where the model needs {format_bytes(minimum)}"
+        )
+    if settings.attention is AttentionKind.EAGER:
+        fused = step_bytes(settings.spec, StepShape(solution.batch_tokens, ranks=settings.ranks))
+        found.append(
+            f"attention runs eagerly, its scores in memory: with a fused kernel a step would take {format_bytes(fused)}"
+        )
+    return found

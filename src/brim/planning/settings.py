@@ -1,0 +1,167 @@
+"""What was asked, resolved: text parsed, defaults filled in, contradictions refused.
+
+`PlanRequest` is what the user wrote; `Settings` is what the ledger and the solver read. Neither is changed by the
+other: a knob turned for advice is a new `Settings`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from brim.errors import InvalidRequest
+from brim.model.quantisation import NAMED_FORMATS
+from brim.model.weights import check_tensor_parallel
+from brim.planning.activation import AttentionKind
+from brim.planning.engines import Engine, find_engine
+from brim.records.model import Attention, Dtype, ModelSpec, WeightFormat
+from brim.records.plan import Device, PlanRequest
+from brim.records.trace import ActivationCurve
+
+DEFAULT_BATCH_TOKENS = 8192
+_LARGEST = 1 << 40
+_KV_DTYPES = {
+    "bf16": Dtype.BF16,
+    "bfloat16": Dtype.BF16,
+    "fp16": Dtype.FP16,
+    "float16": Dtype.FP16,
+    "fp8": Dtype.FP8,
+    "fp8_e4m3": Dtype.FP8,
+    "int8": Dtype.INT8,
+}
+_PLAIN_WEIGHTS = {"bf16": Dtype.BF16, "fp16": Dtype.FP16, "fp32": Dtype.FP32}
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Traced curves, where there are any: of a step over its tokens, and of the vision tower over patches or tiles."""
+
+    step: ActivationCurve | None = None
+    vision: ActivationCurve | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a plan depends on."""
+
+    spec: ModelSpec
+    draft: ModelSpec | None
+    device: Device
+    ranks: int
+    kv_dtype: Dtype
+    stored: WeightFormat | None
+    weights_dtype: Dtype | None
+    max_len: int | None
+    max_seqs: int | None
+    kv_tokens: int | None
+    batch_tokens: int | None
+    image_pixels: int | None
+    images_per_prompt: int | None
+    audio_seconds: int | None
+    reserve_bytes: int
+    canary_bytes: int
+    graphs: bool
+    engine: Engine | None
+    attention: AttentionKind
+    curves: Curves = Curves()
+
+    @property
+    def demand_is_fixed(self) -> bool:
+        """Whether the wanted KV is said, so that tokens per step are what is left open."""
+        return self.kv_tokens is not None or (self.max_len is not None and self.max_seqs is not None)
+
+
+def resolve(
+    spec: ModelSpec,
+    device: Device,
+    request: PlanRequest,
+    draft: ModelSpec | None = None,
+    curves: Curves = Curves(),  # noqa: B008 - frozen
+) -> Settings:
+    """The request as settings, or `InvalidRequest` naming the option."""
+    _check_numbers(request)
+    check_tensor_parallel(spec, request.tensor_parallel)
+    if request.kv_tokens is not None and request.max_len is not None and request.kv_tokens < request.max_len:
+        raise InvalidRequest(
+            f"kv-tokens {request.kv_tokens} cannot hold one request of max-len {request.max_len}; lower max-len"
+        )
+    if not spec.towers and (request.image_pixels or request.images_per_prompt or request.audio_seconds):
+        raise InvalidRequest(f"{spec.name} has no vision or audio tower; leave out the media options")
+    engine = find_engine(request.engine)
+    kv_dtype = _kv_dtype(spec, request.kv_dtype)
+    if engine and kv_dtype not in engine.kv_dtypes:
+        known = ", ".join(str(dtype) for dtype in engine.kv_dtypes)
+        raise InvalidRequest(f"engine {engine.name} has no {kv_dtype} KV cache; kv-dtype may be {known}")
+    stored, weights_dtype = _weights(request.weights)
+    return Settings(
+        spec=spec,
+        draft=draft,
+        device=device,
+        ranks=request.tensor_parallel,
+        kv_dtype=kv_dtype,
+        stored=stored,
+        weights_dtype=weights_dtype,
+        max_len=request.max_len,
+        max_seqs=request.max_seqs,
+        kv_tokens=request.kv_tokens,
+        batch_tokens=request.batch_tokens,
+        image_pixels=request.image_pixels,
+        images_per_prompt=request.images_per_prompt,
+        audio_seconds=request.audio_seconds,
+        reserve_bytes=request.reserve_bytes,
+        canary_bytes=request.canary_bytes,
+        graphs=request.graphs,
+        engine=engine,
+        attention=_attention(spec, engine, request.attention),
+        curves=curves,
+    )
+
+
+def _check_numbers(request: PlanRequest) -> None:
+    may_be_zero = {"reserve_bytes", "canary_bytes", "images_per_prompt"}
+    for one in fields(request):
+        value = getattr(request, one.name)
+        if value is None or isinstance(value, str | bool):
+            continue
+        name = one.name.removesuffix("_bytes").replace("_", "-").replace("tensor-parallel", "tp")
+        if isinstance(value, float) or not isinstance(value, int):
+            raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
+        lowest = 0 if one.name in may_be_zero else 1
+        if not lowest <= value <= _LARGEST:
+            raise InvalidRequest(f"{name} is {value}; it must be at least {lowest} and below 2^40")
+
+
+def _kv_dtype(spec: ModelSpec, asked: str | None) -> Dtype:
+    if asked is not None and asked != "auto":
+        if asked not in _KV_DTYPES:
+            raise InvalidRequest(f"kv-dtype '{asked[:40]}' is not one of {', '.join(_KV_DTYPES)}")
+        return _KV_DTYPES[asked]
+    if spec.quantisation and spec.quantisation.kv_dtype:
+        return spec.quantisation.kv_dtype
+    return Dtype.FP16 if spec.dtype is Dtype.FP16 else Dtype.BF16
+
+
+def _weights(asked: str | None) -> tuple[WeightFormat | None, Dtype | None]:
+    if asked is None or asked == "auto":
+        return None, None
+    if asked in _PLAIN_WEIGHTS:
+        return None, _PLAIN_WEIGHTS[asked]
+    if asked not in NAMED_FORMATS:
+        raise InvalidRequest(f"weights '{asked[:40]}' is not one of {', '.join([*_PLAIN_WEIGHTS, *NAMED_FORMATS])}")
+    return NAMED_FORMATS[asked], None
+
+
+def _attention(spec: ModelSpec, engine: Engine | None, asked: str | None) -> AttentionKind:
+    if asked is not None:
+        if asked not in tuple(AttentionKind):
+            raise InvalidRequest(f"attn '{asked[:40]}' is not one of {', '.join(AttentionKind)}")
+        return AttentionKind(asked)
+    return (
+        AttentionKind.EAGER
+        if engine and engine.attention is AttentionKind.EAGER and only_eager(spec)
+        else AttentionKind.FUSED
+    )
+
+
+def only_eager(spec: ModelSpec) -> bool:
+    """Whether `transformers` has no fused attention for the model: sinks are added to scores that are in memory."""
+    return any(isinstance(layer.mixer, Attention) and layer.mixer.sinks for layer, _ in spec.layer_groups)

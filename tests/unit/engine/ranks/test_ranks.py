@@ -1,0 +1,44 @@
+"""What all ranks raise for what some of them met."""
+
+from __future__ import annotations
+
+import pytest
+
+from brim.errors import DeviceError, OutOfMemory
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from brim.engine.ranks.ranks import Ended, worst_end
+
+FINE, BOOM = Ended(), Ended("RuntimeError: boom")
+
+
+def short(missing_bytes: int | None) -> Ended:
+    return Ended("no memory", out_of_memory=True, missing_bytes=missing_bytes)
+
+
+def test_nothing_is_raised_where_all_went_well() -> None:
+    assert worst_end("build", [FINE, FINE]) is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "rank", "missing_bytes"),
+    [
+        ([FINE, short(5)], 1, 5),
+        ([short(7), FINE, short(5)], 0, 7),
+        ([short(None), short(5)], 1, 5),
+        ([FINE, short(None)], 1, None),
+    ],
+)
+def test_the_largest_shortfall_that_is_known_counts(ended: list[Ended], rank: int, missing_bytes: int | None) -> None:
+    error = worst_end("build", ended)
+    assert isinstance(error, OutOfMemory)
+    assert str(error) == f"rank {rank} of {len(ended)}, build: no memory"
+    assert error.missing_bytes == missing_bytes
+
+
+def test_another_error_is_worse_than_out_of_memory() -> None:
+    error = worst_end("build", [short(5), FINE, BOOM])
+    assert type(error) is DeviceError  # a fit that is out of memory would try again
+    assert "rank 2 failed in build (RuntimeError: boom)" in str(error)
