@@ -88,8 +88,7 @@ class HostOnly:
         self._place = 0
 
     def launch(self, plan: StepPlan, ledger: KvLedger) -> Any:
-        ledger.take_copies()
-        for updates in ledger.take_updates():
+        for updates in ledger.updates:
             if updates.rows:
                 for column in (updates.rows, updates.columns, updates.blocks):
                     np.array(column, dtype=np.int64)
@@ -100,6 +99,9 @@ class HostOnly:
             sample_rows(drawing)
         self._place = (self._place + len(drawing)) % (len(self._drawn) - len(drawing))
         return Answered(plan, self._drawn[self._place : self._place + len(drawing)])
+
+    def accept(self, launched: Any) -> None:
+        pass
 
 
 def loop_of(case: Case, running: int, steps: int) -> ServingLoop:
@@ -112,7 +114,7 @@ def loop_of(case: Case, running: int, steps: int) -> ServingLoop:
     numbers = random.Random(0)
     for number in range(running + case.waiting):
         prompt = tuple(numbers.choices(range(VOCAB), k=PROMPT))
-        request = Request(f"{number}/0", prompt, case.params, number, MANY, stop_ids=frozenset({VOCAB + 1}))
+        request = Request(str(number), prompt, case.params, number, MANY, stop_ids=frozenset({VOCAB + 1}))
         loop.submit(Sequence(request, list(prompt)))
     while not all(sequence.decoding for sequence in loop.scheduler.running) or len(loop.scheduler.running) < running:
         loop.step()

@@ -17,7 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from brim.engine.front.answers import Answer, Completion, Update
+from brim.engine.device.interrupts import Interrupts
+from brim.engine.front.answers import Answer, Completion, TextError, Update
 from brim.engine.front.door import Door, Prompt, find_tokenizer
 from brim.engine.loop import ServingLoop
 from brim.engine.media.prepare import Images
@@ -136,6 +137,8 @@ class Engine:
             image_limits=self.image_limits,
         )
         self._answers: dict[str, Answer] = {}
+        self._updates: list[Update] = []  # made, and not handed out yet
+        self._interrupts = Interrupts()
         self._numbers = iter(range(1 << 62))
         self._loop: ServingLoop | None = None
         self.kv_tokens = 0
@@ -289,10 +292,12 @@ class Engine:
         if request_id in self._answers:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
         requests = self._door.let_in(request_id, prompt, params, images, deadline_seconds, self.longest_request)
+        sequences = [RunningSequence(request, list(request.prompt)) for request in requests]
         answer = Answer(request_id, requests, self.tokenizer)
-        self._answers[request_id] = answer
-        for request in requests:
-            loop.submit(RunningSequence(request, list(request.prompt)))
+        with self._interrupts.held():
+            self._answers[request_id] = answer
+            for sequence in sequences:
+                loop.submit(sequence)
         return request_id
 
     @property
@@ -302,38 +307,55 @@ class Engine:
 
     def cancel(self, request_id: str) -> bool:
         """End a request now; False if there is none of that id."""
-        answer = self._answers.pop(request_id, None)
-        if answer is None:
+        if request_id not in self._answers:
             return False
         scheduler = self.loop.scheduler
-        for sequence in [*scheduler.running, *scheduler.waiting]:
-            if sequence.request.id.rpartition("/")[0] == request_id:
-                scheduler.finish(sequence, FinishReason.CANCELLED)
+        with self._interrupts.held():
+            for sequence in [*scheduler.running, *scheduler.waiting]:
+                if sequence.request.id == request_id:
+                    scheduler.finish(sequence, FinishReason.CANCELLED)
+            del self._answers[request_id]
         return True
 
     # -- work ----------------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
-        return self._loop is None or self._loop.idle
+        return self._loop is None or (self._loop.idle and not self._updates)
 
     def step(self) -> list[Update]:
-        """Do one step; what became known of which request."""
-        with self._on_device():
-            events = self.loop.step()
-        return [update for event in events if (update := self._update(event)) is not None]
+        """Do one step; what became known of which request.
 
-    def _update(self, event: Event) -> Update | None:
-        request_id, _, number = event.sequence.request.id.rpartition("/")
-        answer = self._answers.get(request_id)
-        if answer is None or answer.done(int(number)):
-            return None
-        update = answer.take(int(number), event)
-        if update.stopped_by_text:
-            self.loop.scheduler.finish(event.sequence, FinishReason.STOP)
+        If it raises (out of memory, an interrupt, anything else), every request is as it was before the step, or will
+        be computed again, and nothing that became known is lost: the caller may go on stepping, or cancel.
+        """
+        with self._on_device():
+            self.loop.advance()
+        with self._interrupts.held():
+            self._make_updates()
+        updates, self._updates = self._updates, []
+        return updates
+
+    def _make_updates(self) -> None:
+        """An update for each event; an event is gone when its update has been made."""
+        events = self.loop.events
+        while events:
+            event = events[0]
+            answer = self._answers.get(event.sequence.request.id)
+            if answer is None or answer.done(event.sequence.request.index):
+                events.popleft()  # it ended in the meantime
+                continue
+            update = _taken(answer, event)
+            self._settle(answer, event, update)
+
+    def _settle(self, answer: Answer, event: Event, update: Update) -> None:
+        """The event has been taken: hand its update out, and let go of what has ended. Cannot fail."""
+        self.loop.events.popleft()
+        self._updates.append(update)
+        if update.completion is not None:
+            self.loop.scheduler.finish(event.sequence, update.completion.finish_reason)
         if answer.complete:
-            del self._answers[request_id]
-        return update
+            del self._answers[answer.request_id]
 
     def generate(
         self,
@@ -358,18 +380,35 @@ class Engine:
         try:
             for prompt, one, some in zip(prompts, wanted, shown, strict=True):
                 ids.append(self.submit(prompt, one, images=some or ()))
-        except InvalidRequest:
+            done = self._run_to_the_end(ids, progress)
+        except BaseException:  # whatever it was: nobody will ask for these answers again
             for request_id in ids:
                 self.cancel(request_id)
             raise
+        return [one for request_id in ids for one in sorted(done[request_id], key=lambda one: one.index)]
+
+    def _run_to_the_end(
+        self, ids: list[str], progress: Callable[[int, int], None] | None
+    ) -> dict[str, list[Completion]]:
         done: dict[str, list[Completion]] = {request_id: [] for request_id in ids}
-        left = sum(answer.count for answer in self._answers.values() if answer.request_id in done)
-        total = left
-        while left:
+        total = left = sum(self._answers[request_id].count for request_id in ids)
+        while left and not self.idle:  # it is idle before all are done where somebody cancelled one
             for update in self.step():
                 if update.completion is not None and update.request_id in done:
                     done[update.request_id].append(update.completion)
                     left -= 1
                     if progress:
                         progress(total - left, total)
-        return [one for request_id in ids for one in sorted(done[request_id], key=lambda one: one.index)]
+        return done
+
+
+def _taken(answer: Answer, event: Event) -> Update:
+    """What an event means to the caller. A text that cannot be decoded, twice, ends its own answer and no other."""
+    try:
+        return answer.take(event)
+    except TextError:
+        pass  # once more, from the answer's first token on
+    try:
+        return answer.take(event)
+    except TextError as error:
+        return answer.fail(event, str(error))

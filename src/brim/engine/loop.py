@@ -3,21 +3,40 @@
 Observe: read a launched step back. Decide: the scheduler plans, `guard` admits. Act: launch. By default the next step
 is launched before the last one is read, so that the device never waits for Python; a request whose next token depends
 on the text so far (penalties) is read back at once.
+
+A step that raises, for whatever reason, leaves every request as it was before it or to be computed again, and the loop
+may go on: nothing counts before its launch has succeeded, nothing launched is lost before it has been read, and events
+wait until they are taken. Records change with interrupts held back.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from brim.engine.device.interrupts import Interrupts
+from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.launched import Launched
-from brim.engine.run.runner import Runner
 from brim.engine.schedule.events import Event, TokenLogprobs
 from brim.engine.schedule.plan import StepPlan
 from brim.engine.schedule.scheduler import Scheduler
+
+
+class StepRunner(Protocol):
+    """What runs planned steps."""
+
+    def launch(self, plan: StepPlan, ledger: KvLedger) -> Launched:
+        """Queue a step. If it raises, it may be launched again."""
+        ...
+
+    def accept(self, launched: Launched) -> None:
+        """This step counts: the next one goes on from the tokens that it draws."""
+        ...
 
 
 @dataclass(slots=True)
@@ -38,19 +57,26 @@ class ServingLoop:
     """Runs steps until nothing is left to do."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, overlap: bool = True, clock: Callable[[], float] = time.monotonic
+        self,
+        scheduler: Scheduler,
+        runner: StepRunner,
+        overlap: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        interrupts: Interrupts | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self.figures = LoopFigures()
+        self.events: deque[Event] = deque()  # what happened and nobody has taken yet
         self._overlap = overlap
         self._clock = clock
-        self._launched: Launched | None = None
+        self._interrupts = interrupts or Interrupts()
+        self._launched: deque[Launched] = deque()  # not read back; two only after a step was interrupted
         self._deadlines = False
 
     @property
     def idle(self) -> bool:
-        return self.scheduler.idle and self._launched is None
+        return self.scheduler.idle and not self._launched and not self.events
 
     def submit(self, sequence: Sequence) -> None:
         self._deadlines = self._deadlines or sequence.request.deadline is not None
@@ -58,33 +84,50 @@ class ServingLoop:
 
     def step(self) -> list[Event]:
         """Launch one step and read one back; what happened."""
-        events = self._end_overdue() if self._deadlines else []
-        started = time.perf_counter()
-        plan = self.scheduler.plan()
-        planned = time.perf_counter()
-        launched = self._launch(plan) if plan else None
-        self.figures.planning_seconds += planned - started
-        self.figures.launching_seconds += time.perf_counter() - planned
-        if launched is not None:
-            self.figures.steps += 1
-            self.figures.tokens += plan.tokens
-            self.figures.largest_step = max(self.figures.largest_step, plan.tokens)
-        events += self._read_back()
-        self._launched = launched
-        if not self._overlap or any(sequence.needs_history for sequence in plan.drawing):
-            events += self._read_back()
+        self.advance()
+        events = list(self.events)
+        self.events.clear()
         return events
 
-    def _launch(self, plan: StepPlan) -> Launched:
-        try:
-            return self.runner.launch(plan, self.scheduler.ledger)
-        except BaseException:
-            # The plan made blocks findable that nobody has written now.
-            for pool in self.scheduler.ledger.pools:
-                pool.forget_content()
-            raise
+    def advance(self) -> None:
+        """The same; what happened is in `events`."""
+        while len(self._launched) > 1:
+            self._read_back()
+        if self._deadlines:
+            with self._interrupts.held():
+                self._end_overdue()
+        plan = self._launch_next()
+        while len(self._launched) > bool(plan):
+            self._read_back()
+        if not self._overlap or any(sequence.needs_history for sequence in plan.drawing):
+            while self._launched:
+                self._read_back()
 
-    def _end_overdue(self) -> list[Event]:
+    def _launch_next(self) -> StepPlan:
+        """Plan a step and launch it; what was planned counts when it has been launched, or not at all."""
+        scheduler, figures = self.scheduler, self.figures
+        started = time.perf_counter()
+        with self._interrupts.held():
+            plan = scheduler.plan()
+            planned = time.perf_counter()
+            if plan:
+                try:
+                    with self._interrupts.let_in():
+                        launched = self.runner.launch(plan, scheduler.ledger)
+                except BaseException:
+                    scheduler.abandon(plan)
+                    raise
+                scheduler.commit(plan)
+                self.runner.accept(launched)
+                self._launched.append(launched)
+                figures.steps += 1
+                figures.tokens += plan.tokens
+                figures.largest_step = max(figures.largest_step, plan.tokens)
+            figures.planning_seconds += planned - started
+            figures.launching_seconds += time.perf_counter() - planned
+        return plan
+
+    def _end_overdue(self) -> None:
         now = self._clock()
         overdue = [
             sequence
@@ -93,18 +136,31 @@ class ServingLoop:
         ]
         for sequence in overdue:
             self.scheduler.finish(sequence, FinishReason.DEADLINE)
-        return [Event(sequence, finish=FinishReason.DEADLINE) for sequence in overdue]
+            self.events.append(Event(sequence, finish=FinishReason.DEADLINE))
 
-    def _read_back(self) -> list[Event]:
-        """What the launched step has drawn."""
-        launched, self._launched = self._launched, None
-        if launched is None:
-            return []
+    def _read_back(self) -> None:
+        """Read the oldest launched step: it is gone from the queue when all that it drew has been recorded."""
+        launched = self._launched[0]
         started = time.perf_counter()
         tokens = launched.tokens()
         waited = time.perf_counter()
-        events = _prompt_events(launched)
+        prompt_events = _prompt_events(launched)
         logprobs = _logprobs(launched)
+        with self._interrupts.held():
+            self._record(launched, tokens, prompt_events, logprobs)
+            self._launched.popleft()
+            self.figures.drawn += len(tokens)
+            self.figures.waiting_seconds += waited - started
+            self.figures.reading_seconds += time.perf_counter() - waited
+
+    def _record(
+        self,
+        launched: Launched,
+        tokens: list[int],
+        prompt_events: list[Event],
+        logprobs: list[TokenLogprobs | None],
+    ) -> None:
+        self.events += [event for event in prompt_events if event.sequence.finish is None]
         scheduler = self.scheduler
         size = scheduler.ledger.block_size
         for row, (sequence, token) in enumerate(zip(launched.plan.drawing, tokens, strict=True)):
@@ -115,11 +171,7 @@ class ServingLoop:
                 scheduler.publish(sequence)
             if reason is not None:
                 scheduler.finish(sequence, reason)
-            events.append(Event(sequence, token, logprobs[row] if logprobs else None, reason))
-        self.figures.drawn += len(tokens)
-        self.figures.waiting_seconds += waited - started
-        self.figures.reading_seconds += time.perf_counter() - waited
-        return events
+            self.events.append(Event(sequence, token, logprobs[row] if logprobs else None, reason))
 
 
 def _reason_to_stop(sequence: Sequence, token: int) -> FinishReason | None:
@@ -157,6 +209,5 @@ def _prompt_events(launched: Launched) -> list[Event]:
             TokenLogprobs(token, logprob, tuple(zip(tokens, values, strict=True)))
             for token, logprob, tokens, values in rows
         )
-        if chunk.sequence.finish is None:
-            events.append(Event(chunk.sequence, prompt_logprobs=found, prompt_start=chunk.start + 1))
+        events.append(Event(chunk.sequence, prompt_logprobs=found, prompt_start=chunk.start + 1))
     return events

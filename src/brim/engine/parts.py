@@ -55,7 +55,8 @@ class EngineParts:
             self.settings.max_batch,
             self.settings.max_batch_tokens,
             reuse_prefixes=self.settings.reuse_prefixes and not self.state_bytes,
+            has_states=bool(self.state_bytes),
         )
         self.runner.build(self.groups, shape)
-        scheduler = Scheduler(ledger, limits, can_fork=not self.state_bytes)
+        scheduler = Scheduler(ledger, limits)
         return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from brim.engine.front.detokenise import TextStream
 from brim.engine.requests.request import FinishReason, Request
 from brim.engine.schedule.events import Event, TokenLogprobs
+from brim.errors import first_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,12 @@ class Completion:
     prompt_tokens: int
     reused_tokens: int  # of the prompt, found in the pool
     tokens: tuple[int, ...]
-    text: str | None  # None without a tokenizer
+    text: str | None  # None without a tokenizer, and where it could not be decoded
     finish_reason: FinishReason
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     preemptions: int = 0
+    error: str | None = None  # why, where the reason is `error`
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +41,51 @@ class Update:
     stopped_by_text: bool = False
 
 
+class TextError(Exception):
+    """The tokenizer could not make text of a request's tokens."""
+
+
 class _Choice:
-    """One of the answers of a request, as it grows."""
+    """One of the answers of a request, as it grows. Its text is a function of its tokens, and can be made anew."""
 
     def __init__(self, request: Request, tokenizer: Any) -> None:
         self.request = request
-        self.stream = None if tokenizer is None else TextStream(tokenizer, request.params.stop)
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         self.prompt_logprobs: dict[int, TokenLogprobs] = {}
         self.done = False
+        self._tokenizer = tokenizer
+        self._stream: TextStream | None = None
+        self._pushed = 0  # tokens that the stream knows, for certain
+
+    @property
+    def text(self) -> str | None:
+        return None if self._stream is None else self._stream.text
+
+    def push(self, token: int | None, end: bool) -> tuple[str, bool]:
+        """The characters that can be shown now, all of them at the end; and whether a stop string was found."""
+        if self._tokenizer is None:
+            return "", False
+        try:
+            stream = self._current_stream()
+            self._stream = None  # until it is known to be whole again
+            text = "" if token is None else stream.push(token)
+            if end or stream.stopped:
+                text += stream.close()
+        except Exception as error:
+            raise TextError(f"its text cannot be decoded: {first_line(error)}") from error
+        self._stream = stream
+        self._pushed = len(self.tokens) + (token is not None)
+        return text, stream.stopped
+
+    def _current_stream(self) -> TextStream:
+        """The stream of the text so far; made anew where an error has left it in the middle of something."""
+        if self._stream is not None and self._pushed == len(self.tokens):
+            return self._stream
+        stream = TextStream(self._tokenizer, self.request.params.stop)
+        for token in self.tokens:
+            stream.push(token)
+        return stream
 
 
 class Answer:
@@ -70,52 +107,63 @@ class Answer:
         """This one has ended; what the device drew for it since then is dropped."""
         return self._choices[index].done
 
-    def take(self, index: int, event: Event) -> Update:
-        """What an event means to the caller."""
-        choice = self._choices[index]
-        for place, scores in enumerate(event.prompt_logprobs):
-            choice.prompt_logprobs.setdefault(event.prompt_start + place, scores)
-        text = ""
-        finish = event.finish
-        ended_by_token = finish is FinishReason.STOP
-        if event.token is not None:
-            choice.tokens.append(event.token)
-            if event.logprobs is not None:
-                choice.logprobs.append(event.logprobs)
-            if choice.stream is not None and not ended_by_token:
-                text = choice.stream.push(event.token)
-        stopped = choice.stream is not None and choice.stream.stopped
-        if stopped:
-            finish = FinishReason.STOP
-        if finish is not None and choice.stream is not None:
-            text += choice.stream.close()
-            if choice.stream.stopped:
-                finish = FinishReason.STOP
-        completion = None
-        if finish is not None:
-            choice.done = True
-            completion = self._completion(index, event, finish)
-        return Update(
+    def take(self, event: Event) -> Update:
+        """What an event means to the caller. If it raises, the event has not been taken, and may be given again."""
+        choice = self._choices[event.sequence.request.index]
+        # The token that ended it is not part of the text.
+        shown = None if event.finish is FinishReason.STOP else event.token
+        text, stopped = choice.push(shown, end=event.finish is not None)
+        finish = FinishReason.STOP if stopped else event.finish
+        tokens = () if event.token is None else (event.token,)
+        logprobs = () if event.logprobs is None else (event.logprobs,)
+        scores = choice.prompt_logprobs
+        if event.prompt_logprobs:  # computed again after a preemption, the first ones stay
+            scores = dict(enumerate(event.prompt_logprobs, event.prompt_start)) | scores
+        completion = None if finish is None else _completion(choice, event, finish, tokens, logprobs, scores)
+        update = Update(
             self.request_id,
-            index,
+            choice.request.index,
             event.token,
             text,
             event.logprobs,
             completion,
             stopped_by_text=stopped and event.finish is None,
         )
+        choice.tokens.extend(tokens)
+        choice.logprobs.extend(logprobs)
+        choice.prompt_logprobs = scores
+        choice.done = finish is not None
+        return update
 
-    def _completion(self, index: int, event: Event, finish: FinishReason) -> Completion:
-        choice = self._choices[index]
-        return Completion(
-            request_id=self.request_id,
-            index=index,
-            prompt_tokens=len(choice.request.prompt),
-            reused_tokens=min(event.sequence.reused, len(choice.request.prompt)),
-            tokens=tuple(choice.tokens),
-            text=None if choice.stream is None else choice.stream.text,
-            finish_reason=finish,
-            logprobs=tuple(choice.logprobs),
-            prompt_logprobs=tuple(scores for _, scores in sorted(choice.prompt_logprobs.items())),
-            preemptions=event.sequence.preemptions,
+    def fail(self, event: Event, problem: str) -> Update:
+        """This one answer ends with an error; what was known of it before stays."""
+        choice = self._choices[event.sequence.request.index]
+        completion = replace(
+            _completion(choice, event, FinishReason.ERROR, (), (), choice.prompt_logprobs), error=problem
         )
+        choice.done = True
+        return Update(self.request_id, choice.request.index, completion=completion)
+
+
+def _completion(
+    choice: _Choice,
+    event: Event,
+    finish: FinishReason,
+    tokens: tuple[int, ...],
+    logprobs: tuple[TokenLogprobs, ...],
+    prompt_logprobs: dict[int, TokenLogprobs],
+) -> Completion:
+    """The answer so far, with what has just become known of it."""
+    request = choice.request
+    return Completion(
+        request_id=request.id,
+        index=request.index,
+        prompt_tokens=len(request.prompt),
+        reused_tokens=min(event.sequence.reused, len(request.prompt)),
+        tokens=(*choice.tokens, *tokens),
+        text=choice.text,
+        finish_reason=finish,
+        logprobs=(*choice.logprobs, *logprobs),
+        prompt_logprobs=tuple(scores for _, scores in sorted(prompt_logprobs.items())),
+        preemptions=event.sequence.preemptions,
+    )

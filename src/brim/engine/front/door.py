@@ -56,7 +56,7 @@ class Door:
         self._check_spans(spans)
         eos = () if params.ignore_eos else self.loaded.eos_ids
         first = Request(
-            id=f"{request_id}/0",
+            id=request_id,
             prompt=tokens,
             params=params,
             seed=params.seed if params.seed is not None else self.seeds.getrandbits(63),
@@ -67,10 +67,7 @@ class Door:
             spans=spans,
             salt=salt,
         )
-        others = (
-            replace(first, id=f"{request_id}/{number}", seed=first.seed + number, fork_of=first.id)
-            for number in range(1, params.n)
-        )
+        others = (replace(first, index=number, seed=first.seed + number) for number in range(1, params.n))
         return (first, *others)
 
     def _tokens(self, prompt: Prompt, images: Images) -> tuple[tuple[int, ...], Any, tuple[MediaSpan, ...], bytes]:

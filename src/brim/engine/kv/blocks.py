@@ -73,6 +73,11 @@ class BlockPool:
         """The block with this content, if there is one."""
         return self._by_content.get(digest)
 
+    def is_held(self, digest: bytes) -> bool:
+        """Whether the block with this content is held by somebody, and not only cached."""
+        block = self._by_content.get(digest)
+        return block is not None and self._holders[block] > 0
+
     def publish(self, block: int, digest: bytes) -> None:
         """Make a held block findable by its content. The first block of a content stays the one that is found."""
         assert self._holders[block] > 0, f"block {block} published by nobody"

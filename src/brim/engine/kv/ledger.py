@@ -1,8 +1,11 @@
 """Which request holds which blocks, in every group of layers.
 
 `KvLedger` gives blocks to requests and takes them back, all groups or none. What changes in a block table is noted
-down for the device (`take_updates`), and so is every block that must be copied before it is written, because somebody
-else still reads it (`take_copies`).
+down for the device (`updates`), and so is every block that must be copied before it is written, because another request
+still reads it (`copies`).
+
+What a step reserves is provisional until `commit`, which is called when the step has been launched; `rollback` leaves
+every request with the blocks that it had. Blocks that a failed step may have written to are never findable again.
 """
 
 from __future__ import annotations
@@ -23,6 +26,24 @@ class RequestBlocks:
     tables: list[list[int]]
     given_up: list[int]  # by group: entries before this are scratch
     published: int = 0  # full blocks whose content has been made findable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Growth:
+    """A reservation that may be taken back: how long the tables of a request were before it."""
+
+    request: RequestBlocks
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replacement:
+    """A copy on write that may be taken back: the block that was there, still held."""
+
+    group: int
+    request: RequestBlocks
+    column: int
+    old: int
 
 
 @dataclass(slots=True)
@@ -57,8 +78,10 @@ class KvLedger:
         self.groups = groups
         self.block_size = shape.block_size
         self.pools = [BlockPool(blocks) for blocks in shape.blocks]
-        self._updates = [TableUpdates() for _ in groups]
-        self._copies: list[tuple[int, int, int]] = []
+        self.updates = [TableUpdates() for _ in groups]  # for the device, by group
+        self.copies: list[tuple[int, int, int]] = []  # (group, from, to): blocks to copy before anything is written
+        self._growths: list[_Growth] = []
+        self._replacements: list[_Replacement] = []
 
     # -- what a request would need -------------------------------------------------------------------------------
 
@@ -87,6 +110,7 @@ class KvLedger:
             shared = sum(not pool.writable(block) for block in table[first_written:wanted])
             if fresh + shared > 0 and fresh + shared > pool.available:
                 return False
+        self._growths.append(_Growth(request, tuple([len(table) for table in request.tables])))
         for number, (pool, table) in enumerate(zip(self.pools, request.tables, strict=True)):
             for column in range(first_written, min(wanted, len(table))):
                 if not pool.writable(table[column]):
@@ -97,17 +121,18 @@ class KvLedger:
 
     def _append(self, group: int, request: RequestBlocks, block: int) -> None:
         table = request.tables[group]
-        self._updates[group].note(request.slot, len(table), block)
         table.append(block)
+        self.updates[group].note(request.slot, len(table) - 1, block)
 
     def _replace(self, group: int, pool: BlockPool, request: RequestBlocks, column: int) -> None:
         """Copy on write: the other holders, and whoever finds it by its content, keep the old block."""
         old = request.tables[group][column]
+        replacement = _Replacement(group, request, column, old)
         new = pool.take()
-        pool.release(old)
+        self._replacements.append(replacement)
         request.tables[group][column] = new
-        self._copies.append((group, old, new))
-        self._updates[group].note(request.slot, column, new)
+        self.copies.append((group, old, new))
+        self.updates[group].note(request.slot, column, new)
 
     def give_up_behind(self, request: RequestBlocks, position: int) -> None:
         """Release what no query from this position on can see."""
@@ -125,22 +150,58 @@ class KvLedger:
     def close(self, request: RequestBlocks) -> None:
         """Take everything back. The last blocks of a prompt are released first, so that they are evicted first."""
         for pool, table in zip(self.pools, request.tables, strict=True):
-            for block in reversed(table):
-                if block != SCRATCH:
-                    pool.release(block)
-            table.clear()
+            _shorten(pool, table, 0)
 
-    def fork(self, source: RequestBlocks, slot: int, tokens: int) -> RequestBlocks:
-        """A second request with the blocks of the first tokens; whoever writes into one first gets a copy."""
-        copy = self.open(slot)
+    def fork(self, source: RequestBlocks, target: RequestBlocks, tokens: int) -> None:
+        """Give a fresh request the blocks of another's first tokens; whoever writes into one first gets a copy."""
         for number, table in enumerate(source.tables):
             for block in table[: ceil_div(tokens, self.block_size)]:
-                if block != SCRATCH:
-                    self.pools[number].share(block)
-                self._append(number, copy, block)
-            copy.given_up[number] = min(source.given_up[number], len(copy.tables[number]))
-        copy.published = min(source.published, tokens // self.block_size)
-        return copy
+                self._share(number, target, block)
+            target.given_up[number] = min(source.given_up[number], len(target.tables[number]))
+        target.published = min(source.published, tokens // self.block_size)
+
+    def can_fork(self, source: RequestBlocks, tokens: int) -> bool:
+        """Whether a request still holds all that the last of its first tokens sees."""
+        return all(
+            given_up <= group.first_block_needed(tokens - 1, self.block_size)
+            for group, given_up in zip(self.groups, source.given_up, strict=True)
+        )
+
+    def _share(self, group: int, request: RequestBlocks, block: int) -> None:
+        table = request.tables[group]
+        if block != SCRATCH:
+            self.pools[group].share(block)
+        table.append(block)
+        self.updates[group].note(request.slot, len(table) - 1, block)
+
+    # -- a step's reservations -----------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """The step was launched: its reservations stand, and the device has heard of all of them."""
+        for replaced in self._replacements:
+            self.pools[replaced.group].release(replaced.old)
+        self.updates = [TableUpdates() for _ in self.groups]
+        self._forget_reservations()
+
+    def rollback(self) -> None:
+        """The step failed: every request holds what it held before. What the device has heard is told anew."""
+        for growth in reversed(self._growths):
+            for pool, table, length in zip(self.pools, growth.request.tables, growth.lengths, strict=True):
+                _shorten(pool, table, length)
+        for replaced in reversed(self._replacements):
+            pool, table = self.pools[replaced.group], replaced.request.tables[replaced.group]
+            if replaced.column >= len(table):  # the request has been closed since
+                pool.release(replaced.old)
+                continue
+            new, table[replaced.column] = table[replaced.column], replaced.old
+            pool.release(new)
+            self.updates[replaced.group].note(replaced.request.slot, replaced.column, replaced.old)
+        self._forget_reservations()
+
+    def _forget_reservations(self) -> None:
+        self.copies = []
+        self._growths = []
+        self._replacements = []
 
     # -- reuse by content ----------------------------------------------------------------------------------------
 
@@ -165,6 +226,16 @@ class KvLedger:
         first = group.first_block_needed(count * self.block_size, self.block_size)
         return all(self.pools[number].find(digest) is not None for digest in digests[first:count])
 
+    def held_by_others(self, digests: Sequence[bytes], start: int) -> list[int]:
+        """By group: of the blocks with this content that tokens from `start` on see, those that somebody holds.
+
+        Sharing them takes nothing from the pool; what is only cached counts as available, and is taken.
+        """
+        return [
+            sum(pool.is_held(digest) for digest in digests[group.first_block_needed(start, self.block_size) :])
+            for group, pool in zip(self.groups, self.pools, strict=True)
+        ]
+
     def reuse(self, request: RequestBlocks, digests: Sequence[bytes]) -> None:
         """Start a fresh request from these blocks, which `longest_prefix` found."""
         count = len(digests)
@@ -173,9 +244,7 @@ class KvLedger:
             for column, digest in enumerate(digests):
                 block = pool.find(digest) if column >= first else SCRATCH
                 assert block is not None, "longest_prefix promised this block"
-                if column >= first:
-                    pool.share(block)
-                self._append(number, request, block)
+                self._share(number, request, block)
             request.given_up[number] = first
         request.published = count
 
@@ -187,13 +256,10 @@ class KvLedger:
                     pool.publish(table[column], digests[column])
         request.published = max(request.published, len(digests))
 
-    # -- for the device ------------------------------------------------------------------------------------------
 
-    def take_updates(self) -> list[TableUpdates]:
-        updates, self._updates = self._updates, [TableUpdates() for _ in self.groups]
-        return updates
-
-    def take_copies(self) -> list[tuple[int, int, int]]:
-        """(group, from, to): blocks to copy before anything is written."""
-        copies, self._copies = self._copies, []
-        return copies
+def _shorten(pool: BlockPool, table: list[int], length: int) -> None:
+    """Release the last blocks of a table, down to a length. One that was interrupted can be called again."""
+    while len(table) > length:
+        if table[-1] != SCRATCH:
+            pool.release(table[-1])
+        table.pop()

@@ -64,10 +64,10 @@ def plan_digest(plan: StepPlan) -> int:
     """63 bits of everything that must be the same on all ranks for a step to make sense."""
     digest = blake2b(digest_size=8)
     rows = zip(plan.decodes, plan.slots, plan.lengths, strict=True)
-    decodes = [(sequence.request.id, sequence.request.seed, slot, length) for sequence, slot, length in rows]
+    decodes = [(*sequence.request.key, sequence.request.seed, slot, length) for sequence, slot, length in rows]
     digest.update(repr(decodes).encode())
     for chunk in plan.chunks:
         request = chunk.sequence.request
-        digest.update(repr((request.id, request.seed, chunk.slot, chunk.start, chunk.length, chunk.draws)).encode())
+        digest.update(repr((*request.key, request.seed, chunk.slot, chunk.start, chunk.length, chunk.draws)).encode())
         digest.update(array("q", chunk.sequence.tokens[chunk.start : chunk.start + chunk.length]).tobytes())
     return int.from_bytes(digest.digest()) >> 1

@@ -1,4 +1,4 @@
-"""A request as it was asked (`Request`) and as it is being answered (`Sequence`)."""
+"""A request as it was asked, checked at the door."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens, or the end of the context
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
+    ERROR = "error"  # it alone could not go on; the completion says why
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class MediaSpan:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked, checked at the door."""
+    """One answer that was asked for. The `n` answers to one prompt have one id, and differ in `index` and seed."""
 
     id: str
     prompt: tuple[int, ...]
@@ -44,4 +45,8 @@ class Request:
     media: Any = None  # prepared media (`brim.engine.media`), None for text
     spans: tuple[MediaSpan, ...] = ()
     salt: bytes = b""  # what the keys depend on beside the tokens
-    fork_of: str | None = None  # a request with the same prompt, whose blocks this one may share
+    index: int = 0  # which of the answers; those behind the first may share its prompt's blocks
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.id, self.index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import torch
@@ -11,15 +11,26 @@ from brim.engine.run.sampler import PromptLogprobs, Sampled
 from brim.engine.schedule.plan import StepPlan
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """What a step drew, on the device, and the slots that it was drawn for."""
+
+    sampled: Sampled
+    slots: torch.Tensor  # int64 [rows]
+
+
 class Launched:
     """A step in the device's queue. Reading anything of it waits for the device to come so far, and no further."""
 
-    def __init__(self, plan: StepPlan, sampled: Sampled | None, prompt: dict[int, PromptLogprobs]) -> None:
+    def __init__(
+        self, plan: StepPlan, drawn: Drawn | None, prompt: dict[int, PromptLogprobs], device: torch.device
+    ) -> None:
         self.plan = plan
-        self.sampled = None if sampled is None else _on_the_way(sampled)
+        self.drawn = drawn
+        self.sampled = None if drawn is None else _on_the_way(drawn.sampled)
         self.prompt = {number: _on_the_way(scores) for number, scores in prompt.items()}  # by number of the chunk
         self._ready: torch.cuda.Event | None = None
-        if sampled is not None and sampled.tokens.is_cuda:
+        if device.type == "cuda":  # always: a step that draws nothing may score a prompt
             self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._ready.record()
 

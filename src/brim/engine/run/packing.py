@@ -87,7 +87,7 @@ def sample_rows(drawing: tuple[Sequence, ...]) -> list[SampleRow]:
         SampleRow(
             params=sequence.request.params,
             seed=sequence.request.seed,
-            index=sequence.generated - 1,  # the token being drawn is counted already
+            index=sequence.generated,
             prompt=sequence.request.prompt,
             output=sequence.tokens[sequence.prompt_length :] if sequence.needs_history else (),
             eos_ids=tuple(sequence.request.stop_ids) if sequence.request.params.min_tokens else (),

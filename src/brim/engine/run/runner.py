@@ -2,7 +2,8 @@
 
 `launch` puts a step in the device's queue and returns at once with a `Launched`; reading its tokens waits. What was
 drawn stays on the device (`last_tokens`, a row per slot), so that the next step can be launched before this one has
-been read. Everything that holds memory for serving is made by `build` and gone after `teardown`.
+been read; a step finds there what the last accepted one drew. Everything that holds memory for serving is made by
+`build` and gone after `teardown`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from brim.engine.media.features import KeptFeatures, place_media, rope_positions
 from brim.engine.recurrent.mixers import PackedCache, PackedMixers
 from brim.engine.recurrent.states import RecurrentStates, StateShape
 from brim.engine.run.graphs import DecodeGraphs
-from brim.engine.run.launched import Launched
+from brim.engine.run.launched import Drawn, Launched
 from brim.engine.run.packing import drawing_rows, pack, sample_rows
 from brim.engine.run.sampler import PromptLogprobs, Sampled, prompt_logprobs, sample
 from brim.engine.schedule.plan import StepPlan
@@ -88,6 +89,7 @@ class Runner:
         self._latents: KeptLatents | None = None
         self._graphs: DecodeGraphs | None = None
         self._last_tokens: torch.Tensor | None = None
+        self._accepted: Drawn | None = None  # by the last step that counts
         self._rope_shift: torch.Tensor | None = None
 
     @property
@@ -164,7 +166,7 @@ class Runner:
         if self._latents is not None:
             self._latents.undo()
         self._kv = self._states = self._mixers = self._latents = None
-        self._last_tokens = self._rope_shift = None
+        self._last_tokens = self._rope_shift = self._accepted = None
         self._step.layout = None
         self._features.clear()
         gc.collect()
@@ -188,9 +190,10 @@ class Runner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan, ledger: KvLedger) -> Launched:
-        """Queue a step."""
+        """Queue a step. If it raises, it may be launched again: nothing that it has done by then is counted on."""
         if not self._alone:
             self._check_plan(plan)
+        self._take_over_tokens()
         self._follow(ledger)
         self._features.forget_ended()
         if self._graphs is not None and not plan.chunks and not self._alone:  # graphs replay collectives too
@@ -200,15 +203,26 @@ class Runner:
         rows = drawing_rows(plan)
         scores = self._score_prompts(plan, hidden)
         if not rows:
-            return Launched(plan, None, scores)
+            return Launched(plan, None, scores, self.shape.device)
         sent = self._staging.send([np.array(rows, dtype=np.int64), np.array(slots, dtype=np.int64)])
         return self._draw(plan, self.text_model.logits(hidden, sent[0]), sent[1], scores)
+
+    def accept(self, launched: Launched) -> None:
+        """This step counts: the next one goes on from what it drew."""
+        if launched.drawn is not None:
+            self._accepted = launched.drawn
+
+    def _take_over_tokens(self) -> None:
+        """Put what the last step drew where this one finds it. Not before: that step might have failed."""
+        assert self._last_tokens is not None
+        if self._accepted is not None:
+            self._last_tokens[self._accepted.slots] = self._accepted.sampled.tokens
 
     def _follow(self, ledger: KvLedger) -> None:
         """Bring the device's block tables up to date."""
         assert self._kv is not None
-        self._kv.copy_blocks(ledger.take_copies())
-        for table, updates in zip(self._kv.tables, ledger.take_updates(), strict=True):
+        self._kv.copy_blocks(ledger.copies)
+        for table, updates in zip(self._kv.tables, ledger.updates, strict=True):
             if updates.rows:
                 entries = (updates.rows, updates.columns, updates.blocks)
                 rows, columns, blocks = self._staging.send([np.array(entry, dtype=np.int64) for entry in entries])
@@ -230,10 +244,12 @@ class Runner:
         return hidden, [*plan.slots, *(chunk.slot for chunk in plan.chunks if chunk.draws)]
 
     def _start_fresh(self, plan: StepPlan) -> None:
-        """Slots whose request begins with this step start without a state; chunks bring their shift of positions."""
-        fresh = [chunk for chunk in plan.chunks if chunk.start == 0 or chunk.start == chunk.sequence.reused]
+        """Slots whose request begins with this step get their first state; chunks bring their shift of positions."""
         if self._states is not None:
-            self._states.clear([chunk.slot for chunk in fresh])
+            for chunk in plan.chunks:  # before anything of this step moves a state on
+                if chunk.state_from is not None:
+                    self._states.copy(chunk.state_from, chunk.slot)
+            self._states.clear([chunk.slot for chunk in plan.chunks if chunk.start == 0 and chunk.state_from is None])
         if self.mrope and plan.chunks:
             assert self._rope_shift is not None
             shifts = [getattr(chunk.sequence.request.media, "rope_shift", 0) for chunk in plan.chunks]
@@ -291,8 +307,7 @@ class Runner:
     def _draw(
         self, plan: StepPlan, logits: torch.Tensor, slots: torch.Tensor | None, scores: dict[int, PromptLogprobs]
     ) -> Launched:
-        """Draw a token for each row, and leave it where the next step finds it."""
-        assert self._last_tokens is not None
+        """Draw a token for each row."""
         drawing = plan.drawing
         if slots is None:
             slots = self._staging.send([np.array(plan.slots, dtype=np.int64)])[0]
@@ -301,8 +316,7 @@ class Runner:
         else:
             sampled = sample(logits, sample_rows(drawing))
         sampled = replace(sampled, tokens=self._same_tokens(sampled.tokens))
-        self._last_tokens[slots] = sampled.tokens
-        return Launched(plan, sampled, scores)
+        return Launched(plan, Drawn(sampled, slots), scores, self.shape.device)
 
     def _score_prompts(self, plan: StepPlan, hidden: torch.Tensor) -> dict[int, PromptLogprobs]:
         """Log-probabilities of prompt tokens for the chunks that ask for them, a slice of logits at a time."""

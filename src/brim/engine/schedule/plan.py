@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from brim.engine.requests.sequence import Sequence
@@ -16,6 +17,7 @@ class Chunk:
     start: int
     length: int
     draws: bool  # it reaches the last known token, so the next one is drawn
+    state_from: int | None = None  # the slot whose recurrent state it continues from, where that is not its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,12 @@ class StepPlan:
     def drawing(self) -> tuple[Sequence, ...]:
         """The sequences that get a token from this step, in the order of the rows."""
         return self.decodes + tuple(chunk.sequence for chunk in self.chunks if chunk.draws)
+
+    @property
+    def sequences(self) -> Iterator[Sequence]:
+        yield from self.decodes
+        for chunk in self.chunks:
+            yield chunk.sequence
 
     def __bool__(self) -> bool:
         return bool(self.decodes or self.chunks)

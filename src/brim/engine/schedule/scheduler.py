@@ -2,8 +2,13 @@
 
 Continuous batching, first come first served: every running request that generates gets its token, prompts get what is
 left of the step in chunks, waiting requests are admitted while `guard` says so. When blocks run out, the request that
-was admitted last gives way and is computed again later. Steps may be planned ahead: what a launched step draws is
+was admitted last is preempted and computed again later. Steps may be planned ahead: what a launched step draws is
 counted (`Sequence.unseen`) before it is known.
+
+`plan` only reserves. `commit`, when the step has been launched, counts its tokens, makes full blocks findable and gives
+up what windows leave behind; it cannot fail. `abandon`, when the step failed, leaves every request as it was before
+`plan`. Two things cannot be taken back, and such requests are computed again: preemptions (the blocks may have been
+written to), and recurrent states that the failed step has moved on.
 
 Knows nothing of tensors, time or text.
 """
@@ -18,7 +23,9 @@ from brim.engine.kv.digests import extend_digests
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
+from brim.engine.schedule.admitting import Prospect, admission_view
 from brim.engine.schedule.plan import Chunk, StepPlan
+from brim.engine.schedule.spans import blocking_span, whole_spans
 from brim.guard.admission import AdmissionView, Decision, admit
 
 
@@ -29,18 +36,13 @@ class Limits:
     max_batch: int
     max_batch_tokens: int
     reuse_prefixes: bool = True
+    has_states: bool = False  # recurrent layers keep a state in a request's slot
 
 
 class Scheduler:
     """The waiting, the running, and the blocks they hold."""
 
-    def __init__(
-        self,
-        ledger: KvLedger,
-        limits: Limits,
-        policy: Callable[[AdmissionView], Decision] = admit,
-        can_fork: bool = True,
-    ) -> None:
+    def __init__(self, ledger: KvLedger, limits: Limits, policy: Callable[[AdmissionView], Decision] = admit) -> None:
         self.ledger = ledger
         self.limits = limits
         self.policy = policy
@@ -48,17 +50,25 @@ class Scheduler:
         self.running: list[Sequence] = []  # in the order of admission
         self.preemptions = 0
         self._free_slots = list(range(limits.max_batch - 1, -1, -1))
-        self._can_fork = can_fork and all(group.window is None for group in ledger.groups)
-        self._by_id: dict[str, Sequence] = {}
+        self._by_key: dict[tuple[str, int], Sequence] = {}
+        windows = [group.window for group in ledger.groups if group.window is not None]
         # Where in a block a request's next token lies when a window leaves another block behind.
-        self._passing = {(group.window - 1) % ledger.block_size for group in ledger.groups if group.window is not None}
+        self._passing = {(window - 1) % ledger.block_size for window in windows}
+        # Answers to one prompt start from its last token. What a window or a state was there is gone one token later.
+        self._forks_early = limits.has_states or bool(windows)
+        self._admitted: list[Sequence] = []  # by the step that is being planned or launched
+        self._leaving: Sequence | None = None  # being preempted
+        # Tokens that belong together and found no room behind the decodes: whose, and how many.
+        self._blocked: tuple[Sequence, int] | None = None
+        self._first: Sequence | None = None  # they come first in the step that is being planned
+        self._left_out = False  # decodes were left out of the last step for them
 
     @property
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
     def submit(self, sequence: Sequence) -> None:
-        self._by_id[sequence.request.id] = sequence
+        self._by_key[sequence.request.key] = sequence
         self.waiting.append(sequence)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
@@ -66,7 +76,7 @@ class Scheduler:
         if sequence.finish is not None:
             return
         sequence.finish = reason
-        del self._by_id[sequence.request.id]
+        del self._by_key[sequence.request.key]
         if sequence.slot is None:
             self.waiting.remove(sequence)
         else:
@@ -74,193 +84,61 @@ class Scheduler:
             self._release(sequence)
 
     def _release(self, sequence: Sequence) -> None:
-        assert sequence.blocks is not None
-        assert sequence.slot is not None
-        self.ledger.close(sequence.blocks)
-        self._free_slots.append(sequence.slot)
-        sequence.blocks = sequence.slot = None
+        if sequence.blocks is not None:
+            self.ledger.close(sequence.blocks)
+            sequence.blocks = None
+        if sequence.slot is not None:
+            self._free_slots.append(sequence.slot)
+            sequence.slot = None
 
-    # -- planning ------------------------------------------------------------------------------------------------
+    # -- a step: planned, then committed or abandoned ------------------------------------------------------------
 
     def plan(self) -> StepPlan:
         """The next step. Empty when nothing can run before a launched step has been read back."""
+        assert not self._admitted, "a planned step is committed or abandoned before the next one"
+        try:
+            return self._plan()
+        except BaseException:
+            self._take_back()
+            raise
+
+    def _plan(self) -> StepPlan:
+        chunks: list[Chunk] = []
         budget = self.limits.max_batch_tokens
+        first = self._plan_blocked()
+        self._first = None if first is None else first.sequence
+        if first is not None:
+            chunks.append(first)
+            budget -= first.length
         decodes = self._plan_decodes(budget)
         budget -= len(decodes)
-        chunks: list[Chunk] = []
         for sequence in list(self.running):
             if budget == 0:
                 break
-            if sequence.drawn_on_device or sequence.slot is None:
+            if sequence.drawn_on_device or sequence.slot is None or sequence is self._first:
                 continue
             if not sequence.complete and sequence.computed < sequence.length:
                 chunk = self._plan_chunk(sequence, budget)
                 if chunk:
                     chunks.append(chunk)
                     budget -= chunk.length
-        while budget > 0 and self.waiting:
+        while budget > 0 and self.waiting and self._blocked is None:
             chunk = self._admit_next(budget)
             if chunk is None:
                 break
             chunks.append(chunk)
             budget -= chunk.length
-        plan = StepPlan(
+        return StepPlan(
             tuple(decodes),
             tuple([sequence.slot for sequence in decodes if sequence.slot is not None]),
             tuple([sequence.computed + 1 for sequence in decodes]),
             tuple(chunks),
         )
-        self._count_launched(plan)
-        return plan
 
-    def _plan_decodes(self, budget: int) -> list[Sequence]:
-        size = self.ledger.block_size
-        decodes: list[Sequence] = []
-        for sequence in list(self.running):
-            position = sequence.computed
-            length = len(sequence.tokens) + sequence.unseen
-            # `decoding` and not `complete`, written out: this is asked of every request in every step.
-            if not sequence.drawn_on_device or position != length - 1 or length >= sequence.longest:
-                continue
-            if len(decodes) == budget:
-                break
-            # Only the first token of a block can need anything of the pools: forks get copies when they are admitted.
-            if position % size == 0 and not self._reserve_or_preempt(sequence, position, position + 1, decodes):
-                continue
-            decodes.append(sequence)
-        return decodes
-
-    def _reserve_or_preempt(self, sequence: Sequence, start: int, end: int, keep: list[Sequence]) -> bool:
-        """Room for these tokens, at the price of whoever was admitted last; False if that is the sequence itself."""
-        blocks = sequence.blocks
-        assert blocks is not None
-        while not self.ledger.reserve(blocks, start, end):
-            victim = self.running[-1]
-            if victim in keep:
-                return False
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        return True
-
-    def _preempt(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self._release(sequence)
-        sequence.computed = sequence.reused = 0
-        sequence.drawn_on_device = False
-        sequence.preemptions += 1
-        self.preemptions += 1
-        self.waiting.appendleft(sequence)
-
-    def _plan_chunk(self, sequence: Sequence, budget: int) -> Chunk | None:
-        start = sequence.computed
-        length = self.whole_spans(sequence, start, min(sequence.length - start, budget))
-        assert sequence.slot is not None
-        if length == 0 or not self._reserve_chunk(sequence, start, start + length):
-            return None
-        return Chunk(sequence, sequence.slot, start, length, draws=start + length == sequence.length)
-
-    def _reserve_chunk(self, sequence: Sequence, start: int, end: int) -> bool:
-        """Room for a chunk, at the price of those admitted later."""
-        blocks = sequence.blocks
-        assert blocks is not None
-        while not self.ledger.reserve(blocks, start, end):
-            victim = self.running[-1]
-            if victim is sequence or victim.decoding:
-                return False
-            self._preempt(victim)
-        return True
-
-    @staticmethod
-    def whole_spans(sequence: Sequence, start: int, length: int) -> int:
-        """Shorten a chunk that would cut through tokens that must be computed together."""
-        end = start + length
-        for span in sequence.request.spans:
-            if span.together and span.start < end < span.end:
-                return max(0, span.start - start)
-        return length
-
-    # -- admission -----------------------------------------------------------------------------------------------
-
-    def _admit_next(self, budget: int) -> Chunk | None:
-        sequence = self.waiting[0]
-        if sequence.unseen:
-            return None  # its last token is still on the device
-        parent = self._parent(sequence)
-        if parent is not None and parent.computed < parent.prompt_length:
-            return None
-        if not self.policy(self._view(sequence)).admit:
-            return None
-        self.waiting.popleft()
-        sequence.slot = self._free_slots.pop()
-        self.running.append(sequence)
-        if parent is not None:
-            assert parent.blocks is not None
-            sequence.computed = sequence.reused = sequence.prompt_length - 1
-            sequence.blocks = self.ledger.fork(parent.blocks, sequence.slot, sequence.prompt_length)
-        else:
-            sequence.blocks = self.ledger.open(sequence.slot)
-            self._reuse(sequence)
-        chunk = self._plan_chunk(sequence, budget)
-        if chunk is None:
-            self._preempt(sequence)
-            self.preemptions -= 1  # it had not begun
-            sequence.preemptions -= 1
-        return chunk
-
-    def _parent(self, sequence: Sequence) -> Sequence | None:
-        """The running request whose blocks a fresh fork may share."""
-        fork_of = sequence.request.fork_of
-        if fork_of is None or not self._can_fork or len(sequence.tokens) > sequence.prompt_length:
-            return None
-        if sequence.request.params.prompt_logprobs is not None:
-            return None  # every answer reports them, so every one computes its prompt
-        parent = self._by_id.get(fork_of)
-        return parent if parent is not None and parent.slot is not None else None
-
-    def _reuse(self, sequence: Sequence) -> None:
-        """Begin behind the longest prefix that is in the pool; the last token is always computed."""
-        if not self.limits.reuse_prefixes or sequence.request.params.prompt_logprobs is not None:
-            return
-        size = self.ledger.block_size
-        extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt)
-        usable = (len(sequence.tokens) - 1) // size
-        count = self.ledger.longest_prefix(sequence.digests[:usable])
-        while count and self.whole_spans(sequence, 0, count * size) != count * size:
-            count -= 1
-        assert sequence.blocks is not None
-        self.ledger.reuse(sequence.blocks, sequence.digests[:count])
-        sequence.computed = sequence.reused = count * size
-
-    def _view(self, sequence: Sequence) -> AdmissionView:
-        available = self.ledger.available()
-        promised = [0] * len(available)
-        for other in self.running:
-            if not other.drawn_on_device and other.computed < len(other.tokens):
-                for number, count in enumerate(self._blocks_ahead(other.computed, len(other.tokens))):
-                    assert other.blocks is not None
-                    held = len(other.blocks.tables[number]) - other.blocks.given_up[number]
-                    promised[number] += max(0, count - held)
-        return AdmissionView(
-            needed=tuple(self._needed(sequence)),
-            available=tuple(available),
-            promised=tuple(promised),
-            running=len(self.running),
-            free_slots=len(self._free_slots),
-        )
-
-    def _needed(self, sequence: Sequence) -> list[int]:
-        """Blocks of a whole prompt: all of it with full attention, a window and a step of it elsewhere."""
-        return self._blocks_ahead(0, len(sequence.tokens) + 1)
-
-    def _blocks_ahead(self, start: int, end: int) -> list[int]:
-        """Blocks held at most while these tokens are computed: windows pass on from step to step."""
-        return self.ledger.blocks_for(max(start, end - self.limits.max_batch_tokens), end)
-
-    # -- accounting ----------------------------------------------------------------------------------------------
-
-    def _count_launched(self, plan: StepPlan) -> None:
-        """Everything planned counts as computed from here on: the device works in order."""
+    def commit(self, plan: StepPlan) -> None:
+        """The step was launched: everything planned counts as computed from here on, as the device works in order."""
+        self._admitted.clear()
+        self.ledger.commit()
         for sequence in plan.decodes:
             sequence.computed += 1
             sequence.unseen += 1
@@ -277,6 +155,197 @@ class Scheduler:
             for sequence in [*passed, *(chunk.sequence for chunk in plan.chunks)]:
                 assert sequence.blocks is not None
                 self.ledger.give_up_behind(sequence.blocks, sequence.computed)
+
+    def abandon(self, plan: StepPlan) -> None:
+        """The step failed while it was launched: every request is as before, or will be computed again."""
+        self._take_back()
+        if self.limits.has_states:  # which the failed step may have moved on
+            touched = {id(sequence) for sequence in plan.sequences}
+            for sequence in reversed([one for one in self.running if id(one) in touched]):
+                self._preempt(sequence)
+
+    def _take_back(self) -> None:
+        """Undo what planning has done, preemptions excepted, from whatever point it has come to."""
+        if self._leaving is not None:
+            self._put_back(self._leaving)
+            self._leaving = None
+        for sequence in reversed(self._admitted):
+            self._put_back(sequence)
+        self._admitted.clear()
+        self.ledger.rollback()
+
+    # -- decodes -------------------------------------------------------------------------------------------------
+
+    def _plan_decodes(self, budget: int) -> list[Sequence]:
+        size = self.ledger.block_size
+        decodes: list[Sequence] = []
+        self._left_out = False
+        for sequence in list(self.running):
+            position = sequence.computed
+            length = len(sequence.tokens) + sequence.unseen
+            # `decoding` and not `complete`, written out: this is asked of every request in every step.
+            if not sequence.drawn_on_device or position != length - 1 or length >= sequence.longest:
+                continue
+            if len(decodes) == budget:
+                self._left_out = True
+                break
+            # Only the first token of a block can need anything of the pools: forks get copies when they are admitted.
+            if position % size == 0 and not self._reserve_or_preempt(sequence, position, position + 1, decodes):
+                continue
+            decodes.append(sequence)
+        return decodes
+
+    def _reserve_or_preempt(self, sequence: Sequence, start: int, end: int, keep: list[Sequence]) -> bool:
+        """Room for these tokens, preempting from the last admitted; False if that is the sequence itself."""
+        blocks = sequence.blocks
+        assert blocks is not None
+        while not self.ledger.reserve(blocks, start, end):
+            victim = self.running[-1]
+            if victim is self._first or victim in keep:
+                return False
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._leaving = sequence
+        self._put_back(sequence)
+        sequence.preemptions += 1
+        self.preemptions += 1
+        self._leaving = None
+
+    def _put_back(self, sequence: Sequence) -> None:
+        """To the front of the queue, holding nothing. One that was interrupted can be called again."""
+        self._release(sequence)
+        if sequence in self.running:
+            self.running.remove(sequence)
+        sequence.computed = sequence.reused = 0
+        sequence.drawn_on_device = False
+        if not self.waiting or self.waiting[0] is not sequence:
+            self.waiting.appendleft(sequence)
+
+    # -- chunks of prompts ---------------------------------------------------------------------------------------
+
+    def _plan_blocked(self) -> Chunk | None:
+        """Tokens that belong together and found no room behind the decodes come before them, in every other step."""
+        blocked, self._blocked = self._blocked, None
+        if blocked is None or self._left_out:
+            return None
+        sequence, tokens = blocked
+        if sequence.slot is not None:
+            return self._plan_chunk(sequence, tokens)
+        if self.waiting and self.waiting[0] is sequence:
+            return self._admit_next(tokens)
+        return None
+
+    def _plan_chunk(self, sequence: Sequence, budget: int, state_from: int | None = None) -> Chunk | None:
+        start = sequence.computed
+        length = whole_spans(sequence.request.spans, start, min(sequence.length - start, budget))
+        if length == 0:
+            span = blocking_span(sequence.request.spans, start)
+            if span is not None and budget < span.end - start:
+                self._blocked = self._blocked or (sequence, span.end - start)
+            return None
+        length = self._before_forks(sequence, start, length)
+        assert sequence.slot is not None
+        if not self._reserve_chunk(sequence, start, start + length):
+            return None
+        draws = start + length == sequence.length
+        return Chunk(sequence, sequence.slot, start, length, draws, state_from)
+
+    def _reserve_chunk(self, sequence: Sequence, start: int, end: int) -> bool:
+        """Room for a chunk, preempting those admitted later whose prompts are not computed either."""
+        blocks = sequence.blocks
+        assert blocks is not None
+        while not self.ledger.reserve(blocks, start, end):
+            victim = self.running[-1]
+            if victim is sequence or victim is self._first or victim.decoding:
+                return False
+            self._preempt(victim)
+        return True
+
+    def _before_forks(self, sequence: Sequence, start: int, length: int) -> int:
+        """Stop before the last token of a prompt whose other answers come next: they start from there."""
+        last = sequence.prompt_length - 1
+        if not self._forks_early or not start < last < start + length:
+            return length
+        if not self.waiting or self._parent(self.waiting[0]) is not sequence:
+            return length
+        return whole_spans(sequence.request.spans, start, last - start) or length
+
+    # -- admission -----------------------------------------------------------------------------------------------
+
+    def _admit_next(self, budget: int) -> Chunk | None:
+        sequence = self.waiting[0]
+        if sequence.unseen:
+            return None  # its last token is still on the device
+        parent = self._parent(sequence)
+        if parent is not None:
+            if parent.computed < parent.prompt_length - 1:
+                return None
+            if not self._can_fork(parent):
+                if not self._forks_early and parent.computed < parent.prompt_length:
+                    return None
+                parent = None
+        prospect = self._prospect(sequence, parent)
+        view = admission_view(prospect, self.ledger, self.running, len(self._free_slots), self.limits.max_batch_tokens)
+        if not self.policy(view).admit:
+            return None
+        self._admitted.append(sequence)
+        self.waiting.popleft()
+        sequence.slot = self._free_slots.pop()
+        self.running.append(sequence)
+        sequence.blocks = self.ledger.open(sequence.slot)
+        state_from = None
+        if parent is not None:
+            assert parent.blocks is not None
+            self.ledger.fork(parent.blocks, sequence.blocks, sequence.prompt_length)
+            state_from = parent.slot if self.limits.has_states else None
+        else:
+            self.ledger.reuse(sequence.blocks, prospect.digests)
+        sequence.computed = sequence.reused = prospect.reused
+        chunk = self._plan_chunk(sequence, budget, state_from)
+        if chunk is None:
+            self._put_back(sequence)
+            self._admitted.pop()
+        return chunk
+
+    def _parent(self, sequence: Sequence) -> Sequence | None:
+        """The running request whose prompt a fresh answer to the same prompt may share."""
+        request = sequence.request
+        if request.index == 0 or len(sequence.tokens) > sequence.prompt_length:
+            return None
+        if request.params.prompt_logprobs is not None:
+            return None  # every answer reports them, so every one computes its prompt
+        parent = self._by_key.get((request.id, 0))
+        return parent if parent is not None and parent.slot is not None else None
+
+    def _can_fork(self, parent: Sequence) -> bool:
+        """Whether all that the prompt's last token sees is there: blocks, and a state that is exactly there."""
+        last = parent.prompt_length - 1
+        if self.limits.has_states:
+            return parent.computed == last and parent not in self._admitted
+        assert parent.blocks is not None
+        if parent in self._admitted or not self.ledger.can_fork(parent.blocks, parent.prompt_length):
+            return False
+        return self._forks_early or parent.computed > last
+
+    def _prospect(self, sequence: Sequence, parent: Sequence | None) -> Prospect:
+        """Where a request would begin if it were admitted now."""
+        if parent is not None:
+            return Prospect(sequence, reused=sequence.prompt_length - 1, forks=True)
+        if not self.limits.reuse_prefixes or sequence.request.params.prompt_logprobs is not None:
+            return Prospect(sequence)
+        size = self.ledger.block_size
+        extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt)
+        usable = (len(sequence.tokens) - 1) // size  # the last token is always computed
+        count = self.ledger.longest_prefix(sequence.digests[:usable])
+        while count and whole_spans(sequence.request.spans, 0, count * size) != count * size:
+            count -= 1
+        return Prospect(sequence, reused=count * size, digests=tuple(sequence.digests[:count]))
+
+    # -- accounting ----------------------------------------------------------------------------------------------
 
     def record(self, sequence: Sequence, token: int) -> bool:
         """A token that was read back. False: the request has ended in the meantime and the token is dropped."""

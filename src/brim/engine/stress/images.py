@@ -16,7 +16,7 @@ from brim.engine.requests.sequence import Sequence
 from brim.engine.run.launched import Launched
 from brim.engine.run.runner import Runner
 from brim.engine.schedule.plan import Chunk, StepPlan
-from brim.engine.schedule.scheduler import Scheduler
+from brim.engine.schedule.spans import whole_spans
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.text import EVERYTHING, TOKEN, stress_sequence
 from brim.records.fit import IMAGE_SHAPE
@@ -65,6 +65,7 @@ def run_image_shape(
         before: Launched | None = None
         for plan in _image_steps(shown, others, ledger, settings, max_length):
             launched = runner.launch(plan, ledger)
+            ledger.commit()
             if before is not None:
                 before.tokens()  # read when the next one is on its way, as in serving
             before = launched
@@ -75,6 +76,7 @@ def run_image_shape(
             assert sequence.blocks is not None
             ledger.close(sequence.blocks)
             sequence.slot = None  # if it did not come to its end, its features are dropped with the next step
+        ledger.commit()
 
 
 def _image_sequences(prompt: ImagePrompt, ledger: KvLedger, settings: EngineSettings) -> list[Sequence]:
@@ -96,10 +98,7 @@ def _generating(first_slot: int, prompt: ImagePrompt, ledger: KvLedger, settings
         settings.max_batch_tokens - prompt.whole,
         min(ledger.available()) - ceil_div(step, ledger.block_size) - 1,
     )
-    sequences = [stress_sequence(first_slot + number, 1, EVERYTHING, ledger) for number in range(count)]
-    for sequence in sequences:
-        sequence.unseen = 1
-    return sequences
+    return [stress_sequence(first_slot + number, 1, EVERYTHING, ledger) for number in range(count)]
 
 
 def _image_steps(
@@ -116,7 +115,6 @@ def _image_steps(
         length = min(left, max_length - 1, min(ledger.available()) * ledger.block_size)
         text = stress_sequence(filler, length, EVERYTHING, ledger) if length and filler < settings.max_batch else None
         if text is not None:
-            text.unseen = 1
             chunks.append(Chunk(text, filler, 0, length, draws=True))
         try:
             yield StepPlan(tuple(others), slots, (1,) * len(others), tuple(chunks))
@@ -137,13 +135,13 @@ def _image_chunks(shown: list[Sequence], budget: int, ledger: KvLedger) -> list[
         begun = min(len(table) for table in sequence.blocks.tables) * ledger.block_size - start
         room = begun + min(ledger.available()) * ledger.block_size
         wanted = min(sequence.prompt_length - start, budget, room)
-        length = Scheduler.whole_spans(sequence, start, wanted)
+        length = whole_spans(sequence.request.spans, start, wanted)
         if length:
             fits = ledger.reserve(sequence.blocks, start, start + length)
             assert fits, "a step is no larger than the pool"
             sequence.computed = start + length
-            sequence.unseen = int(sequence.computed == sequence.prompt_length)
-            chunks.append(Chunk(sequence, sequence.slot, start, length, draws=bool(sequence.unseen)))
+            draws = sequence.computed == sequence.prompt_length
+            chunks.append(Chunk(sequence, sequence.slot, start, length, draws))
             budget -= length
         if sequence.computed < sequence.prompt_length:
             break

@@ -82,9 +82,10 @@ def text_step(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: 
     try:
         yield plan
     finally:
-        for sequence in _sequences(plan):
+        for sequence in plan.sequences:
             assert sequence.blocks is not None
             ledger.close(sequence.blocks)
+        ledger.commit()
 
 
 def _lengths(tokens: int, sequences: int, max_length: int) -> list[int]:
@@ -123,7 +124,6 @@ def _chunks(lengths: list[int], max_length: int, params: SamplingParams, ledger:
     first = _longest(lengths[0], sum(lengths), max_length, params, ledger)
     chunks = []
     for number, (sequence, length) in enumerate(zip([first, *others], lengths, strict=True)):
-        sequence.unseen = 1
         chunks.append(Chunk(sequence, number, sequence.prompt_length - length, length, draws=True))
     return StepPlan((), (), (), tuple(chunks))
 
@@ -141,7 +141,6 @@ def _equal_parts(length: int, count: int, ledger: KvLedger) -> StepPlan:
     for slot in range(count):
         past = length if slot < later else 0
         sequence = stress_sequence(slot, past + length, EVERYTHING, ledger)
-        sequence.unseen = 1
         chunks.append(Chunk(sequence, slot, past, length, draws=True))
     return StepPlan((), (), (), tuple(chunks))
 
@@ -173,8 +172,6 @@ def _reserve_in_steps(blocks: RequestBlocks, context: int, length: int, step: in
 
 def _decodes(count: int, ledger: KvLedger) -> StepPlan:
     sequences = tuple(stress_sequence(number, 1, EVERYTHING, ledger) for number in range(count))
-    for sequence in sequences:
-        sequence.unseen = 1
     return StepPlan(sequences, tuple(range(count)), (1,) * count, ())
 
 
@@ -190,12 +187,6 @@ def _request(slot: int, length: int, params: SamplingParams, blocks: RequestBloc
     prompt = (TOKEN,) * length
     request = Request(f"stress-{slot}", prompt, params, seed=slot, max_tokens=params.max_tokens)
     return Sequence(request, list(prompt), slot=slot, blocks=blocks)
-
-
-def _sequences(plan: StepPlan) -> Iterator[Sequence]:
-    yield from plan.decodes
-    for chunk in plan.chunks:
-        yield chunk.sequence
 
 
 def least_stress_tokens(settings: EngineSettings) -> int:

@@ -100,6 +100,31 @@ class LedgerMachine(RuleBasedStateMachine):
         if not self.write(writer, start):
             del writer.text[start:]
 
+    @precondition(lambda self: self.writers)
+    @rule(data=st.data(), lengths=st.lists(st.integers(1, 9), min_size=1, max_size=SLOTS))
+    def fail(self, data: st.DataObject, lengths: list[int]) -> None:
+        """A step that reserves for several and then fails: all hold what they held, and see what they saw."""
+        writers = [self.writers[slot] for slot in sorted(self.writers)][: len(lengths)]
+        before = [[list(table) for table in writer.blocks.tables] for writer in self.writers.values()]
+        held = [pool.held for pool in self.ledger.pools]
+        for writer, length in zip(writers, lengths, strict=False):
+            start = len(writer.text)
+            if self.ledger.reserve(writer.blocks, start, start + length):
+                self.device.follow()
+                self.device.spoil(writer.blocks.slot, start, start + length)
+        if data.draw(st.booleans(), label="one leaves"):
+            self.ledger.close(writers[0].blocks)
+            self.ledger.rollback()
+            del self.writers[writers[0].blocks.slot]
+            return
+        self.ledger.rollback()
+        assert [[list(table) for table in writer.blocks.tables] for writer in self.writers.values()] == before
+        assert [pool.held for pool in self.ledger.pools] == held
+        self.device.follow()
+        self.ledger.commit()
+        for writer in self.writers.values():
+            self.device.look(writer.blocks.slot, writer.text, len(writer.text))
+
     def write(self, writer: Writer, start: int) -> bool:
         """Compute the tokens from `start` on, if there is room; nothing has changed if there is not."""
         before = [list(table) for table in writer.blocks.tables], self.ledger.available()
@@ -110,6 +135,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for block in table[start // self.size :]:
                 assert pool.holders(block) == 1, "written under another holder"
         self.device.follow()
+        self.ledger.commit()
         self.device.compute(writer.blocks.slot, writer.text, start)
         self.texts.append(list(writer.text))
         return True
@@ -154,7 +180,9 @@ class LedgerMachine(RuleBasedStateMachine):
         ]
         length = data.draw(st.sampled_from(lengths), label="tokens")
         slot = self.free_slots()[0]
-        self.writers[slot] = Writer(self.ledger.fork(source.blocks, slot, length), source.text[:length])
+        writer = Writer(self.ledger.open(slot), source.text[:length])
+        self.ledger.fork(source.blocks, writer.blocks, length)
+        self.writers[slot] = writer
 
     @precondition(lambda self: self.writers)
     @rule(data=st.data())
@@ -193,14 +221,15 @@ def test_a_fork_shares_until_one_of_them_writes() -> None:
     ledger = ledger_of(groups_of(None), (4,))
     parent = ledger.open(0)
     assert ledger.reserve(parent, 0, 6)
-    child = ledger.fork(parent, 1, 6)
+    child = ledger.open(1)
+    ledger.fork(parent, child, 6)
     shared = list(parent.tables[0])
     assert child.tables == [shared]
     assert ledger.reserve(child, 5, 6)
     new = child.tables[0][1]
-    assert ledger.take_copies() == [(0, shared[1], new)]
+    assert ledger.copies == [(0, shared[1], new)]
     assert (parent.tables[0], child.tables[0]) == (shared, [shared[0], new])
-    updates = ledger.take_updates()[0]
+    updates = ledger.updates[0]
     assert dict(zip(zip(updates.rows, updates.columns, strict=True), updates.blocks, strict=True)) == {
         (0, 0): shared[0],
         (0, 1): shared[1],
@@ -214,7 +243,8 @@ def test_a_fork_never_writes_over_what_can_be_found() -> None:
     ledger = ledger_of(groups_of(None), (4,))
     parent = ledger.open(0)
     assert ledger.reserve(parent, 0, 8)
-    child = ledger.fork(parent, 1, 6)
+    child = ledger.open(1)
+    ledger.fork(parent, child, 6)
     ledger.publish(parent, [b"prompt", b"prompt and answer"])
     ledger.close(parent)
     found = ledger.pools[0].find(b"prompt and answer")

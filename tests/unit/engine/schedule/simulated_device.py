@@ -41,17 +41,24 @@ class SimulatedDevice:
     def follow(self) -> None:
         """Hear what the ledger has noted down."""
         size = self.ledger.block_size
-        for group, source, target in self.ledger.take_copies():
+        for group, source, target in self.ledger.copies:
             memory = self.memory[group]
             for place in range(size):
                 memory.pop((target, place), None)
                 if (source, place) in memory:
                     memory[target, place] = memory[source, place]
-        for table, updates in zip(self.tables, self.ledger.take_updates(), strict=True):
+        for table, updates in zip(self.tables, self.ledger.updates, strict=True):
             entries = list(zip(updates.rows, updates.columns, updates.blocks, strict=True))
             assert len({(row, column) for row, column, _ in entries}) == len(entries), "written in any order"
             for row, column, block in entries:
                 table[row, column] = block
+
+    def spoil(self, slot: int, start: int, end: int) -> None:
+        """What a step that fails may leave behind: nonsense where it was to write."""
+        size = self.ledger.block_size
+        for memory, table in zip(self.memory, self.tables, strict=True):
+            for position in range(start, end):
+                memory[table[slot, position // size], position % size] = b"spoiled"
 
     def compute(self, slot: int, text: Sequence[int], start: int) -> None:
         """Write the keys of tokens from `start` on, and look at everything that these tokens see."""

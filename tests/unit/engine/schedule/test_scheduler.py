@@ -1,4 +1,4 @@
-"""The scheduler and the loop on a simulated device: random requests, pools and cancellations, and no model.
+"""The scheduler and the loop on a simulated device: random requests, pools, cancellations and failures, and no model.
 
 The device checks each query's blocks (`simulated_device`); the runner checks each plan; the end checks that everybody
 got the answer they would have got alone, and that every block came back.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,18 +17,19 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from brim.engine.kv.geometry import LayerGroup, pool_shape
-from brim.engine.kv.ledger import KvLedger, RequestBlocks
+from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason, MediaSpan, Request
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.events import Event
-from brim.engine.schedule.plan import StepPlan
 from brim.engine.schedule.scheduler import Limits, Scheduler
 from brim.guard.admission import AdmissionView, Decision, admit
-from tests.unit.engine.schedule.simulated_device import VOCAB, SimulatedDevice, next_token
+from tests.unit.engine.schedule.checking_runner import CheckingRunner, Failed
+from tests.unit.engine.schedule.simulated_device import VOCAB, next_token
 
 STOP = 2
+Key = tuple[str, int]
 
 
 def answer_alone(request: Request) -> tuple[list[int], FinishReason]:
@@ -39,67 +40,6 @@ def answer_alone(request: Request) -> tuple[list[int], FinishReason]:
         if text[-1] in request.stop_ids and len(text) - len(request.prompt) > request.params.min_tokens:
             return text[len(request.prompt) :], FinishReason.STOP
     return text[len(request.prompt) :], FinishReason.LENGTH
-
-
-class CheckingRunner:
-    """Runs plans on the simulated device at once, as a device does in its own order, and checks every plan."""
-
-    def __init__(self, ledger: KvLedger, limits: Limits) -> None:
-        self.device = SimulatedDevice(ledger)
-        self.limits = limits
-        self.texts: dict[Sequence, tuple[RequestBlocks, list[int]]] = {}  # what the device has, and in which residency
-
-    def launch(self, plan: StepPlan, ledger: KvLedger) -> Any:
-        assert 0 < plan.tokens <= self.limits.max_batch_tokens
-        slots = [*plan.slots, *(chunk.slot for chunk in plan.chunks)]
-        assert len(slots) == len(set(slots)) <= self.limits.max_batch
-        assert len(plan.decodes) == len(plan.slots) == len(plan.lengths)
-        self.device.follow()
-        drawn = []
-        for sequence, slot, length in zip(plan.decodes, plan.slots, plan.lengths, strict=True):
-            text = self._known(sequence)
-            text.append(self.device.last_token[slot])
-            assert len(text) == length, "a token was left out, or computed twice"
-            drawn.append(self._run(sequence, slot, text, length - 1))
-        for chunk in plan.chunks:
-            sequence = chunk.sequence
-            assert chunk.length > 0
-            known = self._known(sequence)
-            assert len(known) == chunk.start, "chunks follow one another"
-            text = known + sequence.tokens[chunk.start : chunk.start + chunk.length]
-            assert len(text) == chunk.start + chunk.length, "all tokens of a chunk are known"
-            self._check_spans(sequence.request, chunk.start, len(text))
-            token = self._run(sequence, chunk.slot, text, chunk.start)
-            assert chunk.draws == (len(text) == len(sequence.tokens))
-            if chunk.draws:
-                drawn.append(token)
-        self._check_windows(plan, ledger)
-        return SimpleNamespace(plan=plan, sampled=None, prompt={}, tokens=lambda: drawn)
-
-    @staticmethod
-    def _check_windows(plan: StepPlan, ledger: KvLedger) -> None:
-        """What no later token sees has been given up, and nothing else."""
-        for sequence in [*plan.decodes, *(chunk.sequence for chunk in plan.chunks)]:
-            assert sequence.blocks is not None
-            first = [group.first_block_needed(sequence.computed, ledger.block_size) for group in ledger.groups]
-            assert sequence.blocks.given_up == first
-
-    def _known(self, sequence: Sequence) -> list[int]:
-        """What has been computed since the request got its blocks; what it found in the pool, if that is just now."""
-        blocks, text = self.texts.get(sequence, (None, []))
-        return text if blocks is sequence.blocks else sequence.tokens[: sequence.reused]
-
-    def _run(self, sequence: Sequence, slot: int, text: list[int], start: int) -> int:
-        self.device.compute(slot, text, start)
-        assert sequence.blocks is not None
-        self.texts[sequence] = sequence.blocks, text
-        token = next_token(text, sequence.request.seed)
-        self.device.last_token[slot] = token
-        return token
-
-    def _check_spans(self, request: Request, start: int, end: int) -> None:
-        for span in request.spans:
-            assert not (span.together and (start < span.end) and (span.start < start or span.start < end < span.end))
 
 
 @dataclass
@@ -122,38 +62,59 @@ class World:
         *,
         size: int = 4,
         overlap: bool = True,
-        can_fork: bool = True,
+        fails: Callable[[], bool] = lambda: False,
         policy: Callable[[AdmissionView], Decision] = admit,
     ) -> None:
         shape = pool_shape(groups, kv_tokens, size, limits.max_batch, limits.max_batch_tokens)
         self.ledger = KvLedger(groups, shape)
-        self.scheduler = Scheduler(self.ledger, limits, policy=policy, can_fork=can_fork)
-        self.runner = CheckingRunner(self.ledger, limits)
+        self.scheduler = Scheduler(self.ledger, limits, policy=policy)
+        self.runner = CheckingRunner(self.ledger, limits, fails)
         self.loop = ServingLoop(self.scheduler, self.runner, overlap)  # type: ignore[arg-type]
-        self.order: dict[str, int] = {}
-        self.events: dict[str, list[Event]] = {}
-        self.sequences: dict[str, Sequence] = {}
+        self.failures = 0
+        self.order: dict[Key, int] = {}
+        self.events: dict[Key, list[Event]] = {}
+        self.sequences: dict[Key, Sequence] = {}
 
     def submit(self, request: Request) -> Sequence:
         sequence = Sequence(request, list(request.prompt))
-        self.order[request.id] = len(self.order)
-        self.events[request.id] = []
-        self.sequences[request.id] = sequence
+        self.order[request.key] = len(self.order)
+        self.events[request.key] = []
+        self.sequences[request.key] = sequence
         self.loop.submit(sequence)
         return sequence
 
-    def cancel(self, request_id: str) -> None:
-        self.scheduler.finish(self.sequences[request_id], FinishReason.CANCELLED)
+    def cancel(self, key: Key) -> None:
+        self.scheduler.finish(self.sequences[key], FinishReason.CANCELLED)
 
     def step(self) -> None:
-        for event_ in self.loop.step():
-            self.events[event_.sequence.request.id].append(event_)
+        before = self.standing()
+        preempted = self.scheduler.preemptions
+        try:
+            for event_ in self.loop.step():
+                self.events[event_.sequence.request.key].append(event_)
+        except Failed:
+            self.failures += 1
+            if self.scheduler.preemptions == preempted:
+                assert self.standing() == before
         self.check_order()
 
+    def standing(self) -> Any:
+        """Everything that a failed step must leave as it was."""
+        names = ("slot", "computed", "unseen", "reused", "drawn_on_device", "preemptions", "tokens", "blocks")
+        queues = (self.scheduler.running, self.scheduler.waiting)
+        return [
+            [(one.request.key, *(deepcopy(getattr(one, name)) for name in names)) for one in queue] for queue in queues
+        ]
+
     def check_order(self) -> None:
-        """First come, first served: nobody overtakes, and who came last gives way."""
+        """First come, first served: nobody overtakes, and the last to come is preempted.
+
+        Only who was not in a step that failed stays when those that were lose their recurrent states.
+        """
+        if self.scheduler.limits.has_states and self.failures:
+            return
         queue = [*self.scheduler.running, *self.scheduler.waiting]
-        places = [self.order[sequence.request.id] for sequence in queue]
+        places = [self.order[sequence.request.key] for sequence in queue]
         assert places == sorted(places)
 
     def run(self, arrivals: list[Arrival], most_steps: int) -> None:
@@ -164,8 +125,8 @@ class World:
             while waiting and waiting[0].step <= number:
                 self.submit(waiting.pop(0).request)
             for arrival in arrivals:
-                if arrival.cancelled_at == number and arrival.request.id in self.sequences:
-                    self.cancel(arrival.request.id)
+                if arrival.cancelled_at == number and arrival.request.key in self.sequences:
+                    self.cancel(arrival.request.key)
             if not self.loop.idle:
                 self.step()
             number += 1
@@ -175,10 +136,10 @@ class World:
             assert (pool.held, pool.available) == (0, pool.blocks)
         slots = self.scheduler._free_slots
         assert sorted(slots) == list(range(self.scheduler.limits.max_batch))
-        for request_id, sequence in self.sequences.items():
-            got = [event_.token for event_ in self.events[request_id] if event_.token is not None]
+        for key, sequence in self.sequences.items():
+            got = [event_.token for event_ in self.events[key] if event_.token is not None]
             wanted, reason = answer_alone(sequence.request)
-            ends = [event_.finish for event_ in self.events[request_id] if event_.finish is not None]
+            ends = [event_.finish for event_ in self.events[key] if event_.finish is not None]
             if sequence.finish is FinishReason.CANCELLED:
                 assert got == wanted[: len(got)]
                 assert ends == []
@@ -192,10 +153,16 @@ def worlds(draw: st.DrawFn) -> tuple[World, list[Arrival], int]:
     windows = draw(st.sampled_from([(None,), (None,), (None, 5), (3,), (None, 9, 2)]))
     groups = tuple(LayerGroup(window, (number,), 1) for number, window in enumerate(windows))
     max_batch = draw(st.integers(1, 5))
-    limits = Limits(max_batch, draw(st.integers(max_batch, 12)), reuse_prefixes=draw(st.booleans()))
+    states = draw(st.sampled_from([False, False, True]))
+    reuse = not states and draw(st.booleans())
+    limits = Limits(max_batch, draw(st.integers(max_batch, 12)), reuse_prefixes=reuse, has_states=states)
     longest = draw(st.integers(2, 40))
     kv_tokens = longest + draw(st.sampled_from([0, 0, size, longest // 2, 40]))
-    world = World(groups, kv_tokens, limits, size=size, overlap=draw(st.booleans()), can_fork=draw(st.booleans()))
+    # With recurrent layers each failure begins all texts of the step anew.
+    failing = draw(st.sampled_from([0.0, 0.0, 0.01, 0.02] if states else [0.0, 0.0, 0.15, 0.4]))
+    numbers = random.Random(draw(st.integers(0, 1000)))
+    fails = lambda: numbers.random() < failing  # noqa: E731
+    world = World(groups, kv_tokens, limits, size=size, overlap=draw(st.booleans()), fails=fails)
     arrivals: list[Arrival] = []
     seeds = st.integers(0, 2)
     for number in range(draw(st.integers(1, 7))):
@@ -211,12 +178,10 @@ def worlds(draw: st.DrawFn) -> tuple[World, list[Arrival], int]:
             max_tokens=most, n=count, presence_penalty=penalty, min_tokens=draw(st.integers(0, min(2, most)))
         )
         stops = draw(st.sampled_from([frozenset[int](), frozenset({STOP})]))
-        first = Request(f"{number}/0", prompt, params, draw(seeds), most, stops)
+        first = Request(str(number), prompt, params, draw(seeds), most, stops)
         step = draw(st.integers(0, 12))
         for index in range(count):
-            request = replace(first, id=f"{number}/{index}", seed=first.seed + index)
-            if index:
-                request = replace(request, fork_of=first.id)
+            request = replace(first, index=index, seed=first.seed + index)
             cancelled = draw(st.one_of(st.none(), st.none(), st.none(), st.integers(step, step + 20)))
             arrivals.append(Arrival(step, request, cancelled))
     return world, arrivals, longest
@@ -226,10 +191,12 @@ def worlds(draw: st.DrawFn) -> tuple[World, list[Arrival], int]:
 @settings(max_examples=250, deadline=None)
 def test_everybody_gets_the_answer_they_would_get_alone(made: tuple[World, list[Arrival], int]) -> None:
     world, arrivals, longest = made
-    # Whoever is first is never stopped, so each request takes a step for each of its tokens at the very most.
-    world.run(arrivals, most_steps=40 + (2 * longest + 4) * len(arrivals))
+    # Whoever is first is never stopped, so each request takes a step for each of its tokens at the very most; of the
+    # steps that may fail a third does not.
+    world.run(arrivals, most_steps=10 * (40 + (2 * longest + 4) * len(arrivals)))
     world.check_end()
     event(f"preempted: {world.scheduler.preemptions > 0}")
+    event(f"failed: {world.failures > 0}")
     event(f"reused: {any(sequence.reused for sequence in world.sequences.values())}")
 
 
@@ -247,7 +214,7 @@ def test_when_blocks_run_out_the_last_to_come_gives_way_and_is_computed_again() 
     world.run([Arrival(0, request(name, 8, 24), None) for name in ("a", "b", "c")], most_steps=200)
     world.check_end()
     assert world.scheduler.preemptions > 0
-    assert world.sequences["a"].preemptions == 0
+    assert world.sequences["a", 0].preemptions == 0
 
 
 def test_a_request_that_fills_the_pool_to_the_last_block_is_served() -> None:
@@ -264,9 +231,9 @@ def test_generating_requests_are_never_held_up_by_a_prompt() -> None:
         world.step()
     world.submit(request("long", 100, 4))
     for _ in range(12):
-        before = len(world.events["short"])
+        before = len(world.events["short", 0])
         world.step()
-        assert len(world.events["short"]) == before + 1
+        assert len(world.events["short", 0]) == before + 1
     assert world.loop.figures.largest_step == 8
     world.run([], most_steps=100)
     world.check_end()
@@ -274,12 +241,9 @@ def test_generating_requests_are_never_held_up_by_a_prompt() -> None:
 
 def test_forks_share_the_prompt() -> None:
     world = full(kv_tokens=64)
-    parent = request("0/0", 16, 4)
+    parent = request("0", 16, 4)
     for index in range(3):
-        fork = None if index == 0 else parent.id
-        world.submit(
-            replace(parent, id=f"0/{index}", seed=index, fork_of=fork, params=SamplingParams(max_tokens=4, n=3))
-        )
+        world.submit(replace(parent, index=index, seed=index, params=SamplingParams(max_tokens=4, n=3)))
     most = 0
     while not world.loop.idle:
         world.step()
@@ -287,35 +251,35 @@ def test_forks_share_the_prompt() -> None:
     # The prompt's first three blocks are everybody's; its last, and the one of the answer, are each one's own.
     assert most <= 3 + 3 * 2
     world.check_end()
-    assert [world.sequences[f"0/{index}"].reused for index in range(3)] == [0, 15, 15]
+    assert [world.sequences["0", index].reused for index in range(3)] == [0, 15, 15]
 
 
 def test_a_late_fork_leaves_the_answer_of_the_first_alone() -> None:
     """The fork waits for a slot while the first answer fills blocks, and others find those blocks afterwards."""
     world = full(kv_tokens=256, max_batch=2, max_batch_tokens=16)
-    first = replace(request("0/0", 6, 20), params=SamplingParams(max_tokens=20, n=2))
+    first = replace(request("0", 6, 20), params=SamplingParams(max_tokens=20, n=2))
     world.submit(first)
     world.submit(request("other", 4, 14))
-    world.submit(replace(first, id="0/1", seed=7, fork_of="0/0"))
+    world.submit(replace(first, index=1, seed=7))
     while not world.loop.idle:
         world.step()
     answer, _ = answer_alone(first)
     again = Request("again", first.prompt + tuple(answer[:12]), SamplingParams(max_tokens=6), 0, 6)
     world.run([Arrival(0, again, None)], most_steps=40)
-    assert world.sequences["again"].reused == 16
+    assert world.sequences["again", 0].reused == 16
     world.check_end()
 
 
 def test_a_fork_that_gives_way_begins_anew() -> None:
     """Nothing is found again here, so its prompt is computed from the first token on."""
     world = World((LayerGroup(None, (0,), 1),), 40, Limits(4, 16, reuse_prefixes=False))
-    first = replace(request("0/0", 10, 26), params=SamplingParams(max_tokens=26, n=3))
+    first = replace(request("0", 10, 26), params=SamplingParams(max_tokens=26, n=3))
     arrivals = [Arrival(0, first, None)]
-    arrivals += [Arrival(0, replace(first, id=f"0/{n}", seed=n, fork_of="0/0"), None) for n in (1, 2)]
+    arrivals += [Arrival(0, replace(first, index=n, seed=n), None) for n in (1, 2)]
     world.run(arrivals, most_steps=200)
     world.check_end()
     assert world.scheduler.preemptions > 0
-    assert world.sequences["0/2"].reused == 0
+    assert world.sequences["0", 2].reused == 0
 
 
 def test_tokens_that_belong_together_are_computed_together() -> None:
@@ -339,9 +303,9 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
     now = 5.0
     world.step()
     for name in ("runs", "waits"):
-        assert world.events[name][-1].finish is FinishReason.DEADLINE
+        assert world.events[name, 0][-1].finish is FinishReason.DEADLINE
     world.run([], most_steps=20)
-    assert world.sequences["has time"].finish is FinishReason.LENGTH
+    assert world.sequences["has time", 0].finish is FinishReason.LENGTH
     assert world.ledger.pools[0].held == 0
 
 
@@ -378,5 +342,71 @@ def test_a_request_is_answered_one_step_late_or_at_once(overlap: bool) -> None:
     counts = []
     while not world.loop.idle:
         world.step()
-        counts.append(len(world.events["a"]))
+        counts.append(len(world.events["a", 0]))
     assert counts == ([0, 1, 2, 3] if overlap else [1, 2, 3])
+
+
+def test_what_is_shared_is_counted_once() -> None:
+    """Forty requests share a long prefix: all of them fit beside each other, and so they run beside each other."""
+    world = full(kv_tokens=(40 + 41 * 7) * 4, max_batch=64, max_batch_tokens=256)
+    prefix = request("prefix", 40 * 4, 1).prompt
+    world.submit(replace(request("first", 1, 24), prompt=(*prefix, 0)))
+    while not world.sequences["first", 0].drawn_on_device:
+        world.step()
+    for number in range(40):
+        own = tuple(random.Random(number).randrange(VOCAB) for _ in range(8))
+        world.submit(replace(request(str(number), 1, 12), prompt=prefix + own))
+    most, steps = 0, 0
+    while not world.loop.idle:
+        world.step()
+        steps += 1
+        most = max(most, len(world.scheduler.running))
+    world.check_end()
+    assert most == 41
+    assert steps < 40
+
+
+def test_a_fork_needs_the_block_it_copies_and_no_more() -> None:
+    """A pool that holds one prompt and a block for each of its answers holds all of them at once."""
+    world = full(kv_tokens=(25 + 5 + 5) * 4, max_batch=5, max_batch_tokens=128)
+    first = replace(request("0", 98, 4), params=SamplingParams(max_tokens=4, n=5))
+    for index in range(5):
+        world.submit(replace(first, index=index, seed=index))
+    most = 0
+    while not world.loop.idle:
+        world.step()
+        most = max(most, len(world.scheduler.running))
+    world.check_end()
+    assert most == 5
+
+
+def test_tokens_that_belong_together_are_not_starved_by_decodes() -> None:
+    """An image that needs nearly a whole step gets one, though other requests generate all the time."""
+    world = full(kv_tokens=4000, max_batch=8, max_batch_tokens=16)
+    for number in range(6):
+        world.submit(request(f"early {number}", 2, 40))
+    for _ in range(4):
+        world.step()
+    world.submit(request("image", 15, 2, spans=(MediaSpan(1, 14, together=True),)))
+    for number in range(30):
+        world.submit(request(f"late {number}", 2, 40))
+    for _ in range(12):
+        world.step()
+    assert world.sequences["image", 0].finish is FinishReason.LENGTH
+    # Nobody who generates waits twice in a row.
+    assert min(len(world.events[f"early {number}", 0]) for number in range(6)) >= 8
+    world.run([], most_steps=2000)
+    world.check_end()
+
+
+@pytest.mark.parametrize(("windows", "states"), [((None, 9), False), ((5,), False), ((None,), True), ((None, 9), True)])
+def test_a_prompt_of_many_answers_is_computed_once(windows: tuple[int | None, ...], states: bool) -> None:
+    groups = tuple(LayerGroup(window, (number,), 1) for number, window in enumerate(windows))
+    limits = Limits(8, 64, reuse_prefixes=False, has_states=states)
+    world = World(groups, 4000, limits)
+    first = replace(request("0", 200, 1), params=SamplingParams(max_tokens=1, n=8))
+    for index in range(8):
+        world.submit(replace(first, index=index, seed=index))
+    world.run([], most_steps=60)
+    world.check_end()
+    assert world.runner.computed == 200 + 7

@@ -1,0 +1,21 @@
+"""Prompt tokens that must be computed in one step, and where chunks may end because of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from brim.engine.requests.request import MediaSpan
+
+
+def whole_spans(spans: Sequence[MediaSpan], start: int, length: int) -> int:
+    """Shorten a chunk that would cut through tokens that must be computed together; 0 if nothing of it is left."""
+    end = start + length
+    for span in spans:
+        if span.together and span.start < end < span.end:
+            return max(0, span.start - start)
+    return length
+
+
+def blocking_span(spans: Sequence[MediaSpan], start: int) -> MediaSpan | None:
+    """The tokens that must be computed together and come next."""
+    return next((span for span in spans if span.together and span.start <= start < span.end), None)

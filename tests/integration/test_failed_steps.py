@@ -1,0 +1,144 @@
+"""Steps that fail: an error or an interrupt at any point of any step, and everybody still gets their own answer.
+
+A load is run once undisturbed. Then it is run again and again, with faults at some of the points that it comes by
+(torch operations and calls of the engine's code); `step` raises, and the caller goes on stepping.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from brim.engine.engine import Engine
+from brim.engine.front.answers import Completion
+from brim.engine.requests.params import SamplingParams
+from brim.engine.weights.builtin import ByteTokenizer
+from brim.errors import OutOfMemory
+from tests.integration import test_engine_vision as vision
+from tests.integration.faults import EXPECTED, KINDS, Faults
+from tests.integration.test_engine import drawn, family, greedy, nothing_is_held, prompts_of
+
+NAMES = ("llama", "gemma3_text", "qwen3_next", "granitemoehybrid", "qwen2_5_vl", "gemma3")
+SAMPLES = 4  # disturbed runs of each load
+FAULTS = 6  # in each of them
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass
+class Load:
+    """Requests, and the step that each comes in."""
+
+    engine: Engine
+    kv_tokens: int
+    requests: list[tuple[int, Any, SamplingParams, Any]] = field(default_factory=list)  # step, prompt, params, images
+
+    def run(self, faults: Faults) -> dict[str, list[Completion]]:
+        """All answers, with an engine that is built anew."""
+        engine = self.engine
+        engine.teardown()
+        engine.build(self.kv_tokens)
+        done: dict[str, list[Completion]] = {}
+        for step in range(3000):
+            for number, (comes, prompt, params, images) in enumerate(self.requests):
+                if comes == step:
+                    engine.submit(prompt, params, images=images, request_id=str(number))
+            if engine.idle and step > max(comes for comes, *_ in self.requests):
+                break
+            try:
+                with faults.watching():
+                    updates = engine.step()
+            except (*EXPECTED, OutOfMemory):
+                continue
+            for update in updates:
+                if update.completion is not None:
+                    done.setdefault(update.request_id, []).append(update.completion)
+        assert engine.idle
+        assert nothing_is_held(engine)
+        assert sorted(engine.loop.scheduler._free_slots) == list(range(engine.settings.max_batch))
+        return {name: sorted(answers, key=lambda one: one.index) for name, answers in done.items()}
+
+
+def text_load(name: str) -> Load:
+    """Forks, sampling, scores, shared beginnings, and more than the pool can hold at once."""
+    engine = family(name).engine(0, max_batch=5, max_batch_tokens=19, tokenizer=ByteTokenizer())
+    first, second, third, fourth = prompts_of([21, 9, 30, 5], seed=3)
+    shared = prompts_of([16], seed=4)[0]
+    return Load(
+        engine,
+        80,
+        [
+            (0, first, greedy(9), ()),
+            (0, [*shared, *second], drawn(8, 1, n=3), ()),
+            (1, [*shared, *fourth], drawn(7, 5, presence_penalty=1.0, stop=("zq",)), ()),
+            (2, third, greedy(6, prompt_logprobs=2, logprobs=2), ()),
+            (4, [*shared, *first], greedy(12), ()),
+            (9, [*shared, *second], greedy(4), ()),
+        ],
+    )
+
+
+def image_load(name: str) -> Load:
+    engine = vision.engine_of(name)
+    kv_tokens = engine.kv_tokens
+    load = Load(engine, kv_tokens)
+    for number, prompt in enumerate(vision.prompts_of(name)):
+        load.requests.append((2 * number, list(prompt.tokens), greedy(5), prompt.inputs))
+    return load
+
+
+def load_of(name: str) -> Load:
+    return image_load(name) if name in vision.KINDS else text_load(name)
+
+
+def plain(answers: dict[str, list[Completion]]) -> Any:
+    """What must be the same whatever happened: tokens, texts and reasons; and how many scores there are."""
+    return {
+        name: [
+            (one.tokens, one.text, one.finish_reason, one.error, len(one.logprobs), len(one.prompt_logprobs))
+            for one in those
+        ]
+        for name, those in answers.items()
+    }
+
+
+def disturb(load: Load, wanted: Any, points: int, at: list[int], kind: Callable[[], None]) -> None:
+    faults = Faults([point for point in at if point <= points], kind)
+    assert plain(load.run(faults)) == wanted, f"{kind.__name__} at {sorted(at)}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_failed_step_changes_nobodys_answer(name: str) -> None:
+    load, counted = load_of(name), Faults()
+    wanted = plain(load.run(counted))
+    assert all(those for those in wanted.values())
+    assert counted.points > 1000
+    numbers = random.Random(name)
+    for sample in range(SAMPLES):
+        at = numbers.sample(range(1, counted.points), FAULTS)
+        disturb(load, wanted, counted.points, at, KINDS[sample % len(KINDS)])
+    if name in ("llama", "gemma3_text"):
+        assert load.engine.figures.preemptions > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_at_every_point(name: str, kind: Callable[[], None]) -> None:
+    load, counted = load_of(name), Faults()
+    wanted = plain(load.run(counted))
+    points = list(range(1, counted.points + 1))
+    random.Random(name).shuffle(points)
+    for start in range(0, len(points), 2 * FAULTS):
+        disturb(load, wanted, counted.points, points[start : start + 2 * FAULTS], kind)
