@@ -4,8 +4,14 @@
         async for update in serving.stream("Once upon a time", SamplingParams(max_tokens=64)):
             print(update.text, end="")
 
-The thread alone touches the engine. Commands go in through a queue; updates come out in the event loop of whoever
-asked. A stream that is left early cancels its request.
+In: requests, from any thread and any event loop. Out: their updates, in the event loop that asked; each loop is woken
+once a step, however many of its clients get news. A stream that is left early cancels its request.
+
+The thread alone touches the engine: everybody else puts commands into a queue and reads a mailbox. A client's command
+to leave is always queued behind its command to submit, so a client may go at any moment and its request is cancelled.
+There is no lock here: `close` may be called from a signal handler or from the engine's own thread.
+
+Does not know how a failed step could be survived: `_failed` ends the engine.
 """
 
 from __future__ import annotations
@@ -13,45 +19,94 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeVar
+import traceback
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion, Update
 from brim.engine.front.door import Prompt
 from brim.engine.requests.params import SamplingParams
-from brim.errors import DeviceError
+from brim.errors import DeviceError, InvalidRequest
 
-Result = TypeVar("Result")
-Listener = Callable[[Update | BaseException], None]
+News = Update | BaseException | None  # None: all answers of the request are complete
+
+
+@dataclass(eq=False, slots=True)
+class _Client:
+    """Somebody who waits for the updates of one request, in an event loop of their own."""
+
+    loop: asyncio.AbstractEventLoop
+    mailbox: asyncio.Queue[News] = field(default_factory=asyncio.Queue)
+    gone: bool = False  # nobody reads the mailbox any more
+    request_id: str = ""  # this and what follows belong to the engine's thread
+    answers_left: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """Why no more steps are done."""
+
+    why: str
+    cause: BaseException | None = None
+
+    def error(self) -> DeviceError:
+        """A fresh error for each client: a traceback grows with every place where an error is raised."""
+        error = DeviceError(self.why)
+        error.__cause__ = self.cause
+        return error
+
+
+_CLOSED = _Ending("the engine was closed")
 
 
 class StreamingEngine:
-    """Runs an engine in a thread, from `start` to `close`."""
+    """Runs an engine in a thread, from `start` to `close`; once closed, it stays closed."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._listeners: dict[str, Listener] = {}
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._clients: dict[str, _Client] = {}  # by request; the engine's thread alone writes
         self._thread = threading.Thread(target=self._serve, name="brim-engine", daemon=True)
-        self._failure: BaseException | None = None
+        self._closing = False
+        self._ending: _Ending | None = None
+        self._unclean: BaseException | None = None  # what went wrong in closing
 
     def start(self) -> None:
+        if self._ending is not None:
+            raise self._ending.error()
+        if self._started:
+            raise InvalidRequest("the engine is started already: share this StreamingEngine, it takes any client")
         self._thread.start()
 
     def close(self) -> None:
-        """Stop after the step that is running; requests in flight are cancelled."""
-        self._commands.put(None)
-        if self._thread.is_alive():
+        """Stop after the step that is running. Requests in flight are cancelled and their streams raise `DeviceError`.
+
+        May be called at any time, more than once, from any thread. The engine itself can be used again afterwards.
+        """
+        self._ask_to_close()
+        if self._started and threading.current_thread() is not self._thread:
             self._thread.join()
+        if self._unclean is not None:
+            raise DeviceError(
+                f"the engine was closed, but not all that was in flight could be cleared: {_said(self._unclean)}; "
+                "tear the engine down before it is used again"
+            ) from self._unclean
 
     async def __aenter__(self) -> StreamingEngine:
         self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._ask_to_close()  # at once, even where the executor has no thread free to wait for the end
         await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the engine has taken and whose clients wait for more."""
+        return len(self._clients)
 
     async def stream(
         self,
@@ -60,85 +115,184 @@ class StreamingEngine:
         *,
         images: Sequence[Any] = (),
         deadline_seconds: float | None = None,
-    ) -> AsyncIterator[Update]:
-        """Updates of one request, until all its answers are complete. A refused request raises at the first step."""
-        loop = asyncio.get_running_loop()
-        updates: asyncio.Queue[Update | BaseException] = asyncio.Queue()
+    ) -> AsyncGenerator[Update, None]:
+        """Updates of one request, until all its answers are complete. A refused request raises at the first one.
 
-        def listen(update: Update | BaseException) -> None:
-            loop.call_soon_threadsafe(updates.put_nowait, update)
+        Leaving early cancels the request when the generator is closed: at once where the task is cancelled or
+        `contextlib.aclosing` is used, otherwise as soon as Python drops the generator.
+        """
+        if not self._started and self._ending is None:
+            raise InvalidRequest("the engine is not started: call start() first, or use `async with`")
+        client = _Client(asyncio.get_running_loop())
+        answers = (params or SamplingParams()).n
 
         def submit() -> str:
-            request_id = self.engine.submit(prompt, params, images=images, deadline_seconds=deadline_seconds)
-            self._listeners[request_id] = listen
-            return request_id
+            return self.engine.submit(prompt, params, images=images, deadline_seconds=deadline_seconds)
 
-        request_id = await asyncio.wrap_future(self._ask(submit))
-        left = (params or SamplingParams()).n
         try:
-            while left:
-                update = await updates.get()
-                if isinstance(update, BaseException):
-                    raise DeviceError(f"the engine has stopped: {update}") from update
-                left -= update.completion is not None
-                yield update
+            self._send(lambda: self._submit(client, submit, answers))
+            while (news := await client.mailbox.get()) is not None:
+                if isinstance(news, BaseException):
+                    raise news
+                yield news
         finally:
-            self._tell(lambda: self._leave(request_id))
+            client.gone = True
+            self._send(lambda: self._leave(client))
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None, **options: Any) -> list[Completion]:
         """All answers of one request."""
         found = [update.completion async for update in self.stream(prompt, params, **options) if update.completion]
         return sorted(found, key=lambda one: one.index)
 
-    # -- between threads -----------------------------------------------------------------------------------------
+    # -- from other threads --------------------------------------------------------------------------------------
 
-    def _ask(self, action: Callable[[], Result]) -> Future[Result]:
-        """Run something in the engine's thread."""
-        answer: Future[Result] = Future()
+    @property
+    def _started(self) -> bool:
+        return self._thread.ident is not None
 
-        def run() -> None:
-            if self._failure is not None:
-                answer.set_exception(DeviceError(f"the engine has stopped: {self._failure}"))
-                return
-            try:
-                answer.set_result(action())
-            except BaseException as error:  # noqa: BLE001 - whoever asked gets it
-                answer.set_exception(error)
+    def _ask_to_close(self) -> None:
+        self._closing = True
+        if self._started:
+            self._send(lambda: None)  # wakes the thread where it waits for a command
+        else:
+            self._ending = _CLOSED
 
-        self._commands.put(run)
-        return answer
+    def _send(self, command: Callable[[], None]) -> None:
+        """Have something done in the engine's thread, or answered here where that thread has ended.
 
-    def _tell(self, action: Callable[[], None]) -> None:
-        self._commands.put(action)
+        Put first and look then: what comes too late for the thread's last look at the queue sees the ending here.
+        """
+        self._commands.put(command)
+        if self._ending is not None:
+            self._run_waiting_commands()
 
-    def _leave(self, request_id: str) -> None:
-        self._listeners.pop(request_id, None)
-        if self._failure is None:
-            self.engine.cancel(request_id)
+    def _run_waiting_commands(self) -> None:
+        try:
+            while True:
+                self._commands.get_nowait()()
+        except queue.Empty:
+            return
+
+    # -- commands; after the ending they do not touch the engine -------------------------------------------------
+
+    def _submit(self, client: _Client, submit: Callable[[], str], answers: int) -> None:
+        if client.gone:
+            return
+        if self._ending is not None:
+            self._post([(client, self._ending.error())])
+            return
+        try:
+            client.request_id = submit()
+        except Exception as error:  # noqa: BLE001 - it concerns whoever asked, and nobody else
+            self._post([(client, error)])
+            return
+        except BaseException as error:  # an interrupt concerns everybody; an event loop must not be given one
+            self._post([(client, _stopped_by(error).error())])
+            raise
+        client.answers_left = answers
+        self._clients[client.request_id] = client
+
+    def _leave(self, client: _Client) -> None:
+        if self._ending is None and self._clients.pop(client.request_id, None) is not None:
+            self.engine.cancel(client.request_id)
+
+    # -- the engine's thread -------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        try:
-            while self._obey():
-                for update in self.engine.step():
-                    listener = self._listeners.get(update.request_id)
-                    if listener is not None:
-                        listener(update)
-        except BaseException as error:  # noqa: BLE001 - everybody who waits gets it, and everybody who asks later
-            self._failure = error
-            for listener in self._listeners.values():
-                listener(error)
-            while (command := self._commands.get()) is not None:
-                command()
+        ending = None
+        while ending is None:
+            ending = self._turn()
+        self._end(ending)
 
-    def _obey(self) -> bool:
-        """Run all commands that wait, and wait for one when there is nothing else to do; False to stop."""
-        while True:
+    def _turn(self) -> _Ending | None:
+        """Do what was asked, then one step; why this was the last turn, if it was."""
+        try:
+            self._obey()
+            if self._closing:
+                return _CLOSED
+            if not self.engine.idle:
+                self._deliver(self.engine.step())
+        except BaseException as error:  # noqa: BLE001 - interrupts too: everybody who waits must hear of it
+            return self._failed(error)
+        return None
+
+    def _failed(self, error: BaseException) -> _Ending | None:
+        """What a failed turn means: an ending, or None to go on. For now every failure ends the engine."""
+        traceback.clear_frames(error.__traceback__)  # their tensors would live as long as the error is told
+        return _stopped_by(error)
+
+    def _obey(self) -> None:
+        """Run the commands that wait now; later ones wait for the next step. With no work to do, wait for some."""
+        while self.engine.idle and not self._closing:
+            self._commands.get()()
+        for _ in range(self._commands.qsize()):
+            if self._closing:
+                return
+            self._commands.get()()
+
+    def _deliver(self, updates: Iterable[Update]) -> None:
+        news: list[tuple[_Client, News]] = []
+        for update in updates:
+            client = self._clients.get(update.request_id)
+            if client is None:
+                continue
+            news.append((client, update))
+            client.answers_left -= update.completion is not None
+            if client.answers_left == 0:
+                del self._clients[update.request_id]
+                news.append((client, None))
+        self._post(news)
+
+    def _post(self, news: Iterable[tuple[_Client, News]]) -> None:
+        """Into the mailboxes, with one wake-up for each event loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Client, News]]] = {}
+        for client, one in news:
+            by_loop.setdefault(client.loop, []).append((client, one))
+        for loop, letters in by_loop.items():
             try:
-                command = self._commands.get(block=self.engine.idle)
-            except queue.Empty:
-                return True
-            if command is None:
-                return False
-            command()
-            if not self.engine.idle and self._commands.empty():
-                return True
+                loop.call_soon_threadsafe(_fill_mailboxes, letters)
+            except RuntimeError:  # the loop is closed, so these clients can neither read nor leave
+                for client, _ in letters:
+                    self._leave(client)
+
+    def _end(self, ending: _Ending) -> None:
+        """Take back all that is in flight and tell everybody who waits."""
+        self._ending = ending
+        clients = list(self._clients.values())
+        self._clients.clear()
+        for client in clients:
+            self._clear_away(partial(self.engine.cancel, client.request_id))
+        self._post([(client, ending.error()) for client in clients])
+        self._run_waiting_commands()
+        self._clear_away(self._read_last_step)
+
+    def _read_last_step(self) -> None:
+        """A step that was launched and not read would keep the engine from being idle."""
+        if not self.engine.idle:
+            self.engine.step()
+
+    def _clear_away(self, action: Callable[[], object]) -> None:
+        """One thing to do at the end. Its errors hide neither what ended the engine nor the first of their own."""
+        assert self._ending is not None
+        try:
+            action()
+        except BaseException as error:  # noqa: BLE001 - what is left to clear must be cleared
+            first = self._ending.cause or self._unclean
+            if first is None:
+                self._unclean = error
+            else:
+                first.add_note(f"then, in clearing away what was in flight: {_said(error)}")
+
+
+def _fill_mailboxes(letters: Iterable[tuple[_Client, News]]) -> None:
+    for client, news in letters:
+        if not client.gone:
+            client.mailbox.put_nowait(news)
+
+
+def _stopped_by(error: BaseException) -> _Ending:
+    return _Ending(f"the engine has stopped: {_said(error)}", error)
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__
