@@ -26,9 +26,11 @@ from typing import Any
 import torch
 import triton
 
-from brim.engine.attention.triton_decode import DecodeScratch, TileConfig, choose_splits, decode, decode_config
-from brim.engine.attention.triton_prefill import prefill, prefill_config
-from brim.engine.attention.triton_store import store_kv
+from brim.engine.attention.kernels.decode import decode
+from brim.engine.attention.kernels.prefill import prefill
+from brim.engine.attention.kernels.splits import DecodeScratch, choose_splits
+from brim.engine.attention.kernels.store import store_kv
+from brim.engine.attention.kernels.tiles import TileConfig, decode_config, prefill_config
 
 FLOAT8 = torch.float8_e4m3fn
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

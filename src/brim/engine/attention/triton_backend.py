@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import torch
 
+from brim.engine.attention.kernels.decode import decode
+from brim.engine.attention.kernels.prefill import prefill
+from brim.engine.attention.kernels.splits import DecodeScratch, choose_splits
+from brim.engine.attention.kernels.store import store_kv
+from brim.engine.attention.kernels.tiles import MOST_TILE_HEADS
 from brim.engine.attention.protocol import AttentionRule
-from brim.engine.attention.triton_decode import DecodeScratch, choose_splits, decode
-from brim.engine.attention.triton_prefill import prefill
-from brim.engine.attention.triton_store import store_kv
 from brim.engine.device.layout import StepLayout
 from brim.engine.kv.geometry import LayerGeometry
 from brim.engine.kv.tensors import LayerCache
 from brim.units import MIB, ceil_div
 
 _FP32_BYTES = 4
-_TILE_HEADS = 64  # the most query heads that one program of the decode kernel takes
 _LARGEST_SCRATCH_BYTES = 256 * MIB
 
 
@@ -45,7 +46,7 @@ class TritonAttention:
     def _splits(self, batch: int, heads: int, kv_heads: int, value_dim: int, window: int | None) -> int:
         """Parts that requests are cut into: as many as keep the device busy, within what the scratch may be."""
         context = self._max_length if window is None else min(window, self._max_length)
-        tiles = ceil_div(heads // kv_heads, _TILE_HEADS)  # heads that share keys run side by side, so many at a time
+        tiles = ceil_div(heads // kv_heads, MOST_TILE_HEADS)  # of heads that share keys
         splits = choose_splits(batch, kv_heads * tiles, context, self._multiprocessors)
         while splits > 1 and batch * heads * splits * value_dim * _FP32_BYTES > _LARGEST_SCRATCH_BYTES:
             splits //= 2

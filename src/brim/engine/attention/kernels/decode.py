@@ -9,169 +9,18 @@ The work is bound by memory, and laid out for that: the query heads of a KV head
 a long request is cut into parts that run side by side, whose results a second kernel joins in fp32.
 
 Slots outside a request's visible positions are never read, and neither are their table entries. What has just been
-computed must be in the cache already (`triton_store`).
+computed must be in the cache already (`store`).
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-MINUS_INFINITY = tl.constexpr(float("-inf"))
-
-MAX_SPLITS = 64
-TILE_BYTES = 32 * 1024  # of keys and values in a tile; with two in flight in each of three programs, an SM's memory
-RESIDENT_PROGRAMS = 4  # an SM should have, so that one loads while another computes
-SHORTEST_PART = 128  # positions; below it a part's start-up costs more than it hides
-FULL_SHORTEST_PART = 512  # the same when the requests alone fill the device
-LONGEST_PART = 8192  # positions; a lone long request should not outlast all others by much
-
-
-@dataclass(frozen=True, slots=True)
-class TileConfig:
-    """The shape of a kernel's work: query rows and positions in a tile, warps, and depth of the load pipeline.
-
-    Positions should be fewer than threads (32 × warps): Triton then loads table entries where they are used, and
-    otherwise passes them through shared memory in every tile.
-    """
-
-    block_m: int
-    block_n: int
-    warps: int
-    stages: int
-    max_registers: int | None = None  # of a thread; fewer let more programs share an SM
-
-
-@dataclass(frozen=True, slots=True)
-class SplitDim:
-    """A head dimension as a power of two and a rest: 192 is 128 + 64, so nothing is padded to 256."""
-
-    whole: int
-    first: int
-    rest: int  # a power of two, or 0
-
-    @property
-    def padded(self) -> int:
-        return self.first + self.rest
-
-
-def split_dim(dim: int) -> SplitDim:
-    """Cut a head dimension for `tl.dot`, whose sides are powers of two of at least 16."""
-    assert dim >= 16, f"head dimension {dim} is below 16"
-    first = 1 << (dim.bit_length() - 1)
-    rest = dim - first
-    return SplitDim(dim, first, max(16, triton.next_power_of_2(rest)) if rest else 0)
-
-
-def power_of_two_below(number: int) -> int:
-    """The largest power of two that is not above the number; 1 for anything smaller."""
-    return 1 << (max(1, number).bit_length() - 1)
-
-
-def decode_config(key_dim: int, value_dim: int, group: int, dtype: torch.dtype, cache_dtype: torch.dtype) -> TileConfig:
-    """Tiles for decoding. Rows below 16 are padding, which tensor cores need."""
-    position_bytes = (key_dim + value_dim) * cache_dtype.itemsize
-    if dtype == torch.float32:  # multiplied without tensor cores, so a tile's products are unrolled: keep them few
-        return TileConfig(16, 16 if key_dim + value_dim > 256 else 32, warps=4, stages=2)
-    if max(key_dim, value_dim) > 256:  # a row of output is 2 KiB of registers: more threads to hold them
-        return TileConfig(16 if group <= 16 else 64, 32, warps=8, stages=2)
-    block_m = min(64, max(16, triton.next_power_of_2(group)))
-    block_n = min(64, max(16, power_of_two_below(TILE_BYTES // position_bytes)))
-    return TileConfig(block_m, block_n, warps=4, stages=3 if 2 * block_n * position_bytes > TILE_BYTES else 4)
-
-
-def choose_splits(batch: int, kv_heads: int, max_context: int, multiprocessors: int) -> int:
-    """Parts to cut each request into: enough to fill the device, and no part of `max_context` overly long."""
-    to_fill = RESIDENT_PROGRAMS * multiprocessors // max(1, batch * kv_heads)
-    to_even = max_context // LONGEST_PART
-    useful = max_context // SHORTEST_PART
-    return power_of_two_below(min(max(to_fill, to_even), useful, MAX_SPLITS))
-
-
-def scratch_bytes(max_batch: int, heads: int, value_dim: int, splits: int) -> int:
-    """What `DecodeScratch.allocate` takes."""
-    if splits == 1:
-        return 0
-    rows = max_batch * heads * splits
-    return (
-        rows
-        * (value_dim + 2)  # a partial output, its maximum and its sum
-        * 4  # fp32
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeScratch:
-    """Where the parts of a request leave their results: flat, so that layers of different shapes share it."""
-
-    partials: torch.Tensor
-    stats: torch.Tensor
-
-    @classmethod
-    def allocate(
-        cls, max_batch: int, heads: int, value_dim: int, splits: int, device: torch.device | str
-    ) -> DecodeScratch:
-        rows = 0 if splits == 1 else max_batch * heads * splits
-        return cls(
-            partials=torch.empty(rows * value_dim, dtype=torch.float32, device=device),
-            stats=torch.empty(rows * 2, dtype=torch.float32, device=device),
-        )
-
-    def slice(self, batch: int, heads: int, value_dim: int, splits: int) -> DecodeScratch:
-        """The part that a call of this shape uses."""
-        rows = batch * heads * splits
-        assert rows * value_dim <= self.partials.numel(), "the scratch was allocated for less"
-        assert rows * 2 <= self.stats.numel(), "the scratch was allocated for less"
-        return DecodeScratch(self.partials[: rows * value_dim], self.stats[: rows * 2])
-
-
-@triton.jit
-def load_rows(base, offsets, kept, DIM: tl.constexpr, START: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr):
-    """[rows, WIDTH] from `base`: elements START.. of rows that begin at `offsets`; zeros where a row is not kept."""
-    dims = START + tl.arange(0, WIDTH)
-    pointers = base + offsets[:, None] + dims[None, :]
-    if START + WIDTH > DIM:
-        if MASKED:
-            loaded = tl.load(pointers, mask=kept[:, None] & (dims < DIM)[None, :], other=0.0)
-        else:
-            loaded = tl.load(pointers, mask=(dims < DIM)[None, :], other=0.0)
-    elif MASKED:
-        loaded = tl.load(pointers, mask=kept[:, None], other=0.0)
-    else:
-        loaded = tl.load(pointers)
-    return loaded
-
-
-@triton.jit
-def store_rows(base, offsets, kept, rows, DIM: tl.constexpr, START: tl.constexpr, WIDTH: tl.constexpr):
-    """The reverse of `load_rows`, in the type of `base`."""
-    dims = START + tl.arange(0, WIDTH)
-    mask = kept[:, None] & (dims < DIM)[None, :]
-    tl.store(base + offsets[:, None] + dims[None, :], rows.to(base.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def capped(products, scale, softcap):
-    """softcap * tanh(products * scale / softcap); tanh by way of exp2, which the hardware has."""
-    doubled = products * (scale / softcap * 2 * LOG2_E)
-    return softcap - 2 * softcap / (tl.exp2(doubled) + 1)
-
-
-@triton.jit
-def first_state(sinks, heads, kept, exponent, HAS_SINKS: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Maximum and sum of a softmax before any key: empty, or a sink that counts in the sum and has no value."""
-    if HAS_SINKS:
-        sink = tl.load(sinks + heads, mask=kept, other=0.0).to(tl.float32)
-        row_max = sink * (LOG2_E / exponent)
-        row_sum = tl.full([BLOCK_M], 1.0, tl.float32)
-    else:
-        row_max = tl.full([BLOCK_M], MINUS_INFINITY, tl.float32)
-        row_sum = tl.zeros([BLOCK_M], tl.float32)
-    return row_max, row_sum
+from brim.engine.attention.kernels.rows import LOG2_E, MINUS_INFINITY, capped, first_state, load_rows, store_rows
+from brim.engine.attention.kernels.splits import MAX_SPLITS, DecodeScratch, choose_shortest_part
+from brim.engine.attention.kernels.tiles import TileConfig, decode_config, split_dim
 
 
 @triton.jit(do_not_specialize=["table_stride", "window", "splits", "shortest_part"])
@@ -383,8 +232,7 @@ def decode(
     if config is None:
         config = decode_config(key_dim, value_dim, group, query.dtype, key_cache.dtype)
     if shortest_part is None:
-        crowded = batch * kv_heads >= 2 * _multiprocessors(query.device)
-        shortest_part = FULL_SHORTEST_PART if crowded else SHORTEST_PART
+        shortest_part = choose_shortest_part(batch, kv_heads, _multiprocessors(query.device))
     if splits > 1:
         scratch = scratch or DecodeScratch.allocate(batch, heads, value_dim, splits, query.device)
         scratch = scratch.slice(batch, heads, value_dim, splits)

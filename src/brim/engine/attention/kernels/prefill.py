@@ -2,7 +2,7 @@
 """Attention of chunks of prompts over paged keys and values.
 
 In: the tokens of several requests packed in one row, each request's being the last positions of what its table holds,
-with their keys and values in the cache already (`triton_store`). Out: `[tokens, heads, value_dim]` in the query's type.
+with their keys and values in the cache already (`store`). Out: `[tokens, heads, value_dim]` in the query's type.
 A query sees its own position and those before it, within the window; inside a span that is seen as a whole (an image)
 it sees ahead as far as `visible_until` says.
 
@@ -18,37 +18,10 @@ import torch
 import triton
 import triton.language as tl
 
-from brim.engine.attention.triton_decode import (
-    LOG2_E,
-    MINUS_INFINITY,
-    TileConfig,
-    capped,
-    first_state,
-    load_rows,
-    split_dim,
-    store_rows,
-)
+from brim.engine.attention.kernels.rows import LOG2_E, MINUS_INFINITY, capped, first_state, load_rows, store_rows
+from brim.engine.attention.kernels.tiles import TileConfig, prefill_config, split_dim
 
 REQUESTS_A_LOOK = tl.constexpr(128)  # starts of requests a program reads at once to find its own
-
-
-def prefill_config(key_dim: int, value_dim: int, rows: int, dtype: torch.dtype) -> TileConfig:
-    """Tiles for prompts; `rows` is the longest chunk's tokens times the query heads of a KV head.
-
-    The limit is registers: the output of a tile takes block_m × value_dim of the 64 Ki of an SM.
-    """
-    both, widest = key_dim + value_dim, max(key_dim, value_dim)
-    if dtype == torch.float32:  # multiplied without tensor cores, and there for tests: small tiles compile fast
-        return TileConfig(16, 32 if both <= 256 else 16, warps=4, stages=1)
-    if rows <= 16:  # a token or two, as when drafts are checked: decoding in all but name
-        return TileConfig(16, 64 if both <= 256 else 32, warps=8 if widest > 256 else 4, stages=2)
-    if widest > 256:
-        return TileConfig(64, 32, warps=8, stages=2)
-    if rows <= 64:
-        return TileConfig(64, 64 if both <= 256 else 32, warps=4, stages=2)
-    if both > 320:
-        return TileConfig(128, 32, warps=8, stages=3)
-    return TileConfig(128, 64, warps=8, stages=3 if both <= 256 else 2)
 
 
 @triton.jit

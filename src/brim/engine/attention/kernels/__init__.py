@@ -1,0 +1,1 @@
+"""Brim's Triton kernels over paged keys and values, and the sizes they are launched with."""
