@@ -28,7 +28,7 @@ import triton
 
 from brim.engine.attention.kernels.decode import decode
 from brim.engine.attention.kernels.prefill import prefill
-from brim.engine.attention.kernels.splits import DecodeScratch, choose_splits
+from brim.engine.attention.kernels.splits import DecodeScratch, ScratchSize, choose_splits
 from brim.engine.attention.kernels.store import store_kv
 from brim.engine.attention.kernels.tiles import TileConfig, decode_config, prefill_config
 
@@ -263,7 +263,8 @@ def check_decode(case: Case, device: str) -> float:
     setting = Setting(case, device)
     scratch = None
     if case.splits > 1:
-        scratch = DecodeScratch.allocate(len(case.kv_lens) + 1, case.heads, case.value_dim, case.splits, device)
+        size = ScratchSize.of_call(len(case.kv_lens) + 1, case.heads, case.value_dim, case.splits)
+        scratch = DecodeScratch.allocate(size, device)
         scratch.partials.fill_(float("nan"))
         scratch.stats.fill_(float("nan"))
     decode(
@@ -408,7 +409,7 @@ def prepared(run: Run) -> tuple[Callable[[], Any], float, str]:
     lens = torch.full((requests,), length, dtype=torch.int32, device="cuda")
     options: dict[str, Any] = {"block_size": 16, "scale": 128**-0.5, "config": run.config}
     if run.kernel == "decode":
-        scratch = DecodeScratch.allocate(requests, 32, 128, run.splits, "cuda") if run.splits > 1 else None
+        scratch = DecodeScratch.allocate(ScratchSize.of_call(requests, 32, 128, run.splits), "cuda")
         call = partial(decode, bf16((requests, 32, 128)), keys, values, table, rows, lens)
         work = 2 * requests * length * 1024 * keys.itemsize / 1e12
         return partial(call, splits=run.splits, scratch=scratch, **options), work, "TB/s"

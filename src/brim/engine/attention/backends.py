@@ -28,6 +28,11 @@ class BackendSizes:
     max_length: int
     device: torch.device
 
+    @property
+    def decode_batches(self) -> range:
+        """Every number of requests that may generate in a step; captured steps pad to one of them."""
+        return range(1, self.max_batch + 1)
+
 
 MakeBackend = Callable[[BackendSizes], AttentionBackend]
 
@@ -37,7 +42,7 @@ def _triton(sizes: BackendSizes) -> AttentionBackend:
         raise InvalidRequest(f"attention 'triton' runs on CUDA devices, not on {sizes.device.type}; use auto")
     from brim.engine.attention.triton_backend import TritonAttention
 
-    return TritonAttention(sizes.layers, sizes.max_batch, sizes.max_length, sizes.device)
+    return TritonAttention(sizes.layers, sizes.decode_batches, sizes.max_length, sizes.device)
 
 
 def _reference(sizes: BackendSizes) -> AttentionBackend:

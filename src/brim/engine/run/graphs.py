@@ -17,10 +17,12 @@ def batch_sizes(max_batch: int) -> list[int]:
     """The sizes that are captured: close together where a row more or less is felt.
 
     Up to some hundred rows a step reads the weights and hardly feels its rows, and each size costs its part of the
-    start-up.
+    start-up. So a lone request takes the graph of two: a graph of one would save next to nothing, and cost another
+    pass of the compiler, to which a size of one is a case of its own. An engine made for one request has only that.
+    No size is above `max_batch`: tables, states and the scratch of attention are made for so many rows.
     """
     sizes = [2, 4, 8, 16, 24, *range(32, 128, 16), *range(128, max_batch, 32)]
-    return [size for size in sizes if size < max_batch] + [max(2, max_batch)]
+    return [size for size in sizes if size < max_batch] + [max_batch]
 
 
 class DecodeGraphs:

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from brim.engine.attention.kernels.rows import LOG2_E, MINUS_INFINITY, capped, first_state, load_rows, store_rows
-from brim.engine.attention.kernels.splits import MAX_SPLITS, DecodeScratch, choose_shortest_part
+from brim.engine.attention.kernels.splits import MAX_SPLITS, DecodeScratch, ScratchSize, choose_shortest_part
 from brim.engine.attention.kernels.tiles import TileConfig, decode_config, split_dim
 
 
@@ -234,7 +234,8 @@ def decode(
     if shortest_part is None:
         shortest_part = choose_shortest_part(batch, kv_heads, _multiprocessors(query.device))
     if splits > 1:
-        scratch = scratch or DecodeScratch.allocate(batch, heads, value_dim, splits, query.device)
+        if scratch is None:
+            scratch = DecodeScratch.allocate(ScratchSize.of_call(batch, heads, value_dim, splits), query.device)
         scratch = scratch.slice(batch, heads, value_dim, splits)
     else:
         scratch = None
