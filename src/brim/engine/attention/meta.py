@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 class MetaAttention:
     """The backend of the meta device: like the kernels of CUDA devices, an output and nothing else."""
 
+    def prepare(self, layout: StepLayout) -> None:
+        pass
+
     def store(self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, write_slots: torch.Tensor) -> None:
         pass
 

@@ -13,7 +13,19 @@ if TYPE_CHECKING:
 
 
 class AttentionBackend(Protocol):
-    """Writes new keys and values into the pool, and attends over what is there."""
+    """Writes new keys and values into the pool, and attends over what is there.
+
+    A step is one call of `prepare`, and then a `store` and an `attend` for each layer. Layers that borrow the keys and
+    values of others store nothing, and layers that do not look ahead are given a layout without `visible_until`.
+    """
+
+    def prepare(self, layout: StepLayout) -> None:
+        """Work out what all layers of a step share, once.
+
+        Also called when a decode step is captured in a CUDA graph, and not when that is replayed: what it does on the
+        device is replayed with the step; what it decides on the host must hold for whatever lengths so many requests
+        may have.
+        """
 
     def store(self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, write_slots: torch.Tensor) -> None: ...
 

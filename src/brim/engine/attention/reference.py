@@ -19,6 +19,13 @@ _QUERIES_AT_ONCE = 128
 class ReferenceAttention:
     """The backend without kernels of its own."""
 
+    def __init__(self) -> None:
+        self._decodes: list[tuple[int, int]] = []  # slot and length of each request that generates in this step
+
+    def prepare(self, layout: StepLayout) -> None:
+        """Read slots and lengths back once: on a GPU, each reading waits for it."""
+        self._decodes = list(zip(layout.decode_slots.tolist(), layout.decode_lengths.tolist(), strict=True))
+
     def store(self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, write_slots: torch.Tensor) -> None:
         cache.keys[write_slots] = _stored(key, cache.keys.dtype)
         if not cache.value_in_key:
@@ -28,9 +35,8 @@ class ReferenceAttention:
         self, query: torch.Tensor, cache: LayerCache, table: torch.Tensor, layout: StepLayout, rule: AttentionRule
     ) -> torch.Tensor:
         output = query.new_empty((*query.shape[:2], cache.values.shape[-1]))
-        for row, (slot, length) in enumerate(
-            zip(layout.decode_slots.tolist(), layout.decode_lengths.tolist(), strict=True)
-        ):
+        assert len(self._decodes) == layout.decodes, "a step is prepared before its layers run"
+        for row, (slot, length) in enumerate(self._decodes):
             output[row : row + 1] = _one(query[row : row + 1], cache, table[slot], length, None, rule)
         for chunk in layout.chunks:
             here = slice(chunk.start, chunk.start + chunk.length)

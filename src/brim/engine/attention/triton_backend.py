@@ -6,13 +6,13 @@ one output. Nothing as large as tokens × context is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from brim.engine.attention.kernels.decode import decode
 from brim.engine.attention.kernels.prefill import prefill
-from brim.engine.attention.kernels.splits import DecodeScratch, DecodeShape, SplitTable
+from brim.engine.attention.kernels.splits import DecodeParts, DecodeScratch, DecodeShape, SplitTable
 from brim.engine.attention.kernels.store import store_kv
 from brim.engine.attention.protocol import AttentionRule
 from brim.engine.device.layout import StepLayout
@@ -31,6 +31,11 @@ class TritonAttention:
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
         self._table = SplitTable.of(shapes, batches, max_length, multiprocessors)
         self._scratch = DecodeScratch.allocate(self._table.scratch, device)
+        self._parts: Mapping[DecodeShape, DecodeParts] = {}  # of the step that is being run
+
+    def prepare(self, layout: StepLayout) -> None:
+        """How requests are cut depends on how many there are, not on their lengths: good for captured steps too."""
+        self._parts = self._table.by_batch[layout.decodes] if layout.decodes else {}
 
     def store(self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, write_slots: torch.Tensor) -> None:
         if cache.value_in_key:
@@ -46,7 +51,7 @@ class TritonAttention:
         output = query.new_empty((tokens, heads, value_dim))
         decodes = layout.decodes
         if decodes:
-            parts = self._table.by_batch[decodes][DecodeShape(heads, kv_heads, value_dim, rule.window)]
+            parts = self._parts[DecodeShape(heads, kv_heads, value_dim, rule.window)]
             decode(
                 query[:decodes],
                 cache.keys,

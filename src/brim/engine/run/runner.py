@@ -83,6 +83,7 @@ class Runner:
         self._attention_only = PackedCache()
         self.warnings: tuple[str, ...] = ()
         self._staging = Staging(shape.device)
+        self._backend: AttentionBackend | None = None
         self._kv: KvTensors | None = None
         self._states: RecurrentStates | None = None
         self._mixers: PackedMixers | None = None
@@ -122,7 +123,7 @@ class Runner:
             self._states = RecurrentStates(self._state_shapes, shape.max_batch, shape.device)
             self._mixers = PackedMixers(self.text_model.backbone, self._states)
         self._latents = KeptLatents(self.text_model.backbone)
-        backend = self._make_backend()
+        backend = self._backend = self._make_backend()
         self._last_tokens = torch.zeros(rows, dtype=torch.int64, device=shape.device)
         self._rope_shift = torch.zeros(rows, dtype=torch.int64, device=shape.device)
         for number, module in enumerate(self._layers.modules):
@@ -165,7 +166,7 @@ class Runner:
             self._mixers.undo()
         if self._latents is not None:
             self._latents.undo()
-        self._kv = self._states = self._mixers = self._latents = None
+        self._kv = self._states = self._mixers = self._latents = self._backend = None
         self._last_tokens = self._rope_shift = self._accepted = None
         self._step.layout = None
         self._features.clear()
@@ -266,11 +267,13 @@ class Runner:
         embeddings: torch.Tensor | None = None,
         extra: dict[str, Any] | None = None,
     ) -> torch.Tensor:
+        assert self._backend is not None
         self._step.layout = layout
         if self._mixers is not None:
             self._mixers.layout = layout
         cache = None if self._mixers is None else self._attention_only
         try:
+            self._backend.prepare(layout)
             return self.text_model.hidden(tokens, positions, embeddings=embeddings, cache=cache, extra=extra)
         finally:
             self._step.layout = None

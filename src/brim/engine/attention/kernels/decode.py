@@ -234,9 +234,9 @@ def decode(
     if shortest_part is None:
         shortest_part = choose_shortest_part(batch, kv_heads, _multiprocessors(query.device))
     if splits > 1:
-        if scratch is None:
-            scratch = DecodeScratch.allocate(ScratchSize.of_call(batch, heads, value_dim, splits), query.device)
-        scratch = scratch.slice(batch, heads, value_dim, splits)
+        size = ScratchSize.of_call(batch, heads, value_dim, splits)
+        scratch = scratch or DecodeScratch.allocate(size, query.device)
+        assert scratch.holds(size), "the scratch was allocated for less"
     else:
         scratch = None
     key_split, value_split = split_dim(key_dim), split_dim(value_dim)

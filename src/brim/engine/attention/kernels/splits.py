@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -24,9 +25,8 @@ LARGEST_SCRATCH_BYTES = 256 * MIB
 FP32_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeShape:
-    """What a layer's splits depend on, beside the batch."""
+class DecodeShape(NamedTuple):
+    """What a layer's splits depend on, beside the batch. A tuple: made and looked up by every layer of a step."""
 
     heads: int
     kv_heads: int
@@ -108,12 +108,8 @@ class DecodeScratch:
             stats=torch.empty(size.stats, dtype=torch.float32, device=device),
         )
 
-    def slice(self, batch: int, heads: int, value_dim: int, splits: int) -> DecodeScratch:
-        """The part that a call of this shape uses."""
-        size = ScratchSize.of_call(batch, heads, value_dim, splits)
-        assert size.partials <= self.partials.numel(), "the scratch was allocated for less"
-        assert size.stats <= self.stats.numel(), "the scratch was allocated for less"
-        return DecodeScratch(self.partials[: size.partials], self.stats[: size.stats])
+    def holds(self, size: ScratchSize) -> bool:
+        return size.partials <= self.partials.numel() and size.stats <= self.stats.numel()
 
 
 def splits_within(shape: DecodeShape, batch: int, max_length: int, multiprocessors: int) -> int:

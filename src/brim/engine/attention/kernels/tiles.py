@@ -1,11 +1,13 @@
 """The shapes of the kernels' work: tiles by head dimension, group and type, as records.
 
 Plain Python: knows neither Triton nor a device. What is said of registers and shared memory is of an H100 or H200.
+The functions remember their answers: every layer of every step asks them the same few questions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
 import torch
 
@@ -41,6 +43,7 @@ class SplitDim:
         return self.first + self.rest
 
 
+@cache
 def split_dim(dim: int) -> SplitDim:
     """Cut a head dimension for `tl.dot`, whose sides are powers of two of at least 16."""
     assert dim >= 16, f"head dimension {dim} is below 16"
@@ -59,6 +62,7 @@ def power_of_two_above(number: int) -> int:
     return 1 << (max(1, number) - 1).bit_length()
 
 
+@cache
 def decode_config(key_dim: int, value_dim: int, group: int, dtype: torch.dtype, cache_dtype: torch.dtype) -> TileConfig:
     """Tiles for decoding. Rows below 16 are padding, which tensor cores need."""
     position_bytes = (key_dim + value_dim) * cache_dtype.itemsize
@@ -71,6 +75,7 @@ def decode_config(key_dim: int, value_dim: int, group: int, dtype: torch.dtype, 
     return TileConfig(block_m, block_n, warps=4, stages=3 if 2 * block_n * position_bytes > TILE_BYTES else 4)
 
 
+@lru_cache
 def prefill_config(key_dim: int, value_dim: int, rows: int, dtype: torch.dtype) -> TileConfig:
     """Tiles for prompts; `rows` is the longest chunk's tokens times the query heads of a KV head.
 

@@ -40,11 +40,13 @@ def test_splits_fill_the_device(batch: int, kv_heads: int, max_context: int, exp
     assert choose_splits(batch, kv_heads, max_context, multiprocessors=132) == expected
 
 
-def test_scratch_is_sliced_for_a_smaller_call() -> None:
-    part = DecodeScratch.allocate(ScratchSize.of_call(4, 8, 96, 16), "cpu").slice(2, 8, 64, 4)
-    assert (part.partials.numel(), part.stats.numel()) == (2 * 8 * 4 * 64, 2 * 8 * 4 * 2)
-    with pytest.raises(AssertionError, match="allocated for less"):
-        part.slice(4, 8, 96, 16)
+def test_scratch_holds_what_it_was_allocated_for_and_no_more() -> None:
+    scratch = DecodeScratch.allocate(ScratchSize.of_call(4, 8, 96, 16), "cpu")
+    assert (scratch.partials.numel(), scratch.stats.numel()) == (4 * 8 * 16 * 96, 4 * 8 * 16 * 2)
+    assert scratch.holds(ScratchSize.of_call(4, 8, 96, 16))
+    assert scratch.holds(ScratchSize.of_call(2, 8, 64, 4))
+    assert not scratch.holds(ScratchSize.of_call(5, 8, 96, 16))
+    assert not scratch.holds(ScratchSize.of_call(8, 8, 16, 16))  # fewer outputs, more sums
 
 
 def test_requests_that_are_not_cut_need_no_scratch() -> None:
@@ -84,7 +86,8 @@ def test_every_captured_and_every_mixed_step_finds_its_scratch(name: str, max_le
         for batch in {*batch_sizes(max_batch), *range(1, max_batch + 1)}:
             for shape in shapes:
                 splits = table.by_batch[batch][shape].splits
-                scratch.slice(batch, shape.heads, shape.value_dim, splits)
+                needed = ScratchSize.of_call(batch, shape.heads, shape.value_dim, splits)
+                assert scratch.holds(needed), (max_batch, batch)
 
 
 @pytest.mark.parametrize("max_batch", [1, 64, 4096])
