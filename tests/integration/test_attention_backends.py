@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,11 @@ from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
 from brim.engine.attention import backends  # noqa: E402
 from brim.engine.attention.backends import BackendSizes, register_backend  # noqa: E402
+from brim.engine.attention.kernels.splits import DecodeShape  # noqa: E402
+from brim.engine.attention.reference import ReferenceAttention  # noqa: E402
 from brim.errors import InvalidRequest  # noqa: E402
-from tests.integration.test_engine import family, greedy, prompts_of  # noqa: E402
+from tests.integration.test_engine import FAMILIES, family, greedy, prompts_of  # noqa: E402
+from tests.triton_interpreter import interpreted, needs_interpreter  # noqa: E402
 
 if TYPE_CHECKING:
     from brim.engine.attention.protocol import AttentionBackend, AttentionRule
@@ -144,3 +148,35 @@ def test_names_that_are_taken_stay(name: str) -> None:
 def test_kernels_for_a_gpu_are_refused_on_the_cpu() -> None:
     with pytest.raises(InvalidRequest, match="attention 'triton' runs on CUDA devices"):
         family("llama").engine(attention="triton")
+
+
+class AsSized(ReferenceAttention):
+    """Refuses a layer that is not of one of the shapes that backends are sized for."""
+
+    def __init__(self, sizes: BackendSizes) -> None:
+        super().__init__()
+        self.shapes = {
+            DecodeShape(layer.query_heads, layer.kv_heads, layer.value_dim, layer.window) for layer in sizes.layers
+        }
+
+    def attend(
+        self, query: torch.Tensor, cache: LayerCache, table: torch.Tensor, layout: StepLayout, rule: AttentionRule
+    ) -> torch.Tensor:
+        assert DecodeShape(query.shape[1], *cache.values.shape[1:], rule.window) in self.shapes
+        return super().attend(query, cache, table, layout, rule)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_layers_attend_in_the_shapes_that_backends_are_sized_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits and scratch are worked out beforehand from what the layers were found to be."""
+    monkeypatch.setattr(backends, "_BACKENDS", {**backends._BACKENDS, "sized": AsSized})
+    with family(name).engine(attention="sized") as engine:
+        (answer,) = engine.generate(prompts_of([3]), greedy(2))
+    assert len(answer.tokens) == 2
+
+
+@needs_interpreter
+def test_an_engine_on_the_kernels_says_what_generate_says(tmp_path: Path) -> None:
+    rows = interpreted("tests/integration/interpreted_engine.py", tmp_path / "out.json")
+    assert len(rows) == 3
+    assert [row for row in rows if row["tokens"] != row["wanted"]] == []

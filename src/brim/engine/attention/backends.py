@@ -40,9 +40,12 @@ MakeBackend = Callable[[BackendSizes], AttentionBackend]
 def _triton(sizes: BackendSizes) -> AttentionBackend:
     if sizes.device.type != "cuda":
         raise InvalidRequest(f"attention 'triton' runs on CUDA devices, not on {sizes.device.type}; use auto")
+    import torch
+
     from brim.engine.attention.triton_backend import TritonAttention
 
-    return TritonAttention(sizes.layers, sizes.decode_batches, sizes.max_length, sizes.device)
+    multiprocessors = torch.cuda.get_device_properties(sizes.device).multi_processor_count
+    return TritonAttention(sizes.layers, sizes.decode_batches, sizes.max_length, sizes.device, multiprocessors)
 
 
 def _reference(sizes: BackendSizes) -> AttentionBackend:

@@ -7,8 +7,7 @@ one output. Nothing as large as tokens × context is made.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from brim.engine.attention.kernels.decode import decode
 from brim.engine.attention.kernels.prefill import prefill
@@ -19,16 +18,23 @@ from brim.engine.device.layout import StepLayout
 from brim.engine.kv.geometry import LayerGeometry
 from brim.engine.kv.tensors import LayerCache
 
+if TYPE_CHECKING:
+    import torch
+
 
 class TritonAttention:
     """The backend of CUDA devices. Holds what decoding in parts needs beside the pool."""
 
     def __init__(
-        self, layers: Sequence[LayerGeometry], batches: Iterable[int], max_length: int, device: torch.device
+        self,
+        layers: Sequence[LayerGeometry],
+        batches: Iterable[int],
+        max_length: int,
+        device: torch.device,
+        multiprocessors: int,
     ) -> None:
-        """`batches`: every number of requests that may generate in a step."""
+        """`batches`: every number of requests that may generate in a step; `multiprocessors`: of the device."""
         shapes = [DecodeShape(layer.query_heads, layer.kv_heads, layer.value_dim, layer.window) for layer in layers]
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
         self._table = SplitTable.of(shapes, batches, max_length, multiprocessors)
         self._scratch = DecodeScratch.allocate(self._table.scratch, device)
         self._parts: Mapping[DecodeShape, DecodeParts] = {}  # of the step that is being run

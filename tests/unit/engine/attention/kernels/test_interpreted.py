@@ -1,37 +1,38 @@
-"""The Triton kernels beside attention in float64, on tiny sizes in Triton's interpreter, which needs no GPU.
-
-Skipped where Triton is not installed. The comparisons themselves are those of tests/gpu/check_attention.py; they run in
-a process of their own, since the interpreter is chosen when Triton is imported.
-"""
+"""The Triton kernels in Triton's interpreter: each alone beside float64, whole steps beside the reference."""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
-pytest.importorskip("torch")
+from tests.triton_interpreter import ROOT, interpreted, needs_interpreter
 
-ROOT = Path(__file__).parents[5]
+pytestmark = needs_interpreter
+pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("kernel", ["store", "decode", "prefill"])
-def test_agrees_with_float64(kernel: str, tmp_path: Path) -> None:
-    out = tmp_path / "result.json"
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/gpu/check_attention.py", "--tiny", "--only", kernel, "--out", out],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert out.exists(), done.stdout + done.stderr
-    checked = json.loads(out.read_text())["checked"]
-    assert checked
+def test_a_kernel_agrees_with_float64(kernel: str, tmp_path: Path) -> None:
+    """Sizes for the interpreter of what tests/gpu/check_attention.py checks on a GPU."""
+    result = interpreted("tests/gpu/check_attention.py", tmp_path / "out.json", "--tiny", "--only", kernel, "--out")
+    checked = result["checked"]
+    assert {row["kernel"] for row in checked} == {kernel}
     assert [row for row in checked if not row["ok"]] == []
-    assert done.returncode == 0
+
+
+def test_steps_agree_with_the_reference(tmp_path: Path) -> None:
+    steps = interpreted("tests/unit/engine/attention/kernels/interpreted_steps.py", tmp_path / "out.json")
+    assert len(steps) > 20
+    assert [step for step in steps if not step["ok"]] == []
+    assert {step["in_parts"] for step in steps} == {True, False}
+
+
+def test_the_check_for_gpus_can_be_imported_without_one() -> None:
+    """And knows what it would time there."""
+    command = "from tests.gpu import check_attention as check; print(len({run.brief() for run in check.runs()}))"
+    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20
