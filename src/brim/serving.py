@@ -23,13 +23,14 @@ from brim.ports import MemoryProbe
 from brim.predictions import predicted_activation, predicted_bytes
 from brim.records.fit import CANARY_BYTES, FitReport, FitRequest
 from brim.records.model import Dtype
-from brim.units import MIB, format_bytes, round_up
+from brim.units import MIB, format_bytes
 from brim.version import __version__
 
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
 
 _WORKSPACES_BYTES = 192 * MIB  # what cuBLAS and its like keep inside torch's allocator once they have run
+_MOST_TOKENS = 1 << 27  # the host keeps a few numbers for each block: 400 MiB of them at this size
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 
 
@@ -117,21 +118,21 @@ def _cuda_probe(engine: Engine) -> MemoryProbe:
 def _request(engine: Engine, kv_tokens: int | None, memory_fraction: float, canary_bytes: int) -> FitRequest:
     from brim.engine.stress.text import least_stress_tokens
 
-    settings = engine.settings
-    most = settings.max_batch * round_up(engine.max_length, settings.block_size)
-    probe_tokens = least_stress_tokens(settings)
+    running = engine.running_tokens
+    probe_tokens = least_stress_tokens(engine.settings)
     if engine.device.type == "cpu":
         probe_tokens += engine.max_length  # there attention takes memory by the length of a request
     return FitRequest(
-        probe_tokens=min(probe_tokens, most),
+        probe_tokens=min(probe_tokens, running),
         least_tokens=engine.least_tokens,
-        most_tokens=most,
+        most_tokens=max(running, _MOST_TOKENS) if engine.reuses_prefixes else running,
         kv_tokens=kv_tokens,
         memory_fraction=memory_fraction,
         canary_bytes=canary_bytes,
         leak_tolerance_bytes=_WORKSPACES_BYTES if engine.device.type == "cuda" else 0,
         rounding_bytes=_ROUNDING_BYTES if engine.device.type == "cuda" else 0,
         state_bytes=engine.state_bytes,
+        running_tokens=running,
     )
 
 

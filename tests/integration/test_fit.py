@@ -27,10 +27,11 @@ from brim.fit.items import counted  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
 from brim.records.fit import Attempt, FitReport, FitRequest, FitSeconds, Outcome  # noqa: E402
 from brim.serving import fit_engine  # noqa: E402
-from brim.units import GIB, KIB, format_bytes, round_down  # noqa: E402
+from brim.units import GIB, KIB, MIB, format_bytes, round_down  # noqa: E402
 from tests.integration.tiny_models import VOCAB, tiny_config  # noqa: E402
 
 CANARY = 32 * KIB
+ROOM = 8 * MIB  # for more than running requests need
 BLOCK = 8
 SETTINGS = EngineSettings(max_batch=4, max_batch_tokens=32, max_length=96, block_size=BLOCK)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -38,6 +39,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "windows": ("gemma3_text", {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}),
     "hybrid": ("qwen3_5_text", {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}),
     "mixture": ("qwen3_moe", {"num_hidden_layers": 2}),
+    "sliding": ("gemma3_text", {"num_hidden_layers": 2, "layer_types": ["sliding_attention"] * 2}),
     "smallest": ("llama", {"num_hidden_layers": 1}),
 }
 
@@ -107,7 +109,7 @@ class Bench:
         assert held <= self.probe.budget_bytes
 
 
-def bench(name: str, *, budget: int = GIB, settings: EngineSettings = SETTINGS) -> Bench:
+def bench(name: str, *, budget: int = ROOM, settings: EngineSettings = SETTINGS) -> Bench:
     probe = CpuProbe(GIB)
     probe.hold([*loaded(name).model.parameters(), *loaded(name).model.buffers()])
     engine = Engine(loaded(name), kv_tokens=0, settings=settings, device="cpu", probe=probe)
@@ -186,16 +188,44 @@ def test_no_request_runs_out_of_memory_at_the_proven_size(name: str) -> None:
     made.give_back()
 
 
-def test_more_than_could_ever_be_used_is_not_taken() -> None:
-    made = bench("smallest")
+@pytest.mark.parametrize("name", ["llama", "windows", "mixture", "sliding"])
+def test_what_running_requests_cannot_use_is_a_cache_of_prefixes(name: str) -> None:
+    made = bench(name)
     report = made.fit()
-    assert report.kv_tokens == SETTINGS.max_batch * 96
+    running = SETTINGS.max_batch * 96
+    assert (report.needed_tokens, report.cache_tokens) == (running, report.kv_tokens - running)
+    assert report.cache_tokens > 10 * running
+    used = sum(size for _, size in counted(report.items))
+    assert 0 <= ROOM - used < made.engine.kv_bytes(report.kv_tokens + BLOCK) - report.kv_bytes
+    assert report.needed_bytes + report.cache_bytes == report.kv_bytes == made.engine.kv_bytes(report.kv_tokens)
+    made.assert_proven(report)
+    made.give_back()
+
+
+@pytest.mark.parametrize(("name", "reuse"), [("smallest", False), ("windows", False), ("hybrid", True)])
+def test_where_no_prefix_is_reused_no_more_is_taken_than_requests_can_use(name: str, reuse: bool) -> None:
+    made = bench(name, settings=replace(SETTINGS, reuse_prefixes=reuse))
+    report = made.fit()
+    assert (report.kv_tokens, report.cache_tokens) == (SETTINGS.max_batch * 96, 0)
+    made.give_back()
+
+
+def test_a_prefix_is_reused_from_the_cache_beyond_running_requests() -> None:
+    """More prompts than the pool of running requests could hold, with windows; the first is still there at the end."""
+    made = bench("windows")
+    made.fit()
+    draw = random.Random(0)
+    prompts = [[draw.randrange(3, VOCAB) for _ in range(90)] for _ in range(24)]
+    params = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
+    made.engine.generate(prompts, params)
+    again = made.engine.generate(prompts[:1], params)
+    assert again[0].reused_tokens == 88
     made.give_back()
 
 
 def test_a_length_that_ends_inside_a_block_is_held_to_its_end() -> None:
     made = bench("smallest", settings=replace(SETTINGS, max_length=61))
-    assert made.fit().kv_tokens == SETTINGS.max_batch * 64
+    assert made.fit().needed_tokens == SETTINGS.max_batch * 64
     made.give_back()
 
 
@@ -415,7 +445,7 @@ def test_the_next_start_validates_the_stored_size_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"settings": replace(QUICK, max_batch=3)}, {"budget": GIB // 2}], ids=["settings", "memory"]
+    "other", [{"settings": replace(QUICK, max_batch=3)}, {"budget": ROOM // 2}], ids=["settings", "memory"]
 )
 def test_another_engine_or_device_searches(tmp_path: Path, other: dict[str, Any]) -> None:
     bench("smallest", settings=QUICK).fit(store=tmp_path)
@@ -430,9 +460,9 @@ def test_other_options_search(tmp_path: Path) -> None:
 
 
 def test_other_free_memory_searches(tmp_path: Path) -> None:
-    bench("smallest", settings=QUICK).fit(store=tmp_path)
-    made = bench("smallest", settings=QUICK)
-    neighbour = torch.empty(100 << 20, dtype=torch.uint8)
+    bench("smallest", settings=QUICK, budget=128 * MIB).fit(store=tmp_path)
+    made = bench("smallest", settings=QUICK, budget=128 * MIB)
+    neighbour = torch.empty(100 * MIB, dtype=torch.uint8)
     made.probe.hold([neighbour])
     assert not made.fit(store=tmp_path).from_store
 
@@ -449,9 +479,9 @@ def test_a_stored_size_that_no_longer_survives_is_searched_again(tmp_path: Path)
 
 
 def test_a_damaged_entry_is_searched_again(tmp_path: Path) -> None:
-    bench("smallest", settings=QUICK).fit(store=tmp_path)
+    proven = bench("smallest", settings=QUICK).fit(store=tmp_path).kv_tokens
     (entry,) = tmp_path.iterdir()
-    entry.write_text(entry.read_text().replace('"kv_tokens": 192', '"kv_tokens": 191'))
+    entry.write_text(entry.read_text().replace(f'"kv_tokens": {proven}', f'"kv_tokens": {proven - 1}'))
     made = bench("smallest", settings=QUICK)
     assert not made.fit(store=tmp_path).from_store
     assert bench("smallest", settings=QUICK).fit(store=tmp_path).from_store

@@ -23,6 +23,7 @@ def show_fit(model: str, report: FitReport) -> None:
         f"\n[bold]{escape(model)}[/]: [bold green]{report.kv_tokens:,} KV tokens {source}[/] "
         f"({format_bytes(report.kv_bytes)} of {format_bytes(report.total_bytes)})"
     )
+    console.print(_use(report))
     if report.items:
         console.print(_bar(report))
         console.print(_items(report))
@@ -36,6 +37,17 @@ def show_fit(model: str, report: FitReport) -> None:
     for warning in report.warnings:
         console.print(f"[yellow]note:[/] {escape(warning)}")
     console.print()
+
+
+def _use(report: FitReport) -> str:
+    """How much of the KV cache running requests need, and how much keeps prefixes."""
+    if not report.cache_tokens:
+        return "running requests may come to need all of it"
+    return (
+        f"needed by running requests at full length: {report.needed_tokens:,} tokens "
+        f"({format_bytes(report.needed_bytes)}); cache of prefixes: {report.cache_tokens:,} tokens "
+        f"({format_bytes(report.cache_bytes)})"
+    )
 
 
 def _bar(report: FitReport) -> Text:

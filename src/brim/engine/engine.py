@@ -212,6 +212,16 @@ class Engine:
         return self._parts.kv_bytes(kv_tokens)
 
     @property
+    def running_tokens(self) -> int:
+        """KV tokens that running requests can hold at most; what a pool has beyond them is a cache of prefixes."""
+        return self._parts.running_tokens
+
+    @property
+    def reuses_prefixes(self) -> bool:
+        """Whether a larger pool than that is of any use."""
+        return self._parts.reuses_prefixes
+
+    @property
     def state_bytes(self) -> int:
         """What the recurrent states of all requests in flight take, at any size of the pool."""
         return self._parts.state_bytes

@@ -13,6 +13,7 @@ from brim.engine.media.prepare import Vision
 from brim.engine.run.runner import Runner
 from brim.engine.schedule.scheduler import Limits, Scheduler
 from brim.engine.settings import EngineSettings
+from brim.units import round_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,24 @@ class EngineParts:
 
     def shape(self, kv_tokens: int) -> KvShape:
         settings = self.settings
-        return pool_shape(self.groups, kv_tokens, settings.block_size, settings.max_batch, settings.max_batch_tokens)
+        return pool_shape(
+            self.groups,
+            kv_tokens,
+            settings.block_size,
+            settings.max_batch,
+            settings.max_batch_tokens,
+            cached_from=self.running_tokens if self.reuses_prefixes else None,
+        )
+
+    @property
+    def running_tokens(self) -> int:
+        """KV tokens that running requests can hold at most: a full batch, each as long as a request may be."""
+        return self.settings.max_batch * round_up(self.max_length, self.settings.block_size)
+
+    @property
+    def reuses_prefixes(self) -> bool:
+        """Whether the pool is a cache too. The recurrent states in the middle of a prompt are not kept."""
+        return self.settings.reuse_prefixes and not self.state_bytes
 
     def kv_bytes(self, kv_tokens: int) -> int:
         return self.shape(kv_tokens).bytes(self.groups, self.element_bytes)
@@ -54,7 +72,7 @@ class EngineParts:
         limits = Limits(
             self.settings.max_batch,
             self.settings.max_batch_tokens,
-            reuse_prefixes=self.settings.reuse_prefixes and not self.state_bytes,
+            reuse_prefixes=self.reuses_prefixes,
             has_states=bool(self.state_bytes),
         )
         self.runner.build(self.groups, shape)

@@ -244,6 +244,8 @@ class _Fitting:
     def _report(self, attempts: tuple[Attempt, ...], usage: Usage | None) -> FitReport:
         proven = attempts[-1].kv_tokens
         kv_bytes, reading = self.price(proven), self.probe.reading()
+        running = self.request.running_tokens
+        needed = proven if running is None else min(proven, running)
         return FitReport(
             kv_tokens=proven,
             kv_bytes=kv_bytes,
@@ -255,6 +257,8 @@ class _Fitting:
             total_bytes=reading.total_bytes,
             free_bytes=reading.free_bytes,
             limit_tokens=proven if usage is None else limit_tokens(usage, self.request, self.price),
+            needed_tokens=needed,
+            needed_bytes=self.price(needed),
         )
 
     # -- take down -----------------------------------------------------------------------------------------------

@@ -57,10 +57,12 @@ def _credible(report: FitReport) -> bool:
 
 
 def _report(raw: dict[str, Any]) -> FitReport:
+    derived = ("cache_tokens", "cache_bytes")
+    kept = {name: value for name, value in raw.items() if name not in derived}
     attempts = (Attempt(one["kv_tokens"], Outcome(one["outcome"]), one["shortfall_bytes"]) for one in raw["attempts"])
     return FitReport(
         **{
-            **raw,
+            **kept,
             "attempts": tuple(attempts),
             "items": tuple(FitItem(**one) for one in raw["items"]),
             "seconds": FitSeconds(**raw["seconds"]),

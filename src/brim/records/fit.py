@@ -26,7 +26,7 @@ class FitRequest:
 
     probe_tokens: int  # KV tokens of the build that is measured
     least_tokens: int  # fewer would not hold one request
-    most_tokens: int  # more could never be used
+    most_tokens: int  # more could never be used, or would be too many for the host to keep count of
     kv_tokens: int | None = None  # pinned: no search, one stress as a safety net
     memory_fraction: float = 1.0  # of what was measured to be left for KV
     canary_bytes: int = CANARY_BYTES
@@ -34,6 +34,7 @@ class FitRequest:
     leak_tolerance_bytes: int = 0  # what libraries may keep after a teardown (their workspaces)
     rounding_bytes: int = 0  # the allocator's, which another size of the KV cache may need beyond what was measured
     state_bytes: int = 0  # recurrent states of all requests in flight: building takes them at every size
+    running_tokens: int | None = None  # what running requests can hold at most: more is a cache. None: no such limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +112,28 @@ class FitReport:
     total_bytes: int
     free_bytes: int  # by the driver, when the last stress was through, the canary held
     limit_tokens: int  # what would fit if nothing were kept back and nothing were lost to rounding
+    needed_tokens: int  # what running requests can come to hold, all of them as long as they may be
+    needed_bytes: int
     warnings: tuple[str, ...] = ()
+
+    @property
+    def cache_tokens(self) -> int:
+        """Beyond what running requests can hold: prefixes that later requests may reuse."""
+        return self.kv_tokens - self.needed_tokens
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.kv_bytes - self.needed_bytes
 
     def to_json(self) -> dict[str, Any]:
         """The report with stable keys."""
         return {
             "kv_tokens": self.kv_tokens,
             "kv_bytes": self.kv_bytes,
+            "needed_tokens": self.needed_tokens,
+            "needed_bytes": self.needed_bytes,
+            "cache_tokens": self.cache_tokens,
+            "cache_bytes": self.cache_bytes,
             "canary_bytes": self.canary_bytes,
             "attempts": [
                 {"kv_tokens": one.kv_tokens, "outcome": str(one.outcome), "shortfall_bytes": one.shortfall_bytes}

@@ -53,12 +53,22 @@ def test_what_is_left_goes_to_the_kv_cache() -> None:
         total_bytes=256 * KIB,
         free_bytes=32 * KIB,
         limit_tokens=proven + (8 + 4) * KIB // 512,
+        needed_tokens=proven,
+        needed_bytes=proven * 512,
     )
     assert engine.probe.most_live_bytes == 256 * KIB
     assert engine.events == [
         *(("build", 16), *(("prefill", 16), ("decode", 16)) * 2, ("teardown", 16)),
         *(("build", proven), ("prefill", proven), ("decode", proven)),
     ]
+
+
+@pytest.mark.parametrize(("running", "needed"), [(100, 100), (392, 392), (1000, 392)])
+def test_what_is_beyond_running_requests_is_a_cache(running: int, needed: int) -> None:
+    engine = HonestEngine(WatchedProbe(256 * KIB))
+    report = fitted(engine, request(running_tokens=running))
+    assert (report.kv_tokens, report.needed_tokens, report.cache_tokens) == (392, needed, 392 - needed)
+    assert (report.needed_bytes, report.cache_bytes) == (needed * 512, (392 - needed) * 512)
 
 
 def test_phases_are_told_and_timed() -> None:

@@ -27,6 +27,8 @@ REPORT = FitReport(
     total_bytes=24 * GIB,
     free_bytes=100,
     limit_tokens=1200,
+    needed_tokens=600,
+    needed_bytes=76_800,
     warnings=("a warning",),
 )
 NAME = fingerprint({"model": "llama"})
@@ -114,6 +116,18 @@ def test_a_whole_entry_with_other_content_is_not_believed(tmp_path: Path, wrong:
     body = unseal(json.loads(path.read_text()))
     assert body is not None
     path.write_text(json.dumps(seal({**body, **wrong})))
+    assert store.read(NAME, 20 * GIB) is None
+
+
+@pytest.mark.parametrize("name", ["needed_tokens", "needed_bytes", "total_bytes"])
+def test_an_entry_of_an_older_version_is_not_believed(tmp_path: Path, name: str) -> None:
+    """It lacks what this version reports."""
+    store = kept(tmp_path)
+    path = tmp_path / f"{NAME}.json"
+    body = unseal(json.loads(path.read_text()))
+    assert body is not None
+    del body["report"][name]
+    path.write_text(json.dumps(seal(body)))
     assert store.read(NAME, 20 * GIB) is None
 
 

@@ -74,15 +74,27 @@ class KvShape:
 
 
 def pool_shape(
-    groups: tuple[LayerGroup, ...], kv_tokens: int, block_size: int, max_batch: int, max_batch_tokens: int
+    groups: tuple[LayerGroup, ...],
+    kv_tokens: int,
+    block_size: int,
+    max_batch: int,
+    max_batch_tokens: int,
+    cached_from: int | None = None,
 ) -> KvShape:
-    """Blocks of each group: as many tokens as asked for, and no more than windows can ever hold."""
+    """Blocks of each group: full attention keeps every token, windows what running requests can hold of them.
+
+    `cached_from` is how many tokens running requests can hold at most: those beyond it are a cache of prefixes, and
+    each has its place in every group. A prefix is reused only while the window before its end is still there, and
+    whatever is computed passes through the windows' pools: a smaller one would have evicted it before the full group.
+    None: prefixes are not reused, and windows need no more than running requests hold.
+    """
+    cached = 0 if cached_from is None else max(0, kv_tokens - cached_from)
     blocks = []
     for group in groups:
         tokens = kv_tokens
         if group.window is not None:
             kept = max_batch * (group.window + block_size)  # every request's window, which may begin inside a block
             step = max_batch_tokens + max_batch * block_size  # and the tokens of the step that is being computed
-            tokens = min(tokens, kept + step)
+            tokens = min(kv_tokens - cached, kept + step) + cached
         blocks.append(ceil_div(tokens, block_size))
     return KvShape(kv_tokens, block_size, tuple(blocks))
