@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
     """A prediction for each line of the ledger that has one."""
-    predicted = {"kv": report.kv_bytes, "canary": report.canary_bytes}
+    predicted = {"kv": report.kv_bytes, "canary": report.canary_bytes, "keep_free": report.keep_free_bytes}
     activation = predicted_activation(engine)
     if activation is not None:
         predicted["activation"] = activation

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from brim.errors import DoesNotFit
 from brim.fit.fit import fit, validate_stored
 from brim.fit.items import COMPILED, GATHERED, compare
+from brim.fit.keep_free import KeepFree, keep_free
 from brim.fit.knobs import Standing, explained, knobs
 from brim.fit.ranks import ALONE, Ranks, gathered
 from brim.fit.store import FitStore, fingerprint
 from brim.ports import MemoryProbe
 from brim.predictions import predicted_activation, predicted_bytes
 from brim.records.fit import CANARY_BYTES, FitReport, FitRequest
+from brim.records.memory import DeviceFacts
 from brim.records.model import Dtype
 from brim.units import MIB, format_bytes
 from brim.version import __version__
@@ -41,12 +43,15 @@ def fit_engine(
     kv_tokens: int | None = None,
     memory_fraction: float = 1.0,
     canary_bytes: int = CANARY_BYTES,
+    keep_free_bytes: int | None = None,
+    facts: DeviceFacts | None = None,
     store: Path | None = None,
     ranks: Ranks = ALONE,
     told: Callable[[str], None] = lambda phase: None,
 ) -> FitReport:
     """Size an engine that is loaded and not built; it is left built at the proven size.
 
+    `keep_free_bytes` stay free on the device; None: as much as `facts` ask for, which are read off a GPU unless given.
     Every rank of a split engine calls this; they agree among themselves.
     """
     started = time.perf_counter()
@@ -54,16 +59,19 @@ def fit_engine(
         ranks = Ranks(engine.ranks.rank, gathered())
     with ranks.together("start"):
         probe = probe or _cuda_probe(engine)
-        request = _request(engine, kv_tokens, memory_fraction, canary_bytes)
+        facts = facts or _facts(engine)
         probe.hold_canary(0)  # one of an earlier fit
-        free_bytes = probe.reading().free_bytes
+        reading = probe.reading()
+        free_bytes = reading.free_bytes
+        kept_free = keep_free(keep_free_bytes, facts, reading.total_bytes)
+        request = _request(engine, kv_tokens, memory_fraction, canary_bytes, kept_free)
         kept = FitStore(store) if store is not None and kv_tokens is None else None
         print_ = fingerprint(_decisive(engine, probe, request, ranks))
         stored = kept.read(print_, free_bytes) if kept is not None else None
     if ranks.agree(None if stored is None else stored.kv_tokens) and stored is not None:
         again = validate_stored(engine, probe, request, engine.kv_bytes, stored, ranks=ranks, told=told)
         if again is not None:
-            return _timed(again, started)
+            return _timed(_warned(again, engine, facts, kept_free), started)
     try:
         report = fit(engine, probe, request, engine.kv_bytes, ranks=ranks, told=told)
     except DoesNotFit as error:
@@ -76,7 +84,7 @@ def fit_engine(
         probe.hold_canary(0)
         engine.teardown()
         raise
-    report = _timed(replace(report, warnings=(*report.warnings, *engine.warnings)), started)
+    report = _timed(_warned(report, engine, facts, kept_free), started)
     if kept is not None:
         try:
             kept.write(print_, report, free_bytes)
@@ -90,11 +98,17 @@ def _foreseen(error: DoesNotFit, engine: Engine, request: FitRequest, free_bytes
     if error.ledger or request.kv_tokens is not None:
         return error
     step = predicted_activation(engine) or 0
-    needed = engine.kv_bytes(request.least_tokens) + request.state_bytes + step + request.canary_bytes
-    missing = needed - free_bytes
+    kept = request.canary_bytes + request.keep_free_bytes
+    missing = engine.kv_bytes(request.least_tokens) + request.state_bytes + step + kept - free_bytes
     if missing <= (error.missing_bytes or 0):
         return error
     return DoesNotFit(f"{error}; with the worst step as it was traced, {format_bytes(missing)}", missing)
+
+
+def _warned(report: FitReport, engine: Engine, facts: DeviceFacts, kept_free: KeepFree) -> FitReport:
+    """With what the engine could not do, and what the device does not allow."""
+    of_device = (kept_free.warning,) if kept_free.warning else ()
+    return replace(report, provable=not facts.spills, warnings=(*report.warnings, *of_device, *engine.warnings))
 
 
 def _timed(report: FitReport, started: float) -> FitReport:
@@ -115,7 +129,15 @@ def _cuda_probe(engine: Engine) -> MemoryProbe:
     return CudaProbe(engine.device.index or 0)
 
 
-def _request(engine: Engine, kv_tokens: int | None, memory_fraction: float, canary_bytes: int) -> FitRequest:
+def _facts(engine: Engine) -> DeviceFacts:
+    from brim.probes.facts import gpu_facts
+
+    return gpu_facts(engine.device.index or 0) if engine.device.type == "cuda" else DeviceFacts()
+
+
+def _request(
+    engine: Engine, kv_tokens: int | None, memory_fraction: float, canary_bytes: int, kept_free: KeepFree
+) -> FitRequest:
     from brim.engine.stress.text import least_stress_tokens
 
     running = engine.running_tokens
@@ -129,6 +151,8 @@ def _request(engine: Engine, kv_tokens: int | None, memory_fraction: float, cana
         kv_tokens=kv_tokens,
         memory_fraction=memory_fraction,
         canary_bytes=canary_bytes,
+        keep_free_bytes=kept_free.bytes,
+        keep_free_note=kept_free.note,
         leak_tolerance_bytes=_WORKSPACES_BYTES if engine.device.type == "cuda" else 0,
         rounding_bytes=_ROUNDING_BYTES if engine.device.type == "cuda" else 0,
         state_bytes=engine.state_bytes,

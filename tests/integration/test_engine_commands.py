@@ -14,7 +14,10 @@ from brim.cli.main import run
 
 SMALL = ["--device", "cpu", "--max-seqs", "4", "--batch-tokens", "64", "--max-len", "128"]
 ANSWER_KEYS = {"request_id", "index", "prompt_tokens", "reused_tokens", "tokens", "text", "finish_reason", "logprobs"}
-FIT_KEYS = {"kv_tokens", "kv_bytes", "canary_bytes", "attempts", "items", "seconds", "from_store"}
+FIT_KEYS = {
+    *("kv_tokens", "kv_bytes", "needed_tokens", "needed_bytes", "cache_tokens", "cache_bytes", "canary_bytes"),
+    *("keep_free_bytes", "provable", "attempts", "items", "seconds", "from_store", "warnings"),
+}
 
 
 def generate(*arguments: str) -> int:
@@ -111,6 +114,8 @@ def test_the_next_fit_comes_from_the_store(
         (["--memory", "32MiB", "--memory-fraction", "1.5"], 2, "memory_fraction"),
         (["--memory", "32MiB", "--memory-fraction", "0"], 2, "memory_fraction"),
         (["--memory", "32MiB", "--kv-tokens", "8"], 2, "kv_tokens"),
+        (["--memory", "32MiB", "--keep-free", "some"], 2, "keep-free"),
+        (["--memory", "32MiB", "--keep-free", "30MiB"], 1, "keep_free"),
         ([], 2, "memory"),
     ],
 )

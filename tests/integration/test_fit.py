@@ -24,8 +24,10 @@ from brim.engine.weights.load import LoadedModel, load  # noqa: E402
 from brim.errors import DoesNotFit, InvalidRequest  # noqa: E402
 from brim.fit.fit import fit  # noqa: E402
 from brim.fit.items import counted  # noqa: E402
+from brim.fit.measure import least_free_bytes  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
 from brim.records.fit import Attempt, FitReport, FitRequest, FitSeconds, Outcome  # noqa: E402
+from brim.records.memory import DeviceFacts  # noqa: E402
 from brim.serving import fit_engine  # noqa: E402
 from brim.units import GIB, KIB, MIB, format_bytes, round_down  # noqa: E402
 from tests.integration.tiny_models import VOCAB, tiny_config  # noqa: E402
@@ -259,6 +261,37 @@ def test_a_pool_that_holds_less_than_a_full_step_is_stressed_as_far_as_it_goes(k
     made.give_back()
 
 
+@pytest.mark.parametrize(
+    ("facts", "asked", "kept", "provable"),
+    [
+        (DeviceFacts(), None, 0, True),
+        (DeviceFacts(), MIB, MIB, True),
+        (DeviceFacts(spills=True), None, -(-ROOM // 10), False),
+        (DeviceFacts(spills=True), 0, 0, False),
+    ],
+)
+def test_what_stays_free_of_the_device(facts: DeviceFacts, asked: int | None, kept: int, provable: bool) -> None:
+    made = bench("smallest")
+    report = made.fit(keep_free_bytes=asked, facts=facts)
+    assert (report.keep_free_bytes, report.provable) == (kept, provable)
+    assert any("nothing can be proven" in warning for warning in report.warnings) is not provable
+    items = {item.name: item for item in report.items}
+    assert ("keep_free" in items) is (kept > 0)
+    block_bytes = made.engine.kv_bytes(report.kv_tokens + BLOCK) - report.kv_bytes
+    assert kept <= least_free_bytes(made.probe.reading()) < kept + block_bytes + 512
+    made.assert_proven(report)
+    made.give_back()
+
+
+def test_a_card_that_drives_a_display_and_is_too_small_for_that_says_so() -> None:
+    made = bench("smallest")
+    with pytest.raises(DoesNotFit, match=r"512\.0 MiB are kept free \(keep_free\)") as caught:
+        made.fit(facts=DeviceFacts(drives_display=True))
+    assert caught.value.knobs[0].name == "keep_free"
+    made.assert_proven(made.fit(facts=DeviceFacts(drives_display=True), keep_free_bytes=0))
+    made.give_back()
+
+
 # -- what does not fit -------------------------------------------------------------------------------------------------
 
 
@@ -457,6 +490,7 @@ def test_other_options_search(tmp_path: Path) -> None:
     bench("smallest", settings=QUICK).fit(store=tmp_path)
     assert not bench("smallest", settings=QUICK).fit(store=tmp_path, canary_bytes=CANARY + 512).from_store
     assert not bench("smallest", settings=QUICK).fit(store=tmp_path, memory_fraction=0.9).from_store
+    assert not bench("smallest", settings=QUICK).fit(store=tmp_path, keep_free_bytes=512).from_store
 
 
 def test_other_free_memory_searches(tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--kv-tokens", metavar="N", help="this size and no search: stressed once")
     parser.add_argument("--memory-fraction", type=float, default=1.0, metavar="F", help="of what is left for KV (1.0)")
     parser.add_argument("--canary", default="256MiB", metavar="SIZE", help="kept back (256MiB)")
+    parser.add_argument(
+        "--keep-free",
+        metavar="SIZE",
+        help="left free beside the canary (0; 512MiB where the card drives a display, a tenth of it under WSL)",
+    )
     parser.add_argument("--no-store", action="store_true", help="neither use nor keep earlier results")
     add_engine_options(parser)
     add_json(parser)
@@ -39,6 +44,7 @@ def add_command(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     probe = _probe(options)
     canary = parse_bytes(options.canary, "canary")
+    keep_free = None if options.keep_free is None else parse_bytes(options.keep_free, "keep-free")
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
     from brim.serving import fit_engine
 
@@ -49,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
             kv_tokens=kv_tokens,
             memory_fraction=options.memory_fraction,
             canary_bytes=canary,
+            keep_free_bytes=keep_free,
             store=None if options.no_store else fit_folder(),
             told=lambda phase: shown(PHASES.index(phase), len(PHASES), phase),
         )

@@ -18,7 +18,7 @@ _BAR_CELLS = 60
 def show_fit(model: str, report: FitReport) -> None:
     """What was proven, where the device went, and how far the predictions were off."""
     console = Console(highlight=False)
-    source = "validated again" if report.from_store else "proven"
+    source = ("validated again" if report.from_store else "proven") if report.provable else "tried, not proven"
     console.print(
         f"\n[bold]{escape(model)}[/]: [bold green]{report.kv_tokens:,} KV tokens {source}[/] "
         f"({format_bytes(report.kv_bytes)} of {format_bytes(report.total_bytes)})"

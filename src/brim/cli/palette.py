@@ -13,6 +13,7 @@ ITEM_COLOURS = {
     "state": "#4aa3a2",
     "neighbours": "#b04f6f",
     "canary": "#e3c800",
+    "keep_free": "#e8dfa0",
     "kv": "#3d9a50",
 }
 MISSING = "#c62828"

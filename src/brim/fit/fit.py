@@ -2,7 +2,7 @@
 
     probe     build small, run the worst steps for real
     measure   what everything but KV takes at its worst, and what neighbours hold
-    target    give the rest, less a canary, to the KV cache: in tokens, the fewest of all ranks
+    target    give the rest, less a canary and what stays free, to the KV cache: in tokens, the fewest of all ranks
     rebuild   tear down, see that everything went back, build at the target, hold the canary
     validate  run the worst steps again; out of memory shrinks the target, a few times
 
@@ -21,7 +21,7 @@ from functools import partial
 
 from brim.errors import DeviceError, DoesNotFit, InvalidRequest, OutOfMemory
 from brim.fit.items import measured_items
-from brim.fit.measure import UNREST_BYTES, Measurement, leaked_bytes, measure
+from brim.fit.measure import UNREST_BYTES, Measurement, leaked_bytes, least_free_bytes, measure
 from brim.fit.ranks import ALONE, Ranks
 from brim.fit.target import KvPrice, limit_tokens, shrunk_tokens, target_tokens, tokens_left
 from brim.ports import MemoryProbe, SizableEngine
@@ -90,8 +90,10 @@ def _check(request: FitRequest) -> None:
         raise InvalidRequest(
             f"kv_tokens {request.kv_tokens}: one request needs {request.least_tokens}; ask for at least that many"
         )
-    if request.canary_bytes < 0:
-        raise InvalidRequest(f"canary {request.canary_bytes}: it cannot be negative")
+    for name in ("canary", "keep_free"):
+        size = getattr(request, f"{name}_bytes")
+        if size < 0:
+            raise InvalidRequest(f"{name} {size}: it cannot be negative")
 
 
 @dataclass(slots=True)
@@ -180,12 +182,16 @@ class _Fitting:
     def _too_small(self, measured: Measurement, before: MemoryReading) -> DoesNotFit:
         """At least this much is missing: by the refusal, or by what is known to be needed before anything is run."""
         request, tokens = self.request, min(self.request.least_tokens, self.request.probe_tokens)
-        known = self.price(tokens) + request.state_bytes + request.canary_bytes - before.free_bytes
+        kept = request.canary_bytes + request.keep_free_bytes  # which were not held yet
+        known = self.price(tokens) + request.state_bytes + kept - before.free_bytes
         refused = measured.missing_bytes
-        missing = max(known, 0 if refused is None else refused + request.canary_bytes)  # which was not held yet
+        missing = max(known, 0 if refused is None else refused + kept)
+        words = f"the engine does not fit even with {tokens:,} KV tokens: {measured.problem}"
+        if missing > 0:
+            included = "canary and keep_free" if request.keep_free_bytes else "canary"
+            words += f"; at least {format_bytes(missing)} more memory are needed, {included} included"
         return DoesNotFit(
-            f"the engine does not fit even with {tokens:,} KV tokens: {measured.problem}"
-            + (f"; at least {format_bytes(missing)} more memory are needed, canary included" if missing > 0 else ""),
+            words,
             missing_bytes=missing if missing > 0 else None,
         )
 
@@ -204,10 +210,12 @@ class _Fitting:
             target = self.ranks.fewest(self._next(mine))
         tried = ", ".join(f"{one.kv_tokens:,}" for one in attempts) or "none"
         missing = attempts[-1].shortfall_bytes if attempts else None
+        kept_free = self.request.keep_free_bytes
         raise DoesNotFit(
             f"no size of the KV cache survived (tried {tried} tokens; one request needs "
             f"{self.request.least_tokens:,})"
-            + (f"; {format_bytes(missing)} were missing at the last" if missing else ""),
+            + (f"; {format_bytes(missing)} were missing at the last" if missing else "")
+            + (f"; {format_bytes(kept_free)} were to stay free (keep_free)" if kept_free else ""),
             missing_bytes=missing,
         )
 
@@ -233,6 +241,7 @@ class _Fitting:
 
     def _build_at(self, target: int) -> None:
         with self.clock.phase("rebuild"):
+            self.probe.reset_peak()
             self.engine.build(target)
             self.probe.hold_canary(self.request.canary_bytes)
 
@@ -240,6 +249,17 @@ class _Fitting:
         with self.clock.phase("validate"):
             for shape in self.engine.stress_shapes():
                 self.engine.stress(shape)
+            if self.request.keep_free_bytes:
+                self._check_kept_free()
+
+    def _check_kept_free(self) -> None:
+        """It is read and not held: whoever it is kept free for may need it meanwhile."""
+        wanted, found = self.request.keep_free_bytes, least_free_bytes(self.probe.reading())
+        if found < wanted:
+            raise OutOfMemory(
+                f"keep_free {format_bytes(wanted)}: {format_bytes(max(0, found))} stayed free in the worst step",
+                missing_bytes=wanted - found,
+            )
 
     def _report(self, attempts: tuple[Attempt, ...], usage: Usage | None) -> FitReport:
         proven = attempts[-1].kv_tokens
@@ -250,6 +270,7 @@ class _Fitting:
             kv_tokens=proven,
             kv_bytes=kv_bytes,
             canary_bytes=self.request.canary_bytes,
+            keep_free_bytes=self.request.keep_free_bytes,
             attempts=attempts,
             items=() if usage is None else measured_items(usage, self.request, kv_bytes),
             seconds=self.clock.seconds(),

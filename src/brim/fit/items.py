@@ -9,6 +9,7 @@ from brim.records.fit import FitItem, FitReport, FitRequest, Usage
 
 COMPILED = "compiled code holds less: the prediction is an upper bound"
 GATHERED = "on the CPU attention copies a request's keys and values, and the prediction is of a GPU"
+_ONLY_WHERE_THERE = ("state", "keep_free")
 ENCODER = "a step with the largest image: only what is beyond activation comes on top"
 
 
@@ -23,9 +24,11 @@ def measured_items(usage: Usage, request: FitRequest, kv_bytes: int) -> tuple[Fi
         "activation": usage.activation_bytes,
         "workspace": usage.slack_bytes,
         "canary": request.canary_bytes,
+        "keep_free": request.keep_free_bytes,
         "kv": kv_bytes,
     }
-    items = [FitItem(name, None, size) for name, size in measured.items() if name != "state" or size]
+    items = [FitItem(name, None, size) for name, size in measured.items() if size or name not in _ONLY_WHERE_THERE]
+    items = [replace(item, note=request.keep_free_note) if item.name == "keep_free" else item for item in items]
     if usage.encoder_bytes is not None:
         behind = [item.name for item in items].index("activation") + 1
         items.insert(behind, FitItem("encoder", None, usage.encoder_bytes, ENCODER))

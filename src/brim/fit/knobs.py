@@ -90,7 +90,7 @@ def knobs(
     """Every knob that frees something, the cheapest first."""
     tokens = request.kv_tokens or request.least_tokens
     case = _Case(missing_bytes or max(1, price(tokens) // _BLIND_SHARE), ledger, standing, request, price)
-    kinds = (_kv_tokens, _memory_fraction, _max_batch_tokens, _canary, _max_batch, _kv_dtype, _max_length)
+    kinds = (_kv_tokens, _memory_fraction, _keep_free, _max_batch_tokens, _canary, _max_batch, _kv_dtype, _max_length)
     return tuple(knob for kind in kinds for knob in kind(case) if knob.buys_bytes > 0)
 
 
@@ -121,10 +121,17 @@ def _max_batch_tokens(case: _Case) -> Iterator[Knob]:
     yield Knob("max_batch_tokens", str(now), str(fewer), buys)
 
 
+def _keep_free(case: _Case) -> Iterator[Knob]:
+    yield _kept_back("keep_free", case.request.keep_free_bytes, case.missing_bytes)
+
+
 def _canary(case: _Case) -> Iterator[Knob]:
-    now = case.request.canary_bytes
-    smaller = max(0, now - case.missing_bytes)
-    yield Knob("canary", format_bytes(now), format_bytes(smaller), now - smaller)
+    yield _kept_back("canary", case.request.canary_bytes, case.missing_bytes)
+
+
+def _kept_back(name: str, now: int, missing_bytes: int) -> Knob:
+    smaller = max(0, now - missing_bytes)
+    return Knob(name, format_bytes(now), format_bytes(smaller), now - smaller)
 
 
 def _max_batch(case: _Case) -> Iterator[Knob]:

@@ -131,6 +131,12 @@ def _with_encoder(usage: Usage, built: MemoryReading, text: MemoryReading, after
     )
 
 
+def least_free_bytes(reading: MemoryReading) -> int:
+    """What the driver had left when this process' allocator held most, neighbours as they are now."""
+    given_back = reading.peak_reserved_bytes - reading.reserved_bytes
+    return reading.free_bytes - given_back
+
+
 def leaked_bytes(before: MemoryReading, after_teardown: MemoryReading) -> int:
     """What is allocated now and was not before the engine was built."""
     return after_teardown.allocated_bytes - before.allocated_bytes

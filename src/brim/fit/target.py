@@ -23,7 +23,7 @@ def tokens_left(usage: Usage, request: FitRequest, price: KvPrice) -> int:
 
 
 def _left_bytes(usage: Usage, request: FitRequest) -> int:
-    return usage.left_for_kv(request.canary_bytes + request.rounding_bytes)
+    return usage.left_for_kv(request.canary_bytes + request.keep_free_bytes + request.rounding_bytes)
 
 
 def target_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
@@ -32,10 +32,12 @@ def target_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
     if tokens < request.least_tokens:
         measured, needed = _left_bytes(usage, request), price(request.least_tokens)
         missing = ceil(needed / _share(request)) - measured
+        kept_free = request.keep_free_bytes
         raise DoesNotFit(
             f"{format_bytes(max(floor(measured * _share(request)), 0))} are left for the KV cache and one request "
             f"needs {format_bytes(needed)} ({request.least_tokens:,} tokens): "
-            f"{format_bytes(missing)} more memory would do ({missing:,} bytes)",
+            f"{format_bytes(missing)} more memory would do ({missing:,} bytes)"
+            + (f"; {format_bytes(kept_free)} are kept free (keep_free)" if kept_free else ""),
             missing_bytes=missing,
         )
     return tokens
@@ -47,7 +49,7 @@ def _share(request: FitRequest) -> Fraction:
 
 
 def limit_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
-    """Tokens with no canary, no slack and nothing built beside KV and states: the most that the device could hold."""
+    """The most that the device could hold: nothing kept back or free, no slack, nothing built beside KV and states."""
     at_most = usage.left_for_kv(0) + usage.slack_bytes + usage.built_bytes - request.state_bytes
     return most_tokens_within(at_most, request.most_tokens, price)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from brim.errors import DeviceError
 from brim.probes.holders import largest_tensors
+from brim.probes.nvml import nvml_device
 from brim.probes.translate import translated
 from brim.records.memory import MemoryReading
 
@@ -84,17 +85,9 @@ class _Processes:
 
     @classmethod
     def of(cls, device_index: int) -> _Processes | None:
-        """None where NVML cannot be asked. By UUID: CUDA_VISIBLE_DEVICES changes torch's numbers and not NVML's."""
-        import pynvml
-        import torch
-
-        uuid = getattr(torch.cuda.get_device_properties(device_index), "uuid", None)
-        try:
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-        except pynvml.NVMLError:
-            return None
-        return cls(pynvml, handle)
+        """None where NVML cannot be asked."""
+        found = nvml_device(device_index)
+        return None if found is None else cls(*found)
 
     def own_bytes(self) -> int | None:
         """What this process holds; None where NVML does not list it, or keeps the figure back."""

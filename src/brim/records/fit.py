@@ -34,6 +34,8 @@ class FitRequest:
     leak_tolerance_bytes: int = 0  # what libraries may keep after a teardown (their workspaces)
     rounding_bytes: int = 0  # the allocator's, which another size of the KV cache may need beyond what was measured
     state_bytes: int = 0  # recurrent states of all requests in flight: building takes them at every size
+    keep_free_bytes: int = 0  # left free on the device, beside the canary
+    keep_free_note: str = ""  # why, where nobody asked for it
     running_tokens: int | None = None  # what running requests can hold at most: more is a cache. None: no such limit
 
 
@@ -114,6 +116,8 @@ class FitReport:
     limit_tokens: int  # what would fit if nothing were kept back and nothing were lost to rounding
     needed_tokens: int  # what running requests can come to hold, all of them as long as they may be
     needed_bytes: int
+    keep_free_bytes: int = 0  # seen to stay free in the last stress, beside the canary
+    provable: bool = True  # False: the driver spills to host memory, and refuses nothing
     warnings: tuple[str, ...] = ()
 
     @property
@@ -135,6 +139,8 @@ class FitReport:
             "cache_tokens": self.cache_tokens,
             "cache_bytes": self.cache_bytes,
             "canary_bytes": self.canary_bytes,
+            "keep_free_bytes": self.keep_free_bytes,
+            "provable": self.provable,
             "attempts": [
                 {"kv_tokens": one.kv_tokens, "outcome": str(one.outcome), "shortfall_bytes": one.shortfall_bytes}
                 for one in self.attempts

@@ -1,4 +1,4 @@
-"""What a device's memory holds at one moment (`MemoryReading`), and a load to try on it (`StressShape`)."""
+"""A device's memory at one moment (`MemoryReading`), facts about the device (`DeviceFacts`), a load (`StressShape`)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ class MemoryReading:
     peak_reserved_bytes: int
     other_bytes: int  # held by anything but this process' allocator: its own context, and neighbours
     process_bytes: int | None = None  # all that this process holds, where the driver tells processes apart
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What decides how much of a device is left alone when nobody says."""
+
+    drives_display: bool = False
+    spills: bool = False  # its driver moves memory to the host where others refuse: a test of memory proves nothing
 
 
 @dataclass(frozen=True, slots=True)

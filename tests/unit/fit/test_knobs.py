@@ -82,6 +82,11 @@ def test_a_pinned_size_is_a_knob() -> None:
     assert turned(1000, kv_tokens=4096)[0] == ("kv_tokens", "4096", "2048", 128)
 
 
+def test_what_is_kept_free_is_a_knob() -> None:
+    assert turned(48, keep_free_bytes=200 * MIB)[0] == ("keep_free", "200.0 MiB", "152.0 MiB", 48)
+    assert turned(1000, keep_free_bytes=200 * MIB)[0] == ("keep_free", "200.0 MiB", "0 B", 200)
+
+
 def test_a_fraction_that_is_too_small_is_a_knob() -> None:
     """80 MiB are left, and one request needs 40."""
     request: dict[str, Any] = {"memory_fraction": 0.25, "least_tokens": 640}

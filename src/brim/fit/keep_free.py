@@ -1,0 +1,46 @@
+"""How much of a device a fit leaves alone: what the operator said, or what the device's facts ask for.
+
+In: what was asked for (None: nothing), `DeviceFacts`, the size of the device. Out: a `KeepFree`. Knows no device:
+`brim.probes.facts` reads the facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brim.records.memory import DeviceFacts
+from brim.units import MIB, ceil_div, format_bytes
+
+DISPLAY_BYTES = 512 * MIB  # windows that are opened later
+_SPILLING_SHARE = 10  # a tenth of the device
+_DISPLAY = "the card drives a display"
+_SPILLING = "the driver spills to host memory"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepFree:
+    """Bytes to leave free, why by default, and what must be said of the device."""
+
+    bytes: int
+    note: str = ""
+    warning: str = ""
+
+
+def keep_free(asked_bytes: int | None, facts: DeviceFacts, total_bytes: int) -> KeepFree:
+    """What was asked for wins, 0 too. A driver that spills is named in any case."""
+    defaults = []
+    if facts.drives_display:
+        defaults.append((DISPLAY_BYTES, _DISPLAY))
+    if facts.spills:
+        defaults.append((ceil_div(total_bytes, _SPILLING_SHARE), _SPILLING))
+    size, note = max(defaults, default=(0, ""))
+    if asked_bytes is not None:
+        size, note = asked_bytes, ""
+    return KeepFree(size, note, _spilling(size) if facts.spills else "")
+
+
+def _spilling(kept_bytes: int) -> str:
+    return (
+        "nothing can be proven here: under WSL the driver moves memory to the host where it would have to refuse, and "
+        f"steps become slow instead of failing; {format_bytes(kept_bytes)} are kept free (keep_free)"
+    )
