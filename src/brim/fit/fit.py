@@ -21,7 +21,7 @@ from functools import partial
 
 from brim.errors import DeviceError, DoesNotFit, InvalidRequest, OutOfMemory
 from brim.fit.items import measured_items
-from brim.fit.measure import UNREST_BYTES, Measurement, leaked_bytes, least_free_bytes, measure
+from brim.fit.measure import UNREST_BYTES, Measurement, Residue, least_free_bytes, measure, residue
 from brim.fit.ranks import ALONE, Ranks
 from brim.fit.target import KvPrice, limit_tokens, shrunk_tokens, target_tokens, tokens_left
 from brim.ports import MemoryProbe, SizableEngine
@@ -106,6 +106,7 @@ class _Fitting:
     price: KvPrice
     ranks: Ranks
     clock: _Clock
+    warnings: list[str] = field(default_factory=list)
 
     def run(self) -> FitReport:
         usage: Usage | None = None
@@ -280,24 +281,47 @@ class _Fitting:
             limit_tokens=proven if usage is None else limit_tokens(usage, self.request, self.price),
             needed_tokens=needed,
             needed_bytes=self.price(needed),
+            warnings=tuple(self.warnings),
         )
 
     # -- take down -----------------------------------------------------------------------------------------------
 
     def _take_down(self, before: MemoryReading) -> None:
-        """Tear down, and see that everything went back."""
-        allowed = self.request.leak_tolerance_bytes
+        """Tear down, and see that everything went back: tensors, and what the allocator reserved for them."""
         with self.clock.phase("rebuild"), self.ranks.together("teardown"):
             self._give_back()
-            if leaked_bytes(before, self.probe.reading()) > allowed:
+            left = residue(before, self.probe.reading())
+            if self._leaks(left):
                 gc.collect()  # what only waits for the collector is no leak
-            leaked = leaked_bytes(before, self.probe.reading())
-            if leaked > allowed:
-                held = "; ".join(self.probe.largest_held(3)) or "nothing that Python knows of"
-                raise DeviceError(
-                    f"{format_bytes(leaked)} did not go back to the device when the engine was torn down; "
-                    f"still held: {held}"
-                )
+                self.probe.hold_canary(0)  # which gives what was freed back to the device
+                left = residue(before, self.probe.reading())
+            if self._leaks(left):
+                raise self._leak(left)
+            if left.unused_bytes > self.request.rounding_bytes:
+                self._warn(f"{format_bytes(left.unused_bytes)} stay reserved when the engine is torn down, unused")
+
+    def _leaks(self, left: Residue) -> bool:
+        allowed, rounding = self.request.leak_tolerance_bytes, self.request.rounding_bytes
+        return left.allocated_bytes > allowed or left.reserved_bytes > allowed + rounding
+
+    def _leak(self, left: Residue) -> DeviceError:
+        """Which of the two it is, and what holds it."""
+        held = "; ".join(self.probe.largest_held(3)) or "nothing that Python knows of"
+        if left.allocated_bytes > self.request.leak_tolerance_bytes:
+            return DeviceError(
+                f"{format_bytes(left.allocated_bytes)} of tensors did not go back to the device when the engine was "
+                f"torn down; still held: {held}"
+            )
+        return DeviceError(
+            f"{format_bytes(left.reserved_bytes)} stayed reserved by the allocator and did not go back to the device "
+            f"when the engine was torn down, though tensors hold {format_bytes(max(0, left.allocated_bytes))} of it; "
+            "let its segments grow (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or unset), and see what else "
+            f"this process runs on the device; largest tensors: {held}"
+        )
+
+    def _warn(self, warning: str) -> None:
+        if warning not in self.warnings:
+            self.warnings.append(warning)
 
     def _give_back(self) -> None:
         try:

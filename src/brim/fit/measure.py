@@ -137,6 +137,20 @@ def least_free_bytes(reading: MemoryReading) -> int:
     return reading.free_bytes - given_back
 
 
-def leaked_bytes(before: MemoryReading, after_teardown: MemoryReading) -> int:
-    """What is allocated now and was not before the engine was built."""
-    return after_teardown.allocated_bytes - before.allocated_bytes
+@dataclass(frozen=True, slots=True)
+class Residue:
+    """What did not go back when an engine was torn down."""
+
+    allocated_bytes: int  # tensors that live on
+    reserved_bytes: int  # what the allocator holds on to, with tensors in it or without
+
+    @property
+    def unused_bytes(self) -> int:
+        return self.reserved_bytes - max(0, self.allocated_bytes)
+
+
+def residue(before: MemoryReading, after_teardown: MemoryReading) -> Residue:
+    """What is held now and was not before the engine was built."""
+    return Residue(
+        after_teardown.allocated_bytes - before.allocated_bytes, after_teardown.reserved_bytes - before.reserved_bytes
+    )

@@ -4,10 +4,10 @@ In: a budget. Out: readings, and `torch.OutOfMemoryError` for what does not fit,
 memory runs without a GPU. While `with probe:` is active, every storage that an operation makes is counted once, with
 the CUDA allocator's rounding, until it dies; views and in-place results cost nothing. Deaths count at any time.
 
-What it does not see: temporaries inside a kernel, the allocator's fragments, `UntypedStorage.resize_`, and tensors made
-while it is not active (`hold` counts those). An operation runs before its result is refused, so the budget must be
-below what the machine has. Dispatch modes belong to a thread: each thread whose operations count enters the probe.
-Under it, `torch.compile` runs eagerly.
+What it does not see: temporaries inside a kernel, fragments (`hold_unused` says how large they are),
+`UntypedStorage.resize_`, and tensors made while it is not active (`hold` counts those). An operation runs before its
+result is refused, so the budget must be below what the machine has. Dispatch modes belong to a thread: each thread
+whose operations count enters the probe. Under it, `torch.compile` runs eagerly.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class CpuProbe:
         self.allocations = 0  # storages that were asked for, refused ones too
         self._live: dict[int, _Counted] = {}
         self._live_bytes = 0
+        self._unused_bytes = 0  # reserved, and nothing lives there
         self._peak_bytes = 0
+        self._peak_reserved_bytes = 0
         self._lock = threading.RLock()  # storages die in any thread, and inside our own counting
         self._entered = _Entered()
         self._canary: torch.Tensor | None = None
@@ -65,17 +67,31 @@ class CpuProbe:
         with self._lock:
             return MemoryReading(
                 total_bytes=self.budget_bytes,
-                free_bytes=self.budget_bytes - self._live_bytes,
+                free_bytes=self.budget_bytes - self._reserved_bytes,
                 allocated_bytes=self._live_bytes,
-                reserved_bytes=self._live_bytes,
+                reserved_bytes=self._reserved_bytes,
                 peak_allocated_bytes=self._peak_bytes,
-                peak_reserved_bytes=self._peak_bytes,
+                peak_reserved_bytes=self._peak_reserved_bytes,
                 other_bytes=0,
             )
 
+    @property
+    def _reserved_bytes(self) -> int:
+        return self._live_bytes + self._unused_bytes
+
     def reset_peak(self) -> None:
         with self._lock:
-            self._peak_bytes = self._live_bytes
+            self._peak_bytes, self._peak_reserved_bytes = self._live_bytes, self._reserved_bytes
+
+    def hold_unused(self, unused_bytes: int) -> None:
+        """Reserve this much with nothing in it, as an allocator's fragments are, in the place of what was so before."""
+        with self._lock:
+            self._unused_bytes = unused_bytes
+            self._note_peak(0)
+
+    def _note_peak(self, more_bytes: int) -> None:
+        self._peak_bytes = max(self._peak_bytes, self._live_bytes + more_bytes)
+        self._peak_reserved_bytes = max(self._peak_reserved_bytes, self._reserved_bytes + more_bytes)
 
     def hold_canary(self, canary_bytes: int) -> None:
         import torch
@@ -97,7 +113,7 @@ class CpuProbe:
             storages = (tensor.untyped_storage() for tensor in tensors if _in_memory(tensor))
             new = {storage._cdata: storage for storage in storages if storage._cdata not in self._live}
             asked = sum(_rounded(storage) for storage in new.values())
-            if self._live_bytes + asked > self.budget_bytes:
+            if self._reserved_bytes + asked > self.budget_bytes:
                 raise self.refusal(asked)
             for storage in new.values():
                 self._count(storage)
@@ -111,10 +127,10 @@ class CpuProbe:
                 size = _rounded(storage)
                 asked += size
                 self.allocations += size > 0
-                if (size and self.allocations == self.fail_at) or self._live_bytes + asked > self.budget_bytes:
+                if (size and self.allocations == self.fail_at) or self._reserved_bytes + asked > self.budget_bytes:
                     self._recount_grown(new)
                     raise self.refusal(size)
-            self._peak_bytes = max(self._peak_bytes, self._live_bytes + asked)  # a resized one: old beside new
+            self._note_peak(asked)  # a resized one: old beside new
             for storage in new:
                 self._count(storage)
 
@@ -122,11 +138,11 @@ class CpuProbe:
         """The error, in CUDA's words, with every figure to the byte."""
         import torch
 
+        free = max(0, self.budget_bytes - self._reserved_bytes)
         return torch.OutOfMemoryError(
             f"CPU budget out of memory. Tried to allocate {asked} bytes. The budget has a total capacity of "
-            f"{self.budget_bytes} bytes of which {max(0, self.budget_bytes - self._live_bytes)} bytes is free. Of the "
-            f"allocated memory {self._live_bytes} bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch "
-            "but unallocated."
+            f"{self.budget_bytes} bytes of which {free} bytes is free. Of the allocated memory {self._live_bytes} "
+            f"bytes is allocated by PyTorch, and {self._unused_bytes} bytes is reserved by PyTorch but unallocated."
         )
 
     def _new_storages(self, results: Any, arguments: Any) -> list[torch.UntypedStorage]:
@@ -157,7 +173,7 @@ class CpuProbe:
         self._live_bytes += _rounded(storage) - (0 if before is None else before.bytes)
         counted.key, counted.bytes = storage._cdata, _rounded(storage)
         self._live[counted.key] = counted
-        self._peak_bytes = max(self._peak_bytes, self._live_bytes)
+        self._note_peak(0)
 
     def _died(self, counted: Any) -> None:
         with self._lock:

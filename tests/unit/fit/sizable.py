@@ -76,6 +76,7 @@ class HonestEngine:
     activation_bytes: int = 32 * KIB
     growth_bytes: int = 0  # of the activation, for each KV token: what a small probe does not show
     leaks: tuple[int, ...] = ()  # bytes that stay behind, by teardown
+    fragments: tuple[int, ...] = ()  # bytes that stay reserved and unused, by teardown
     faults: dict[tuple[str, int], Fault] = field(default_factory=dict)  # by event and how often it was seen
     log: list[Event] = field(default_factory=list)
     kv_tokens: int = 0
@@ -102,6 +103,8 @@ class HonestEngine:
             self._held.clear()
             if number < len(self.leaks) and self.leaks[number]:
                 self.leaked.append(torch.empty(self.leaks[number], dtype=torch.uint8))
+            if number < len(self.fragments):
+                self.probe.hold_unused(self.fragments[number])
         self.kv_tokens = 0
 
     def stress_shapes(self) -> tuple[StressShape, ...]:

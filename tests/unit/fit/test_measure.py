@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from brim.fit.measure import Measurement, leaked_bytes, measure, neighbour_bytes, quiet, usage_of
+from brim.fit.measure import Measurement, Residue, measure, neighbour_bytes, quiet, residue, usage_of
 from brim.records.fit import Usage
 from brim.records.memory import MemoryReading
 from brim.units import GIB, KIB, MIB
@@ -87,5 +87,9 @@ def test_unrest_is_seen_in_any_of_the_readings(megabytes: tuple[int, ...], told_
     assert quiet([reading(other_bytes=size * MIB, process_bytes=process) for size in megabytes]) is expected
 
 
-def test_a_leak_is_what_was_not_there_before() -> None:
-    assert leaked_bytes(reading(allocated_bytes=100), reading(allocated_bytes=130)) == 30
+def test_a_residue_is_what_was_not_there_before() -> None:
+    before = reading(allocated_bytes=100, reserved_bytes=120)
+    left = residue(before, reading(allocated_bytes=130, reserved_bytes=200))
+    assert (left, left.unused_bytes) == (Residue(30, 80), 50)
+    less = residue(before, reading(allocated_bytes=90, reserved_bytes=130))
+    assert (less, less.unused_bytes) == (Residue(-10, 10), 10)

@@ -288,3 +288,19 @@ def test_the_count_is_what_lives(budget: int, steps: list[tuple[str, int]]) -> N
 def test_it_is_a_probe() -> None:
     probe: MemoryProbe = CpuProbe(1)
     assert probe.reading() == MemoryReading(1, 1, 0, 0, 0, 0, 0)
+
+
+def test_what_is_reserved_and_unused_takes_from_the_budget() -> None:
+    probe = CpuProbe(MIB)
+    with probe:
+        probe.hold_unused(MIB // 2)
+        kept = torch.empty(MIB // 4, dtype=torch.uint8)
+        with pytest.raises(torch.OutOfMemoryError, match=f"{MIB // 4} bytes is free.*{MIB // 2} bytes is reserved"):
+            torch.empty(MIB // 2, dtype=torch.uint8)
+        probe.hold_unused(0)
+        now = probe.reading()
+        del kept
+    quarter, most = MIB // 4, 3 * MIB // 4
+    assert now == MemoryReading(MIB, MIB - quarter, quarter, quarter, quarter, most, 0)
+    probe.reset_peak()
+    assert probe.reading() == MemoryReading(MIB, MIB, 0, 0, 0, 0, 0)
