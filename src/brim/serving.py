@@ -7,13 +7,14 @@ report = brim.fit_engine(engine)
 from __future__ import annotations
 
 import platform
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.errors import DoesNotFit
+from brim.fit.clock import Clock
 from brim.fit.fit import fit, validate_stored
 from brim.fit.items import COMPILED, GATHERED, compare
 from brim.fit.keep_free import KeepFree, keep_free
@@ -22,9 +23,11 @@ from brim.fit.ranks import ALONE, Ranks, gathered
 from brim.fit.store import FitStore, fingerprint
 from brim.ports import MemoryProbe
 from brim.predictions import predicted_activation, predicted_bytes
+from brim.progress import showing
 from brim.records.fit import CANARY_BYTES, FitReport, FitRequest
 from brim.records.memory import DeviceFacts
 from brim.records.model import Dtype
+from brim.records.progress import Progress, Told
 from brim.units import MIB, format_bytes
 from brim.version import __version__
 
@@ -47,50 +50,69 @@ def fit_engine(
     facts: DeviceFacts | None = None,
     store: Path | None = None,
     ranks: Ranks = ALONE,
-    told: Callable[[str], None] = lambda phase: None,
+    progress: Progress = None,
 ) -> FitReport:
     """Size an engine that is loaded and not built; it is left built at the proven size.
 
     `keep_free_bytes` stay free on the device; None: as much as `facts` ask for, which are read off a GPU unless given.
+    `progress` is shown as `brim.progress` says; None: as the engine shows its own.
     Every rank of a split engine calls this; they agree among themselves.
     """
-    started = time.perf_counter()
     if ranks is ALONE and engine.ranks is not None:
         ranks = Ranks(engine.ranks.rank, gathered())
-    with ranks.together("start"):
-        probe = probe or _cuda_probe(engine)
-        facts = facts or _facts(engine)
-        probe.hold_canary(0)  # one of an earlier fit
-        reading = probe.reading()
-        free_bytes = reading.free_bytes
-        kept_free = keep_free(keep_free_bytes, facts, reading.total_bytes)
-        request = _request(engine, kv_tokens, memory_fraction, canary_bytes, kept_free)
-        kept = FitStore(store) if store is not None and kv_tokens is None else None
-        print_ = fingerprint(_decisive(engine, probe, request, ranks))
-        stored = kept.read(print_, free_bytes) if kept is not None else None
-    if ranks.agree(None if stored is None else stored.kv_tokens) and stored is not None:
-        again = validate_stored(engine, probe, request, engine.kv_bytes, stored, ranks=ranks, told=told)
-        if again is not None:
-            return _timed(_warned(again, engine, facts, kept_free), started)
+    with showing(engine.progress if progress is None else progress) as told, _telling(engine, told):
+        clock = Clock(told)
+        with ranks.together("start"):
+            probe = probe or _cuda_probe(engine)
+            facts = facts or _facts(engine)
+            probe.hold_canary(0)  # one of an earlier fit
+            before = probe.reading()
+            kept_free = keep_free(keep_free_bytes, facts, before.total_bytes)
+            request = _request(engine, kv_tokens, memory_fraction, canary_bytes, kept_free)
+            kept = FitStore(store) if store is not None and kv_tokens is None else None
+            print_ = fingerprint(_decisive(engine, probe, request, ranks))
+            stored = kept.read(print_, before.free_bytes) if kept is not None else None
+        report = None
+        if ranks.agree(None if stored is None else stored.kv_tokens) and stored is not None:
+            report = validate_stored(engine, probe, request, engine.kv_bytes, stored, ranks=ranks, clock=clock)
+        if report is None:
+            report = _searched(engine, probe, request, ranks, clock, before.free_bytes)
+        report = replace(_warned(report, engine, facts, kept_free), seconds=clock.seconds())
+    if kept is not None and not report.from_store:
+        try:
+            kept.write(print_, report, before.free_bytes)
+        except OSError as error:
+            return replace(report, warnings=(*report.warnings, f"the fit could not be kept in {store}: {error}"))
+    return report
+
+
+@contextmanager
+def _telling(engine: Engine, told: Told) -> Iterator[None]:
+    """What the engine builds in here is told beside the phases of the fit."""
+    before, engine.progress = engine.progress, told
     try:
-        report = fit(engine, probe, request, engine.kv_bytes, ranks=ranks, told=told)
+        yield
+    finally:
+        engine.progress = before
+
+
+def _searched(
+    engine: Engine, probe: MemoryProbe, request: FitRequest, ranks: Ranks, clock: Clock, free_bytes: int
+) -> FitReport:
+    """A size that was searched for, with what was predicted beside what was measured."""
+    try:
+        report = fit(engine, probe, request, engine.kv_bytes, ranks=ranks, clock=clock)
     except DoesNotFit as error:
         error = _foreseen(error, engine, request, free_bytes)
         found = knobs(error.missing_bytes, error.ledger, _standing(engine, probe), request, engine.kv_bytes)
         raise explained(error, found) from error
     try:
-        report = compare(report, predicted_bytes(engine, report), _activation_note(engine))
+        with clock.phase("predict"):
+            return compare(report, predicted_bytes(engine, report), _activation_note(engine))
     except BaseException:
         probe.hold_canary(0)
         engine.teardown()
         raise
-    report = _timed(_warned(report, engine, facts, kept_free), started)
-    if kept is not None:
-        try:
-            kept.write(print_, report, free_bytes)
-        except OSError as error:
-            return replace(report, warnings=(*report.warnings, f"the fit could not be kept in {store}: {error}"))
-    return report
 
 
 def _foreseen(error: DoesNotFit, engine: Engine, request: FitRequest, free_bytes: int) -> DoesNotFit:
@@ -109,11 +131,6 @@ def _warned(report: FitReport, engine: Engine, facts: DeviceFacts, kept_free: Ke
     """With what the engine could not do, and what the device does not allow."""
     of_device = (kept_free.warning,) if kept_free.warning else ()
     return replace(report, provable=not facts.spills, warnings=(*report.warnings, *of_device, *engine.warnings))
-
-
-def _timed(report: FitReport, started: float) -> FitReport:
-    """All of the time: reading the store and predicting belong to it too."""
-    return replace(report, seconds=replace(report.seconds, total=time.perf_counter() - started))
 
 
 def _activation_note(engine: Engine) -> str:

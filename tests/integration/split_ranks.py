@@ -28,11 +28,13 @@ from brim.engine.requests.params import SamplingParams
 from brim.engine.schedule.plan import StepPlan
 from brim.engine.settings import EngineSettings
 from brim.errors import BrimError, OutOfMemory, UnsupportedModel
+from brim.fit.clock import Clock
 from brim.fit.fit import fit
 from brim.fit.ranks import Ranks, gathered
 from brim.probes.cpu import CpuProbe
 from brim.records.fit import FitRequest
 from brim.records.memory import StressShape
+from brim.records.progress import Stage, silent
 from brim.units import GIB, KIB
 from tests.integration.tiny_models import tiny_config
 
@@ -145,7 +147,7 @@ def fitted(rank: int, scene: Scene) -> Said:
     try:
         ranks = Ranks(rank, gathered())
         request = replace(REQUEST, canary_bytes=scene.canary_bytes)
-        report = fit(engine, probe, request, engine.kv_bytes, ranks=ranks, told=neighbour or no_neighbour)
+        report = fit(engine, probe, request, engine.kv_bytes, ranks=ranks, clock=Clock(neighbour or silent))
         said = Said(report.kv_tokens, report.attempts, together=engine.together, seconds=time.monotonic() - started)
         said = replace(said, tokens=answers(engine))
     except (BrimError, RuntimeError) as error:
@@ -173,17 +175,16 @@ class Neighbour:
         self._scene = scene
         self._phases: list[str] = []
 
-    def __call__(self, phase: str) -> None:
-        self._phases.append("attempt" if phase == "rebuild" and self._phases[-1:] == ["rebuild"] else phase)
+    def __call__(self, stage: Stage) -> None:
+        phase = "attempt" if stage.phase == "rebuild" and stage.detail != "teardown" else stage.phase
+        if [phase] == self._phases[-1:] and phase in ("stress", "validate"):
+            return  # another shape of the same
+        self._phases.append(phase)
         attempts = self._phases.count("attempt")
         if self._phases[-1] == self._scene.when and attempts == 1:
             self._probe.budget_bytes -= self._scene.taken_bytes
         elif self._phases[-1] == "rebuild" and attempts == 2:
             self._probe.budget_bytes += self._scene.taken_bytes
-
-
-def no_neighbour(phase: str) -> None:
-    """Nobody comes."""
 
 
 def plant(engine: Engine, where: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -85,12 +86,29 @@ def test_a_fit_has_its_keys_and_fills_the_budget(capsys: pytest.CaptureFixture[s
     assert set(found) >= FIT_KEYS
     assert set(found["attempts"][0]) == {"kv_tokens", "outcome", "shortfall_bytes"}
     assert {"name", "predicted_bytes", "measured_bytes"} <= set(found["items"][0])
-    assert set(found["seconds"]) == {"probe", "stress", "rebuild", "validate", "total"}
+    seconds = found["seconds"]
+    assert set(seconds) == {"probe", "stress", "rebuild", "validate", "predict", "other", "total"}
+    assert seconds["predict"] > 0
+    assert seconds.pop("total") == pytest.approx(sum(seconds.values()))
     assert found["attempts"][-1] == {
         "kv_tokens": found["kv_tokens"],
         "outcome": "proven",
         "shortfall_bytes": None,
     }
+
+
+def test_a_fit_says_its_phases_in_a_log_and_a_script_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--memory", "32MiB", "--canary", "1MiB", "--no-store")
+    assert fit(*small) == 0
+    lines = capsys.readouterr().err.splitlines()
+    phases = [line.removeprefix("brim: ").split(" ")[0] for line in lines]
+    assert [phase for phase, _ in groupby(phases)] == [
+        *("load", "probe", "build", "stress", "rebuild", "build", "validate", "predict")
+    ]
+    assert "brim: stress (prefill, 64 tokens)" in lines
+    for quiet in ("--quiet", "--json"):
+        assert fit(*small, quiet) == 0
+        assert capsys.readouterr().err == ""
 
 
 def test_the_next_fit_comes_from_the_store(

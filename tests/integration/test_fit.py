@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import random
+import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from brim.fit.measure import least_free_bytes  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
 from brim.records.fit import Attempt, FitReport, FitRequest, FitSeconds, Outcome  # noqa: E402
 from brim.records.memory import DeviceFacts  # noqa: E402
+from brim.records.progress import Stage  # noqa: E402
 from brim.serving import fit_engine  # noqa: E402
 from brim.units import GIB, KIB, MIB, format_bytes, round_down  # noqa: E402
 from tests.integration.tiny_models import VOCAB, tiny_config  # noqa: E402
@@ -36,6 +39,7 @@ CANARY = 32 * KIB
 ROOM = 8 * MIB  # for more than running requests need
 BLOCK = 8
 SETTINGS = EngineSettings(max_batch=4, max_batch_tokens=32, max_length=96, block_size=BLOCK)
+QUICK = replace(SETTINGS, max_length=48)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"num_hidden_layers": 2}),
     "windows": ("gemma3_text", {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}),
@@ -457,9 +461,75 @@ def test_a_leak_names_its_holder() -> None:
     made.give_back()
 
 
-# -- the store ---------------------------------------------------------------------------------------------------------
+# -- progress ----------------------------------------------------------------------------------------------------------
 
-QUICK = replace(SETTINGS, max_length=48)
+
+def test_every_phase_is_told_and_every_second_accounted_for(tmp_path: Path) -> None:
+    told: list[Stage] = []
+    made = bench("smallest")
+    report = made.fit(progress=told.append, store=tmp_path)
+    phases = [phase for phase, _ in groupby(stage.phase for stage in told)]
+    assert phases == ["probe", "build", "stress", "rebuild", "build", "validate", "predict"]
+    shapes = [shape.title for shape in made.engine.stress_shapes()]
+    assert [stage.detail for stage in told if stage.phase == "stress"] == shapes * 2
+    assert [stage.detail for stage in told if stage.phase == "validate"] == shapes
+    assert Stage("build", f"KV cache of {report.kv_tokens:,} tokens") in told
+    seconds = asdict(report.seconds)
+    total = seconds.pop("total")
+    assert total == pytest.approx(sum(seconds.values()))
+    assert min(seconds.values()) > 0
+    assert made.engine.progress is None  # as before
+    made.give_back()
+    told.clear()
+    again = made.fit(progress=told.append, store=tmp_path)
+    assert again.from_store
+    assert {stage.phase for stage in told} == {"rebuild", "build", "validate"}
+    assert again.seconds.total == pytest.approx(sum(asdict(again.seconds).values()) - again.seconds.total)
+    made.give_back()
+
+
+def test_a_stored_size_that_failed_is_part_of_the_time(tmp_path: Path) -> None:
+    """Its build takes long, and is counted beside those of the search."""
+    budget = budget_for("smallest", 200)
+    bench("smallest", budget=budget).fit(store=tmp_path)
+    made = bench("smallest", budget=budget)
+    neighbour = torch.empty(made.engine.kv_bytes(100) - made.engine.kv_bytes(60), dtype=torch.uint8)
+    made.probe.hold([neighbour])
+    build = made.engine.build
+
+    def slow_at_first(kv_tokens: int) -> None:
+        time.sleep(0.0 if made.log else 0.2)
+        build(kv_tokens)
+
+    made.engine.build = slow_at_first  # type: ignore[method-assign]
+    report = made.fit(store=tmp_path)
+    assert not report.from_store
+    assert report.seconds.rebuild >= 0.2
+    seconds = asdict(report.seconds)
+    assert seconds.pop("total") == pytest.approx(sum(seconds.values()))
+
+
+def test_an_engine_tells_how_it_is_loaded_and_built() -> None:
+    told: list[Stage] = []
+    with Engine("brim-tiny", kv_tokens=512, settings=SETTINGS, device="cpu", progress=told.append):
+        assert told == [
+            *(Stage("load", "weights", 1, 1), Stage("load", "layers")),
+            Stage("build", "KV cache of 512 tokens"),
+        ]
+
+
+def test_progress_of_an_engine_is_that_of_its_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    probe = CpuProbe(32 * MIB)
+    for progress, shown in ((None, False), (False, False), (True, True)):
+        with Engine("brim-tiny", kv_tokens=0, settings=QUICK, device="cpu", probe=probe, progress=progress) as engine:
+            fit_engine(engine, probe=probe, canary_bytes=CANARY, kv_tokens=96)
+            lines = capsys.readouterr().err.splitlines()
+            assert ("brim: load (weights)" in lines and "brim: rebuild (96 tokens)" in lines) is shown
+            assert shown or not lines
+            probe.hold_canary(0)
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------
 
 
 def without_time(report: FitReport) -> FitReport:

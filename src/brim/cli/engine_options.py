@@ -33,6 +33,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--tp", type=int, default=1, metavar="N", help="this is one of N ranks, started by torchrun")
     engine.add_argument("--compile", action="store_true", help="compile the decoder: slower start, faster steps")
     engine.add_argument("--no-graphs", action="store_true", help="do not capture steps in CUDA graphs")
+    engine.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
 
 def engine_settings(options: argparse.Namespace) -> EngineSettings:
@@ -49,24 +50,25 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
     )
 
 
-def make_engine(options: argparse.Namespace, *, kv_tokens: int | None, probe: Any = None) -> Engine:
+def make_engine(
+    options: argparse.Namespace, *, kv_tokens: int | None, probe: Any = None, progress: bool | None = None
+) -> Engine:
     """The engine that the options describe; `kv_tokens` of 0 leaves it loaded and not built."""
     _check_ranks(options.tp)
     settings = engine_settings(options)
     from brim.engine.engine import Engine
 
-    with bar("weights") as progress:
-        return Engine(
-            options.model,
-            kv_tokens=kv_tokens,
-            settings=settings,
-            load_format=options.load_format,
-            dtype=options.dtype,
-            device=options.device,
-            tensor_parallel=options.tp > 1,
-            probe=probe,
-            progress=progress,
-        )
+    return Engine(
+        options.model,
+        kv_tokens=kv_tokens,
+        settings=settings,
+        load_format=options.load_format,
+        dtype=options.dtype,
+        device=options.device,
+        tensor_parallel=options.tp > 1,
+        probe=probe,
+        progress=False if options.quiet else progress,
+    )
 
 
 def _check_ranks(ranks: int) -> None:

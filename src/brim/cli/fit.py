@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from brim.cli.engine_options import MODEL_HELP, add_engine_options, bar, make_engine, serving
+from brim.cli.engine_options import MODEL_HELP, add_engine_options, make_engine, serving
 from brim.cli.options import add_json, fit_folder
 from brim.errors import InvalidRequest
 from brim.units import parse_bytes, parse_count
@@ -14,8 +14,6 @@ from brim.units import parse_bytes, parse_count
 if TYPE_CHECKING:
     from brim.cli.options import Commands
     from brim.records.fit import FitReport
-
-PHASES = ("probe", "stress", "rebuild", "validate")
 
 
 def add_command(commands: Commands) -> None:
@@ -48,7 +46,8 @@ def run(options: argparse.Namespace) -> int:
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
     from brim.serving import fit_engine
 
-    with serving(make_engine(options, kv_tokens=0, probe=probe)) as engine, bar("fit") as shown:
+    shown = None if options.as_json else True  # a log wants a line for each phase; a script wants none
+    with serving(make_engine(options, kv_tokens=0, probe=probe, progress=shown)) as engine:
         report = fit_engine(
             engine,
             probe=probe,
@@ -57,7 +56,6 @@ def run(options: argparse.Namespace) -> int:
             canary_bytes=canary,
             keep_free_bytes=keep_free,
             store=None if options.no_store else fit_folder(),
-            told=lambda phase: shown(PHASES.index(phase), len(PHASES), phase),
         )
         _show(report, options)
     return 0

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from brim.cli.palette import ITEM_COLOURS
 from brim.fit.items import counted
-from brim.records.fit import FitItem, FitReport
+from brim.records.fit import FitItem, FitReport, FitSeconds
 from brim.units import format_bytes
 
 _BAR_CELLS = 60
@@ -30,9 +30,8 @@ def show_fit(model: str, report: FitReport) -> None:
     for number, attempt in enumerate(report.attempts, 1):
         missing = f", {format_bytes(attempt.shortfall_bytes)} missing" if attempt.shortfall_bytes else ""
         console.print(f"attempt {number}: {attempt.kv_tokens:,} tokens, {attempt.outcome}{missing}")
-    spent = ", ".join(
-        f"{name} {getattr(report.seconds, name):.1f} s" for name in ("probe", "stress", "rebuild", "validate")
-    )
+    phases = (name for name in FitSeconds.__slots__ if name != "total")
+    spent = ", ".join(f"{name} {getattr(report.seconds, name):.1f} s" for name in phases)
     console.print(f"{report.seconds.total:.1f} s: {spent}")
     for warning in report.warnings:
         console.print(f"[yellow]note:[/] {escape(warning)}")

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         if len(prompts) == 1 and not options.as_json and options.output is None:
             _stream(engine, prompts[0], params, options.image)
             return 0
-        with bar("answers", len(prompts) > 1) as progress:
+        with bar("answers", len(prompts) > 1 and not options.quiet) as progress:
             answers = [_as_json(one) for one in _answers(engine, prompts, params, options.image, progress)]
         if engine.ranks is None or engine.ranks.rank == 0:
             _write(answers, options)

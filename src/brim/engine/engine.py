@@ -32,7 +32,9 @@ from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokeni
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import InvalidRequest
 from brim.probes.translate import translated
+from brim.progress import showing
 from brim.records.memory import StressShape
+from brim.records.progress import Progress, Stage
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +75,7 @@ class Engine:
         dtype: str = "auto",
         device: str | None = None,
         probe: Any = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress = None,
         tokenizer: Any = None,
         seed: int = 0,
         tensor_parallel: bool = False,
@@ -86,6 +88,7 @@ class Engine:
 
         self.settings = settings or EngineSettings()
         self._probe = probe or nullcontext()
+        self.progress = progress  # how loading and building are shown (`brim.progress`)
         place = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if torch.device(place).type == "cuda":
             let_segments_grow()
@@ -101,8 +104,9 @@ class Engine:
             self._rank_errors = rank_errors
             self.ranks = Ranks.join(place)
             first_seed = self.ranks.from_first(first_seed)
+            self.progress = progress if self.ranks.rank == 0 else False
             place = "cpu"  # a whole model need not fit on one of several devices
-        with self._probe, self._rank_errors():
+        with self._probe, self._rank_errors(), showing(self.progress) as told:
             if isinstance(model, LoadedModel):
                 self.loaded = model
             else:
@@ -113,8 +117,9 @@ class Engine:
                     device=place,
                     attention=NAME,
                     seed=seed,
-                    progress=progress,
+                    progress=lambda done, total: told(Stage("load", "weights", done, total)),
                 )
+            told(Stage("load", "layers"))
             if self.ranks is not None:
                 self.loaded, place = self.ranks.split(self.loaded), str(self.ranks.device)
             self._parts = assemble(self.loaded, self.settings, torch.device(place), self.ranks)
@@ -156,8 +161,8 @@ class Engine:
             raise InvalidRequest(f"kv_tokens {kv_tokens}: at least one block of {self.settings.block_size} is needed")
         try:
             kv_tokens = kv_tokens if self.ranks is None else self.ranks.least(kv_tokens)
-            with self._each_alone("build"), self._on_device():
-                loop = self._parts.build(kv_tokens)
+            with self._each_alone("build"), self._on_device(), showing(self.progress) as told:
+                loop = self._parts.build(kv_tokens, told)
         except BaseException:
             self._parts.runner.teardown()  # a pool that was half made must not stay
             raise

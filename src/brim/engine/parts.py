@@ -13,6 +13,7 @@ from brim.engine.media.prepare import Vision
 from brim.engine.run.runner import Runner
 from brim.engine.schedule.scheduler import Limits, Scheduler
 from brim.engine.settings import EngineSettings
+from brim.records.progress import Stage, Told, silent
 from brim.units import round_up
 
 
@@ -65,8 +66,9 @@ class EngineParts:
             lengths.append(tokens)
         return min(lengths, default=self.max_length)
 
-    def build(self, kv_tokens: int) -> ServingLoop:
+    def build(self, kv_tokens: int, told: Told = silent) -> ServingLoop:
         """Everything that holds KV, and the loop that serves with it."""
+        told(Stage("build", f"KV cache of {kv_tokens:,} tokens"))
         shape = self.shape(kv_tokens)
         ledger = KvLedger(self.groups, shape)
         limits = Limits(
@@ -75,6 +77,6 @@ class EngineParts:
             reuse_prefixes=self.reuses_prefixes,
             has_states=bool(self.state_bytes),
         )
-        self.runner.build(self.groups, shape)
+        self.runner.build(self.groups, shape, told)
         scheduler = Scheduler(ledger, limits)
         return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock)

@@ -13,45 +13,22 @@ validated: there is no other way to a report.
 from __future__ import annotations
 
 import gc
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from brim.errors import DeviceError, DoesNotFit, InvalidRequest, OutOfMemory
+from brim.fit.clock import Clock
 from brim.fit.items import measured_items
-from brim.fit.measure import UNREST_BYTES, Measurement, Residue, least_free_bytes, measure, residue
+from brim.fit.leaks import is_leak, leak_error, residue, residue_warning
+from brim.fit.measure import UNREST_BYTES, Measurement, least_free_bytes, measure
 from brim.fit.ranks import ALONE, Ranks
 from brim.fit.target import KvPrice, limit_tokens, shrunk_tokens, target_tokens, tokens_left
 from brim.ports import MemoryProbe, SizableEngine
-from brim.records.fit import Attempt, FitReport, FitRequest, FitSeconds, Outcome, Usage
+from brim.records.fit import Attempt, FitReport, FitRequest, Outcome, Usage
 from brim.records.memory import MemoryReading
 from brim.units import format_bytes
 
-Told = Callable[[str], None]
-
 _REPEATS = 3  # of a measurement that neighbours disturbed
-
-
-@dataclass(slots=True)
-class _Clock:
-    """Seconds by phase."""
-
-    told: Told
-    spent: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        self.told(name)
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - started
-
-    def seconds(self) -> FitSeconds:
-        return FitSeconds(**self.spent, total=sum(self.spent.values()))
 
 
 def fit(
@@ -61,12 +38,12 @@ def fit(
     price: KvPrice,
     *,
     ranks: Ranks = ALONE,
-    told: Told = lambda phase: None,
+    clock: Clock | None = None,
 ) -> FitReport:
     """The largest KV cache that was seen to survive the worst steps; the engine is left built at that size."""
     with ranks.together("request"):
         _check(request)
-    return _Fitting(engine, probe, request, price, ranks, _Clock(told)).run()
+    return _Fitting(engine, probe, request, price, ranks, clock or Clock()).run()
 
 
 def validate_stored(
@@ -77,10 +54,10 @@ def validate_stored(
     stored: FitReport,
     *,
     ranks: Ranks = ALONE,
-    told: Told = lambda phase: None,
+    clock: Clock | None = None,
 ) -> FitReport | None:
     """The stored size, proven again with one stress; None, and nothing built, if it does not survive today."""
-    return _Fitting(engine, probe, request, price, ranks, _Clock(told)).run_stored(stored)
+    return _Fitting(engine, probe, request, price, ranks, clock or Clock()).run_stored(stored)
 
 
 def _check(request: FitRequest) -> None:
@@ -105,8 +82,8 @@ class _Fitting:
     request: FitRequest
     price: KvPrice
     ranks: Ranks
-    clock: _Clock
-    warnings: list[str] = field(default_factory=list)
+    clock: Clock
+    warning: str = ""  # of the last teardown
 
     def run(self) -> FitReport:
         usage: Usage | None = None
@@ -241,17 +218,17 @@ class _Fitting:
         return mine
 
     def _build_at(self, target: int) -> None:
-        with self.clock.phase("rebuild"):
+        with self.clock.phase("rebuild", f"{target:,} tokens"):
             self.probe.reset_peak()
             self.engine.build(target)
             self.probe.hold_canary(self.request.canary_bytes)
 
     def _validate(self) -> None:
-        with self.clock.phase("validate"):
-            for shape in self.engine.stress_shapes():
+        for shape in self.engine.stress_shapes():
+            with self.clock.phase("validate", shape.title):
                 self.engine.stress(shape)
-            if self.request.keep_free_bytes:
-                self._check_kept_free()
+        if self.request.keep_free_bytes:
+            self._check_kept_free()
 
     def _check_kept_free(self) -> None:
         """It is read and not held: whoever it is kept free for may need it meanwhile."""
@@ -281,47 +258,23 @@ class _Fitting:
             limit_tokens=proven if usage is None else limit_tokens(usage, self.request, self.price),
             needed_tokens=needed,
             needed_bytes=self.price(needed),
-            warnings=tuple(self.warnings),
+            warnings=(self.warning,) if self.warning else (),
         )
 
     # -- take down -----------------------------------------------------------------------------------------------
 
     def _take_down(self, before: MemoryReading) -> None:
         """Tear down, and see that everything went back: tensors, and what the allocator reserved for them."""
-        with self.clock.phase("rebuild"), self.ranks.together("teardown"):
+        with self.clock.phase("rebuild", "teardown"), self.ranks.together("teardown"):
             self._give_back()
             left = residue(before, self.probe.reading())
-            if self._leaks(left):
+            if is_leak(left, self.request):
                 gc.collect()  # what only waits for the collector is no leak
                 self.probe.hold_canary(0)  # which gives what was freed back to the device
                 left = residue(before, self.probe.reading())
-            if self._leaks(left):
-                raise self._leak(left)
-            if left.unused_bytes > self.request.rounding_bytes:
-                self._warn(f"{format_bytes(left.unused_bytes)} stay reserved when the engine is torn down, unused")
-
-    def _leaks(self, left: Residue) -> bool:
-        allowed, rounding = self.request.leak_tolerance_bytes, self.request.rounding_bytes
-        return left.allocated_bytes > allowed or left.reserved_bytes > allowed + rounding
-
-    def _leak(self, left: Residue) -> DeviceError:
-        """Which of the two it is, and what holds it."""
-        held = "; ".join(self.probe.largest_held(3)) or "nothing that Python knows of"
-        if left.allocated_bytes > self.request.leak_tolerance_bytes:
-            return DeviceError(
-                f"{format_bytes(left.allocated_bytes)} of tensors did not go back to the device when the engine was "
-                f"torn down; still held: {held}"
-            )
-        return DeviceError(
-            f"{format_bytes(left.reserved_bytes)} stayed reserved by the allocator and did not go back to the device "
-            f"when the engine was torn down, though tensors hold {format_bytes(max(0, left.allocated_bytes))} of it; "
-            "let its segments grow (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or unset), and see what else "
-            f"this process runs on the device; largest tensors: {held}"
-        )
-
-    def _warn(self, warning: str) -> None:
-        if warning not in self.warnings:
-            self.warnings.append(warning)
+            if is_leak(left, self.request):
+                raise leak_error(left, self.request, self.probe.largest_held(3))
+            self.warning = residue_warning(left, self.request)
 
     def _give_back(self) -> None:
         try:

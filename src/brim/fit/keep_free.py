@@ -1,7 +1,7 @@
 """How much of a device a fit leaves alone: what the operator said, or what the device's facts ask for.
 
-In: what was asked for (None: nothing), `DeviceFacts`, the size of the device. Out: a `KeepFree`. Knows no device:
-`brim.probes.facts` reads the facts.
+In: what was asked for (None: nothing), `DeviceFacts`, the size of the device. Out: a `KeepFree`. Reads nothing
+itself: `brim.probes.facts` does.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from brim.fit.target import KvPrice, most_tokens_within
 from brim.records.fit import FitItem, FitRequest
 from brim.units import ceil_div, format_bytes
 
-_BLIND_SHARE = 20  # of the KV cache, where nobody knows how much is missing: as much as a blind shrink
+_BLIND_SHARE = 20  # of the KV cache, where the shortfall is unknown: as much as a blind shrink
 
 
 @dataclass(frozen=True, slots=True)

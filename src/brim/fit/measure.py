@@ -20,7 +20,7 @@ from brim.units import MIB
 UNREST_BYTES = 64 * MIB  # what neighbours may breathe
 _OWN_GROWTH_BYTES = 1024 * MIB  # kernels and workspaces of our own, where the driver does not tell processes apart
 
-Phase = Callable[[str], AbstractContextManager[None]]
+Phase = Callable[[str, str], AbstractContextManager[None]]  # of a clock: its name, and with what
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ def measure(engine: SizableEngine, probe: MemoryProbe, kv_tokens: int, price: Kv
     readings = [probe.reading()]
     text: MemoryReading | None = None
     try:
-        with phase("probe"):
+        with phase("probe", f"{kv_tokens:,} tokens"):
             engine.build(kv_tokens)
         readings.append(probe.reading())
         probe.reset_peak()
-        with phase("stress"):
-            for shape in _rounds(engine.stress_shapes()):
+        for shape in _rounds(engine.stress_shapes()):
+            with phase("stress", shape.title):
                 if _with_image(shape) and text is None:
                     text = readings[-1]
                     probe.reset_peak()
@@ -135,22 +135,3 @@ def least_free_bytes(reading: MemoryReading) -> int:
     """What the driver had left when this process' allocator held most, neighbours as they are now."""
     given_back = reading.peak_reserved_bytes - reading.reserved_bytes
     return reading.free_bytes - given_back
-
-
-@dataclass(frozen=True, slots=True)
-class Residue:
-    """What did not go back when an engine was torn down."""
-
-    allocated_bytes: int  # tensors that live on
-    reserved_bytes: int  # what the allocator holds on to, with tensors in it or without
-
-    @property
-    def unused_bytes(self) -> int:
-        return self.reserved_bytes - max(0, self.allocated_bytes)
-
-
-def residue(before: MemoryReading, after_teardown: MemoryReading) -> Residue:
-    """What is held now and was not before the engine was built."""
-    return Residue(
-        after_teardown.allocated_bytes - before.allocated_bytes, after_teardown.reserved_bytes - before.reserved_bytes
-    )

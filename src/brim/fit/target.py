@@ -13,7 +13,7 @@ from brim.units import format_bytes
 KvPrice = Callable[[int], int]  # bytes of a KV cache of so many tokens; never falls
 
 _LEAST_SHRINK = 0.01
-_BLIND_SHRINK = 0.05  # when nobody knows how much was missing
+_BLIND_SHRINK = 0.05  # when the shortfall is unknown
 
 
 def tokens_left(usage: Usage, request: FitRequest, price: KvPrice) -> int:
@@ -67,7 +67,7 @@ def most_tokens_within(limit_bytes: int, most_tokens: int, price: KvPrice) -> in
 
 
 def shrunk_tokens(attempt: Attempt, price: KvPrice) -> int:
-    """Less than what did not fit: by what was missing, at least 1 %; 5 % when nobody knows."""
+    """Less than what did not fit: by the shortfall, at least 1 %; by 5 % when it is unknown."""
     size = price(attempt.kv_tokens)
     missing = attempt.shortfall_bytes
     less = ceil(size * _BLIND_SHRINK) if missing is None else max(missing, ceil(size * _LEAST_SHRINK))

@@ -45,7 +45,7 @@ class Attempt:
 
     kv_tokens: int
     outcome: Outcome
-    shortfall_bytes: int | None = None  # what was missing, where that is known
+    shortfall_bytes: int | None = None  # where it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class FitSeconds:
     stress: float = 0.0
     rebuild: float = 0.0
     validate: float = 0.0
+    predict: float = 0.0
+    other: float = 0.0  # the store, the device's facts, words between ranks
     total: float = 0.0
 
 

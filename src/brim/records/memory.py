@@ -35,3 +35,7 @@ class StressShape:
     tokens: int
     sequences: int
     detail: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, {self.tokens:,} tokens"

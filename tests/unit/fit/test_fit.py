@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.errors import DeviceError, DoesNotFit, InvalidRequest, OutOfMemory
+from brim.fit.clock import Clock
 from brim.fit.fit import fit, validate_stored
 from brim.fit.target import most_tokens_within
 from brim.probes.cpu import ROUNDING
 from brim.records.fit import Attempt, FitItem, FitReport, FitRequest, FitSeconds, Outcome
+from brim.records.progress import Stage
 from brim.units import GIB, KIB, MIB, round_up
 
 torch = pytest.importorskip("torch")
@@ -73,12 +75,19 @@ def test_what_is_beyond_running_requests_is_a_cache(running: int, needed: int) -
 
 def test_phases_are_told_and_timed() -> None:
     engine = HonestEngine(WatchedProbe(256 * KIB))
-    told: list[str] = []
-    report = fit(engine, engine.probe, request(), engine.price, told=told.append)
-    assert told == ["probe", "stress", "rebuild", "rebuild", "validate"]
-    seconds = report.seconds
-    assert seconds.total == pytest.approx(seconds.probe + seconds.stress + seconds.rebuild + seconds.validate)
-    assert min(seconds.probe, seconds.stress, seconds.rebuild, seconds.validate) > 0
+    told: list[Stage] = []
+    report = fit(engine, engine.probe, request(), engine.price, clock=Clock(told.append))
+    shapes = ["prefill, 64 tokens", "decode, 4 tokens"]
+    assert told == [
+        Stage("probe", "16 tokens"),
+        *(Stage("stress", shape) for shape in shapes * 2),
+        *(Stage("rebuild", "teardown"), Stage("rebuild", "392 tokens")),
+        *(Stage("validate", shape) for shape in shapes),
+    ]
+    seconds = asdict(report.seconds)
+    assert seconds.pop("total") == pytest.approx(sum(seconds.values()))
+    assert seconds.pop("predict") == 0
+    assert min(seconds.values()) > 0
 
 
 def test_out_of_memory_shrinks_by_what_was_missing() -> None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from brim.fit.measure import Measurement, Residue, measure, neighbour_bytes, quiet, residue, usage_of
+from brim.fit.leaks import Residue, residue
+from brim.fit.measure import Measurement, measure, neighbour_bytes, quiet, usage_of
 from brim.records.fit import Usage
 from brim.records.memory import MemoryReading
 from brim.units import GIB, KIB, MIB
@@ -19,7 +20,7 @@ from tests.unit.fit.sizable import HonestEngine, WatchedProbe  # noqa: E402
 
 
 @contextmanager
-def no_clock(phase: str) -> Iterator[None]:
+def no_clock(phase: str, detail: str) -> Iterator[None]:
     yield
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from brim.engine.device.staging import Staging
+from brim.records.progress import Stage, Told, silent
 
 
 def batch_sizes(max_batch: int) -> list[int]:
@@ -45,10 +46,13 @@ class DecodeGraphs:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._logits: torch.Tensor | None = None  # one for all sizes: only one is read at a time
 
-    def capture(self) -> None:
+    def capture(self, told: Told = silent) -> None:
         """Capture every size, the largest first, so that the others fit into its memory."""
         pool = torch.cuda.graph_pool_handle()
-        for size in reversed(self._sizes):
+        told(Stage("build", "kernels and compiled layers"))  # which the first call loads, or makes
+        for number, size in enumerate(reversed(self._sizes)):
+            if number:
+                told(Stage("build", "graphs", number, len(self._sizes)))
             slots, lengths = self._inputs[0, :size], self._inputs[1, :size]
             logits = self._decode(slots, lengths)  # what is compiled or loaded at the first call is not captured
             if self._logits is None:

@@ -36,6 +36,7 @@ from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.discover import AttentionLayers
 from brim.engine.weights.text_model import TextModel
 from brim.errors import first_line
+from brim.records.progress import Told, silent
 
 _PROMPT_ROWS_AT_ONCE = 256  # logits of so many prompt positions exist at once
 
@@ -106,7 +107,7 @@ class Runner:
     # -- memory --------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def build(self, groups: tuple[LayerGroup, ...], kv_shape: KvShape) -> None:
+    def build(self, groups: tuple[LayerGroup, ...], kv_shape: KvShape, told: Told = silent) -> None:
         """Make everything that serving holds."""
         shape = self.shape
         rows = self.rows
@@ -142,14 +143,14 @@ class Runner:
             attach(module, layer)
         if shape.graphs and shape.device.type == "cuda":
             self._graphs = DecodeGraphs(self._decode_logits, shape.max_batch, self.scratch_slot, shape.device)
-            self._capture()
+            self._capture(told)
 
-    def _capture(self) -> None:
+    def _capture(self, told: Told) -> None:
         """Capture steps, where the model's own code can be: some of it asks the host (experts in fp32, for one)."""
         assert self._graphs is not None
         self.warnings = ()
         try:
-            self._graphs.capture()
+            self._graphs.capture(told)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:

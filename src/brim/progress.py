@@ -1,0 +1,85 @@
+"""Stages of a start, shown on standard error.
+
+In: what the caller wants: None (shown where standard error is a terminal), True (always: a line for each stage where it
+is none), False (never), or a function that is told every `Stage`. Out: what to tell the stages to. On a terminal they
+share its last line, which is gone at the end. No thread: a stage that does not end shows no sign of life.
+
+The one place outside `brim.cli` that looks at the process's surroundings: a start of several seconds should not be
+silent for those who use Brim from Python.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from brim.records.progress import Progress, Stage, Told, silent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SECONDS_BETWEEN = 0.1  # two counts of the same stage
+
+
+@contextmanager
+def showing(progress: Progress) -> Iterator[Told]:
+    """What to tell the stages of one start to; the display ends with it."""
+    if callable(progress):
+        yield progress
+        return
+    on_terminal = sys.stderr is not None and sys.stderr.isatty()
+    if progress is False or not (progress or on_terminal) or sys.stderr is None:
+        yield silent
+    elif not on_terminal:
+        yield _Lines(sys.stderr.write)
+    else:
+        from rich.console import Console
+
+        line = _LastLine(Console(stderr=True, highlight=False))
+        try:
+            yield line
+        finally:
+            line.clear()
+
+
+class _Lines:
+    """A line for each stage, for logs; how far it has come is left out."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._said = ""
+
+    def __call__(self, stage: Stage) -> None:
+        if stage.title != self._said:
+            self._said = stage.title
+            self._write(f"brim: {stage.title}\n")
+
+
+class _LastLine:
+    """The last line of a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: Stage | None = None
+        self._shown_at = 0.0
+
+    def __call__(self, stage: Stage) -> None:
+        now = time.monotonic()
+        same = self._shown is not None and stage.title == self._shown.title
+        if same and now - self._shown_at < _SECONDS_BETWEEN:
+            return
+        self.clear()
+        text = f"brim: {stage}"[: self._console.width - 1]
+        self._console.print(text, end="", markup=False, soft_wrap=True, style="dim")
+        self._shown, self._shown_at = stage, now
+
+    def clear(self) -> None:
+        from rich.control import Control
+        from rich.segment import ControlType
+
+        if self._shown is not None:
+            self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+            self._shown = None
