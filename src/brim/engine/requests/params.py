@@ -14,6 +14,7 @@ GREEDY_BELOW = 1e-5  # temperatures below are 0: the division would only overflo
 MAX_ALTERNATIVES = 20
 MAX_CHOICES = 64
 MAX_STOPS = 16
+MAX_STOP_LENGTH = 1024  # characters: so much of a text may be held back because a stop string begins with it
 MAX_IDS = 1024  # entries of logit_bias and of stop_token_ids: they are sent up with every token
 MAX_BIAS = 100.0
 
@@ -124,6 +125,9 @@ class SamplingParams:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise _refused("stop", text, "a string that is not empty")
+            if len(text) > MAX_STOP_LENGTH:
+                allowed = f"at most {MAX_STOP_LENGTH} characters long (it has {len(text)}): shorten it"
+                raise _refused("stop", text, allowed)
         if not isinstance(self.stop_token_ids, tuple) or len(self.stop_token_ids) > MAX_IDS:
             raise _refused("stop_token_ids", self.stop_token_ids, f"a tuple of at most {MAX_IDS} token ids")
         for token in self.stop_token_ids:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from brim.engine.front.detokenise import TextStream
+from brim.engine.requests.params import MAX_STOP_LENGTH, MAX_STOPS
 
 SPECIAL = -1
 
@@ -55,6 +57,7 @@ def cut(content: bytes, places: Sequence[int]) -> list[bytes]:
 
 
 texts = st.text(alphabet="abc né€😀\N{REPLACEMENT CHARACTER}", max_size=24)
+periodic = st.text(alphabet="ab", min_size=1, max_size=12)  # much of what they begin with comes again in them
 stop_strings = st.lists(st.text(alphabet="abcé€", min_size=1, max_size=4), max_size=3)
 borders = st.lists(st.integers(0, 80), max_size=40)
 
@@ -70,7 +73,30 @@ def test_the_text_is_what_all_tokens_spell_up_to_the_first_stop(text: str, stops
     assert (found.text, found.stopped) == cut_at_first_stop(text, stops)
 
 
-@given(content=st.binary(max_size=16), places=borders)
+@given(text=st.text(alphabet="ab", max_size=60), stops=st.lists(periodic, min_size=1, max_size=4), places=borders)
+@example(text="aabaabaaab", stops=["aabaaab"], places=list(range(10)))
+@example(text="abaabab", stops=["abab", "bab"], places=list(range(7)))  # both end together: the longer one counts
+@settings(max_examples=400, deadline=None)
+def test_stop_strings_that_repeat_themselves(text: str, stops: list[str], places: list[int]) -> None:
+    found = stream(cut(text.encode(), places), stops)
+    assert (found.text, found.stopped) == cut_at_first_stop(text, stops)
+
+
+@given(text=st.text(alphabet="ab", max_size=40), stops=st.lists(periodic, min_size=1, max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_just_what_a_stop_string_may_begin_with_is_held_back(text: str, stops: list[str]) -> None:
+    found = TextStream(BytePieces([letter.encode() for letter in text]), stops)
+    given = ""
+    for count in range(1, len(text) + 1):
+        given += found.push(count - 1)
+        if found.stopped:
+            break
+        beginnings = (stop[:length] for stop in stops for length in range(len(stop)))
+        held = max((len(each) for each in beginnings if text[:count].endswith(each)), default=0)
+        assert given == text[: count - held]
+
+
+@given(content=st.binary(max_size=80), places=borders)
 @settings(max_examples=300, deadline=None)
 def test_bytes_that_are_no_text_come_out_as_the_tokenizer_shows_them(content: bytes, places: list[int]) -> None:
     assert stream(cut(content, places), ()).text == content.decode("utf-8", errors="replace")
@@ -82,6 +108,33 @@ def test_special_tokens_are_not_text(text: str, places: list[int], specials: fro
     pieces = cut(text.encode(), places)
     left = b"".join(piece for number, piece in enumerate(pieces) if number not in specials)
     assert stream(pieces, (), specials).text == left.decode("utf-8", errors="replace")
+
+
+@pytest.mark.parametrize("pieces", [[b"a"], [b"a", b"c"]], ids=["always-begun", "begun-and-left"])
+def test_long_stop_strings_cost_no_more_than_short_ones(pieces: list[bytes]) -> None:
+    """As long and as many as may be, in a text that ends with much of each of them, or with little."""
+    stops = [f"{'a' * (MAX_STOP_LENGTH - 1 - number)}b" for number in range(MAX_STOPS)]
+    found = TextStream(BytePieces(pieces), stops)
+    began = time.process_time()
+    for number in range(5000):
+        found.push(number % len(pieces))
+    took = time.process_time() - began
+    assert (found.stopped, len(found.text)) == (False, 5000)
+    assert took < 2  # 0.05 s; where all beginnings of all stop strings are tried at each token, 8 s
+
+
+def test_an_error_of_the_tokenizer_leaves_the_text_as_it_was() -> None:
+    class Failing(BytePieces):
+        def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
+            if 1 in tokens:
+                raise KeyError(1)
+            return super().decode(tokens, skip_special_tokens=skip_special_tokens)
+
+    found = TextStream(Failing([b"one <", b"?", b"/"]), ("</s>",))
+    assert found.push(0) == "one "
+    with pytest.raises(KeyError):
+        found.push(1)
+    assert (found.text, found.stopped, found.push(2), found.close()) == ("one <", False, "", "</")
 
 
 def test_no_half_character_is_handed_out() -> None:

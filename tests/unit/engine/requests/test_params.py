@@ -50,6 +50,7 @@ NAN, INF = math.nan, math.inf
         ("stop", ("a",) * 17, "at most 16"),
         ("stop", ("a", ""), "not empty"),
         ("stop", (7,), "string"),
+        ("stop", ("a" * 1024, "a" * 1025), "at most 1024 characters long (it has 1025): shorten it"),
         ("stop_token_ids", [1], "tuple"),
         ("stop_token_ids", (-1,), "token id"),
         ("stop_token_ids", (True,), "token id"),
@@ -94,7 +95,7 @@ def test_the_message_holds_the_value() -> None:
         SamplingParams(temperature=0),
         SamplingParams(temperature=100, top_p=1, min_p=1, repetition_penalty=10),
         SamplingParams(presence_penalty=-2, frequency_penalty=2, n=64, logprobs=20, prompt_logprobs=0),
-        SamplingParams(seed=-(2**63), stop=("x",) * 16, logit_bias=((0, -100), (1, 100.0))),
+        SamplingParams(seed=-(2**63), stop=("x" * 1024,) * 16, logit_bias=((0, -100), (1, 100.0))),
     ],
 )
 def test_the_ends_of_the_ranges_are_inside(params: SamplingParams) -> None:
