@@ -108,9 +108,11 @@ def paged_attention(
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     sliding_window: int | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls for each attention layer."""
+    """What transformers calls for each attention layer. The rule is causal, and `others` are not followed."""
+    if not torch.compiler.is_compiling() and isinstance(recorder := getattr(module, _ATTRIBUTE), GeometryRecorder):
+        recorder.note_terms(module, {**others, "attention_mask": attention_mask})
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     latent = keeps_latent(module)
     if latent:

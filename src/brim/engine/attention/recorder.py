@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
+
+_KNOWN = frozenset({"position_ids"})  # rotated into queries and keys already
 
 
 class GeometryRecorder:
@@ -13,6 +15,7 @@ class GeometryRecorder:
 
     def __init__(self) -> None:
         self.calls: list[tuple[torch.nn.Module, int, torch.Tensor, torch.Tensor, int | None]] = []
+        self.terms: list[tuple[str, str]] = []  # (class of a module, argument): tensors that attention is to take in
 
     def record(
         self,
@@ -25,3 +28,11 @@ class GeometryRecorder:
         _, heads, tokens, _ = query.shape
         self.calls.append((module, heads, key, value, window))
         return query.new_zeros((1, tokens, heads, value.shape[-1]))
+
+    def note_terms(self, module: torch.nn.Module, arguments: Mapping[str, Any]) -> None:
+        """Note what a class hands to its attention beside queries, keys and values: a mask or a bias of its own."""
+        self.terms += [
+            (type(module).__name__, name)
+            for name, value in arguments.items()
+            if isinstance(value, torch.Tensor) and name not in _KNOWN
+        ]

@@ -34,6 +34,7 @@ from brim.engine.run.packing import drawing_rows, pack, sample_rows
 from brim.engine.run.sampler import PromptLogprobs, Sampled, prompt_logprobs, sample
 from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.discover import AttentionLayers
+from brim.engine.weights.rotary import SettledRotary
 from brim.engine.weights.text_model import TextModel
 from brim.errors import first_line
 from brim.records.progress import Told, silent
@@ -89,6 +90,7 @@ class Runner:
         self._states: RecurrentStates | None = None
         self._mixers: PackedMixers | None = None
         self._latents: KeptLatents | None = None
+        self._rotary: SettledRotary | None = None
         self._graphs: DecodeGraphs | None = None
         self._last_tokens: torch.Tensor | None = None
         self._accepted: Drawn | None = None  # by the last step that counts
@@ -124,6 +126,7 @@ class Runner:
             self._states = RecurrentStates(self._state_shapes, shape.max_batch, shape.device)
             self._mixers = PackedMixers(self.text_model.backbone, self._states)
         self._latents = KeptLatents(self.text_model.backbone)
+        self._rotary = SettledRotary(self.text_model.backbone, shape.max_length)
         backend = self._backend = self._make_backend()
         self._last_tokens = torch.zeros(rows, dtype=torch.int64, device=shape.device)
         self._rope_shift = torch.zeros(rows, dtype=torch.int64, device=shape.device)
@@ -167,7 +170,7 @@ class Runner:
             self._mixers.undo()
         if self._latents is not None:
             self._latents.undo()
-        self._kv = self._states = self._mixers = self._latents = self._backend = None
+        self._kv = self._states = self._mixers = self._latents = self._rotary = self._backend = None
         self._last_tokens = self._rope_shift = self._accepted = None
         self._step.layout = None
         self._features.clear()

@@ -51,6 +51,9 @@ def discover_layers(text_model: Any, config: Any) -> AttentionLayers:
     if not recorder.calls:
         kind = getattr(config, "model_type", "this model")
         raise UnsupportedModel(f"the attention of '{kind}' does not go through transformers' attention interface")
+    if recorder.terms:
+        cls, term = recorder.terms[0]
+        raise UnsupportedModel(f"{cls} gives its attention an {term} of its own, which Brim's engine does not follow")
     return AttentionLayers(tuple(call[0] for call in recorder.calls), _geometry(recorder, config))
 
 
@@ -95,3 +98,10 @@ def _check_supported(config: Any, backbone: torch.nn.Module) -> None:
         raise UnsupportedModel(f"'{kind}' selects keys with an indexer, which Brim's engine does not do")
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModel(f"'{kind}' is an encoder-decoder model; Brim's engine runs decoders")
+    for module in backbone.modules():
+        if getattr(module, "attn_temperature_tuning", False) and not getattr(module, "use_rope", True):
+            # It counts positions from the start of the row, which in a packed row is another request's (Llama 4).
+            raise UnsupportedModel(
+                f"{type(module).__name__} scales queries by their place in a batch's row (attn_temperature_tuning), "
+                "which is not their position in Brim's engine"
+            )
