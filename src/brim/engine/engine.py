@@ -154,7 +154,7 @@ class Engine:
     # -- memory --------------------------------------------------------------------------------------------------
 
     def build(self, kv_tokens: int) -> None:
-        """Make the KV pool and everything else that serving holds."""
+        """Make the KV pool and everything else that serving holds, and run a step of every kind once."""
         if self._loop is not None:
             raise InvalidRequest("the engine is built already: tear it down before building it at another size")
         if not isinstance(kv_tokens, int) or kv_tokens < self.settings.block_size:
@@ -163,6 +163,8 @@ class Engine:
             kv_tokens = kv_tokens if self.ranks is None else self.ranks.least(kv_tokens)
             with self._each_alone("build"), self._on_device(), showing(self.progress) as told:
                 loop = self._parts.build(kv_tokens, told)
+                if self.device.type == "cuda":  # elsewhere nothing is compiled or loaded
+                    self._worst.warm_up(loop.scheduler.ledger, told)
         except BaseException:
             self._parts.runner.teardown()  # a pool that was half made must not stay
             raise

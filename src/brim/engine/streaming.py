@@ -267,9 +267,10 @@ class StreamingEngine:
         self._clear_away(self._read_last_step)
 
     def _read_last_step(self) -> None:
-        """A step that was launched and not read would keep the engine from being idle."""
-        if not self.engine.idle:
-            self.engine.step()
+        """What was launched and not read, a step or two, would keep the engine from being idle."""
+        for _ in range(2):
+            if not self.engine.idle:
+                self.engine.step()
 
     def _clear_away(self, action: Callable[[], object]) -> None:
         """One thing to do at the end. Its errors hide neither what ended the engine nor the first of their own."""

@@ -62,6 +62,7 @@ class DecodeGraphs:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):
                 self._logits[:size].copy_(self._decode(slots, lengths))
+            graph.replay()  # the driver prepares a graph when it is first run
             self._graphs[size] = graph
 
     def replay(self, slots: Sequence[int], lengths: Sequence[int], staging: Staging) -> torch.Tensor:

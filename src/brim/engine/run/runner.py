@@ -170,6 +170,8 @@ class Runner:
             self._mixers.undo()
         if self._latents is not None:
             self._latents.undo()
+        if self._rotary is not None:
+            self._rotary.undo()
         self._kv = self._states = self._mixers = self._latents = self._rotary = self._backend = None
         self._last_tokens = self._rope_shift = self._accepted = None
         self._step.layout = None

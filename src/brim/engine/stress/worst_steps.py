@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from brim.engine.stress.images import ImagePrompt, image_prompt_tokens, image_shape, run_image_shape
 from brim.engine.stress.text import run_text_shape, text_shapes
+from brim.engine.stress.warm_up import warm_up
 from brim.records.fit import IMAGE_SHAPE
 from brim.records.memory import StressShape
+from brim.records.progress import Told
 
 if TYPE_CHECKING:
     from brim.engine.kv.ledger import KvLedger
@@ -49,6 +51,11 @@ class WorstSteps:
         if self.parts.vision.together:
             most_tokens = min(most_tokens, self.parts.settings.max_batch_tokens)
         return worst_part(self.loaded.full_config, self.image_limits, most_tokens)
+
+    def warm_up(self, ledger: KvLedger, told: Told) -> None:
+        """Small steps of every kind, for what is compiled or loaded at a first call."""
+        together = self.parts.vision is not None and self.parts.vision.together
+        warm_up(self.parts.runner, ledger, self.parts.max_length, together=together, told=told)
 
     def step(self, shape: StressShape, ledger: KvLedger) -> Callable[[], None]:
         """What runs a step of this shape to its end. Images are prepared now: that is not the device's work."""

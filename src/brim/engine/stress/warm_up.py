@@ -1,0 +1,78 @@
+"""Small steps of every kind, run once when an engine is built: what is compiled, tuned or loaded at a first call.
+
+Kernels have variants by the longest chunk of a step, torch's compiler takes a row of one token for a case of its own,
+and the driver loads kernels when they are first called. Run here, none of that is paid for by the first requests. The
+caches on disk of Triton and of torch's compiler make the next start short.
+
+In: a runner that has just been built, and its ledger. Nothing of it stays in the pool. No step is larger than what the
+fit stresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from brim.engine.kv.ledger import KvLedger
+from brim.engine.requests.params import SamplingParams
+from brim.engine.requests.request import MediaSpan
+from brim.engine.requests.sequence import Sequence
+from brim.engine.run.runner import Runner
+from brim.engine.schedule.plan import Chunk, StepPlan
+from brim.engine.stress.text import EVERYTHING, stress_sequence
+from brim.records.progress import Stage, Told
+
+LONGEST = 4096  # tokens: nothing has a variant of its own beyond
+GREEDY = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
+DRAWN = replace(GREEDY, temperature=1.0)  # from the whole vocabulary
+FEW = replace(DRAWN, top_k=40)
+LIKELY = replace(DRAWN, top_p=0.9)
+SCORED = replace(GREEDY, prompt_logprobs=1)
+_SPAN = 64  # tokens of an image that are computed together
+
+
+def warm_up(runner: Runner, ledger: KvLedger, max_length: int, *, together: bool, told: Told) -> None:
+    """Run them all. `together`: images of this model see their own tokens in both directions."""
+    shape = runner.shape
+    room = min(shape.max_batch_tokens, max_length - 1, min(ledger.available()) * ledger.block_size // 2, LONGEST)
+    lengths = [1 << power for power in range(room.bit_length()) if 1 << power <= room]
+    told(Stage("build", "warm-up"))
+    for length in lengths:
+        _run(runner, ledger, [_sequence(0, length, GREEDY, ledger)], 0)
+    for params in (DRAWN, FEW, LIKELY, SCORED, EVERYTHING):
+        _run(runner, ledger, [_sequence(0, 1, params, ledger)], 0)
+    if together and room >= _SPAN:
+        _run(runner, ledger, [_sequence(0, _SPAN, GREEDY, ledger, together=True)], 0)
+    for decodes in (1, 2):
+        if decodes < shape.max_batch and decodes + 2 <= room:
+            _run(runner, ledger, [*_generating(decodes, ledger), _sequence(decodes, 2, GREEDY, ledger)], decodes)
+        if decodes <= shape.max_batch and decodes <= room:
+            _run(runner, ledger, list(_generating(decodes, ledger)), decodes)
+
+
+def _generating(count: int, ledger: KvLedger) -> Iterator[Sequence]:
+    for slot in range(count):
+        yield _sequence(slot, 1, GREEDY, ledger)
+
+
+def _sequence(slot: int, length: int, params: SamplingParams, ledger: KvLedger, *, together: bool = False) -> Sequence:
+    sequence = stress_sequence(slot, length, params, ledger)
+    if together:
+        sequence.request = replace(sequence.request, spans=(MediaSpan(0, length, together=True),))
+    return sequence
+
+
+def _run(runner: Runner, ledger: KvLedger, sequences: list[Sequence], decodes: int) -> None:
+    """One step: the first so many generate, the others compute their prompts."""
+    generating, prompts = sequences[:decodes], sequences[decodes:]
+    chunks = tuple(
+        Chunk(sequence, slot, 0, sequence.prompt_length, draws=True) for slot, sequence in enumerate(prompts, decodes)
+    )
+    try:
+        plan = StepPlan(tuple(generating), tuple(range(decodes)), (1,) * decodes, chunks)
+        runner.launch(plan, ledger).tokens()
+    finally:
+        for sequence in sequences:
+            assert sequence.blocks is not None
+            ledger.close(sequence.blocks)
+        ledger.commit()
