@@ -116,13 +116,9 @@ class KvLedger:
                 if not pool.writable(table[column]):
                     self._replace(number, pool, request, column)
             while len(table) < wanted:
-                self._append(number, request, pool.take())
+                table.append(pool.take())  # in the table at once, where a rollback finds it
+                self.updates[number].note(request.slot, len(table) - 1, table[-1])
         return True
-
-    def _append(self, group: int, request: RequestBlocks, block: int) -> None:
-        table = request.tables[group]
-        table.append(block)
-        self.updates[group].note(request.slot, len(table) - 1, block)
 
     def _replace(self, group: int, pool: BlockPool, request: RequestBlocks, column: int) -> None:
         """Copy on write: the other holders, and whoever finds it by its content, keep the old block."""

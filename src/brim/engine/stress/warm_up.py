@@ -22,7 +22,7 @@ from brim.engine.schedule.plan import Chunk, StepPlan
 from brim.engine.stress.text import EVERYTHING, stress_sequence
 from brim.records.progress import Stage, Told
 
-LONGEST = 4096  # tokens: nothing has a variant of its own beyond
+LENGTHS = (1, 4, 16, 64, 256)  # tokens of a chunk: kernels choose their tiles by these, times heads
 GREEDY = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
 DRAWN = replace(GREEDY, temperature=1.0)  # from the whole vocabulary
 FEW = replace(DRAWN, top_k=40)
@@ -34,11 +34,11 @@ _SPAN = 64  # tokens of an image that are computed together
 def warm_up(runner: Runner, ledger: KvLedger, max_length: int, *, together: bool, told: Told) -> None:
     """Run them all. `together`: images of this model see their own tokens in both directions."""
     shape = runner.shape
-    room = min(shape.max_batch_tokens, max_length - 1, min(ledger.available()) * ledger.block_size // 2, LONGEST)
-    lengths = [1 << power for power in range(room.bit_length()) if 1 << power <= room]
+    room = min(shape.max_batch_tokens, max_length - 1, min(ledger.available()) * ledger.block_size // 2)
     told(Stage("build", "warm-up"))
-    for length in lengths:
-        _run(runner, ledger, [_sequence(0, length, GREEDY, ledger)], 0)
+    for length in LENGTHS:
+        if length <= room:
+            _run(runner, ledger, [_sequence(0, length, GREEDY, ledger)], 0)
     for params in (DRAWN, FEW, LIKELY, SCORED, EVERYTHING):
         _run(runner, ledger, [_sequence(0, 1, params, ledger)], 0)
     if together and room >= _SPAN:

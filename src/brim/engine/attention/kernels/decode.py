@@ -23,7 +23,10 @@ from brim.engine.attention.kernels.splits import MAX_SPLITS, DecodeScratch, Scra
 from brim.engine.attention.kernels.tiles import TileConfig, decode_config, split_dim
 
 
-@triton.jit(do_not_specialize=["table_stride", "window", "splits", "shortest_part"])
+@triton.jit(
+    do_not_specialize=["table_stride", "window", "splits", "shortest_part"],
+    do_not_specialize_on_alignment=["rows", "kv_lens"],  # views, anywhere in a tensor
+)
 def _decode_kernel(
     out,
     partials,

@@ -123,7 +123,10 @@ def _attend(
     return out_first, out_rest, row_max, row_sum
 
 
-@triton.jit(do_not_specialize=["requests", "table_stride", "window"])
+@triton.jit(
+    do_not_specialize=["requests", "table_stride", "window"],
+    do_not_specialize_on_alignment=["rows", "q_starts", "kv_lens", "visible_until"],  # views, anywhere in a tensor
+)
 def _prefill_kernel(
     out,
     query,
