@@ -513,7 +513,7 @@ def test_an_engine_tells_how_it_is_loaded_and_built() -> None:
     told: list[Stage] = []
     with Engine("brim-tiny", kv_tokens=512, settings=SETTINGS, device="cpu", progress=told.append):
         assert told == [
-            *(Stage("load", "weights", 1, 1), Stage("load", "layers")),
+            *(Stage("load"), Stage("load", "weights", 1, 1), Stage("load", "layers")),
             Stage("build", "KV cache of 512 tokens"),
         ]
 

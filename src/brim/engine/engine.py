@@ -107,6 +107,7 @@ class Engine:
             self.progress = progress if self.ranks.rank == 0 else False
             place = "cpu"  # a whole model need not fit on one of several devices
         with self._probe, self._rank_errors(), showing(self.progress) as told:
+            told(Stage("load"))
             if isinstance(model, LoadedModel):
                 self.loaded = model
             else:
