@@ -60,6 +60,8 @@ def fit_engine(
     """
     if ranks is ALONE and engine.ranks is not None:
         ranks = Ranks(engine.ranks.rank, gathered())
+    if ranks.rank and not callable(progress):
+        progress = False  # the first rank speaks for all
     with showing(engine.progress if progress is None else progress) as told, _telling(engine, told):
         clock = Clock(told)
         with ranks.together("start"):
