@@ -178,6 +178,7 @@ class Engine:
         if self._loop is not None:
             self._loop = None
             self._parts.runner.teardown()
+        self._updates.clear()
         self.kv_tokens = 0
 
     @contextmanager
