@@ -35,14 +35,16 @@ def warm_up(runner: Runner, ledger: KvLedger, max_length: int, *, together: bool
     """Run them all. `together`: images of this model see their own tokens in both directions."""
     shape = runner.shape
     room = min(shape.max_batch_tokens, max_length - 1, min(ledger.available()) * ledger.block_size // 2)
-    told(Stage("build", "warm-up"))
     for length in LENGTHS:
         if length <= room:
+            told(Stage("build", f"warm-up, {length} tokens"))
             _run(runner, ledger, [_sequence(0, length, GREEDY, ledger)], 0)
+    told(Stage("build", "warm-up, sampler"))
     for params in (DRAWN, FEW, LIKELY, SCORED, EVERYTHING):
         _run(runner, ledger, [_sequence(0, 1, params, ledger)], 0)
     if together and room >= _SPAN:
         _run(runner, ledger, [_sequence(0, _SPAN, GREEDY, ledger, together=True)], 0)
+    told(Stage("build", "warm-up, decodes"))
     for decodes in (1, 2):
         if decodes < shape.max_batch and decodes + 2 <= room:
             _run(runner, ledger, [*_generating(decodes, ledger), _sequence(decodes, 2, GREEDY, ledger)], decodes)
