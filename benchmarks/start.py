@@ -1,7 +1,7 @@
 """How long a start takes, by stage: with cold caches, with warm ones, and from the store of proven fits.
 
-Each start is a process of its own, with random weights in the dimensions of a real model, bf16. The caches of Triton, of
-torch's compiler and of Brim are in a folder that is empty at first. Needs a GPU:
+Each start is a process of its own, with random weights in the dimensions of a real model, bf16. The caches of Triton,
+of torch's compiler and of Brim are in a folder that is empty at first. Needs a GPU:
 
     python benchmarks/start.py [--model llama-3.1-8b] [--no-compile] [--out FILE] [--commit HASH]
 """

@@ -60,7 +60,7 @@ def answered(engine: Engine, prompts: list[list[int]]) -> tuple[tuple[int, ...],
     params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True, prompt_logprobs=0)
     names = [engine.submit(prompt, params) for prompt in prompts]
     engine.step()
-    sequence = next(one for one in engine.loop.scheduler.running if one.request.id.startswith(f"{names[0]}/"))
+    sequence = next(one for one in engine.loop.scheduler.running if one.request.id == names[0])
     keys = engine._parts.runner._kv.layers[-1].keys.unflatten(0, (-1, 8))[sequence.blocks.tables[0]].flatten(0, 1)
     kept = keys[: len(prompts[0])].clone()
     tokens: list[int] = []
