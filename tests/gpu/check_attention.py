@@ -166,7 +166,7 @@ def shrunk(case: Case) -> Case:
         block_size=8 if case.block_size == 16 else 16,
         kv_lens=tuple((length + 7) // 8 for length in case.kv_lens[:small]),
         q_lens=tuple((length + 7) // 8 for length in case.q_lens[:small]),
-        config=TileConfig(32 if prefills and group % 3 else 16, 16, 4, 2),
+        config=TileConfig(32 if prefills and group % 3 else 16, 32, 4, 2),
     )
 
 
