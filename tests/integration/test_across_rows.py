@@ -18,6 +18,7 @@ from brim.engine.settings import EngineSettings
 from brim.engine.weights.load import LoadedModel, load
 from brim.engine.weights.rotary import SettledRotary
 from brim.errors import UnsupportedModel
+from tests.integration.meta_models import known_types
 from tests.integration.test_engine import _spread, prompts_of
 from tests.integration.tiny_models import BASE, MOE, tiny_config
 
@@ -169,8 +170,34 @@ def test_queries_scaled_by_their_place_in_the_row_are_refused() -> None:
         Engine(llama4(), load_format="dummy", device="cpu", kv_tokens=64)
 
 
-def test_a_mask_of_the_class_s_own_is_refused() -> None:
-    """Doge biases its attention by what it makes of the values; with fresh weights that bias is the same everywhere."""
-    config = {**BASE, "model_type": "doge"}
-    with pytest.raises(UnsupportedModel, match="DogeAttention gives its attention an attention_mask of its own"):
-        Engine(config, load_format="dummy", device="cpu", kv_tokens=64)
+REFUSED = {
+    # With fresh weights Doge's bias is the same everywhere: its logits would not tell.
+    "doge": "DogeAttention gives its attention an attention_mask of its own",
+    "diffllama": "DiffLlamaAttention attends more than once in a forward",
+    "hrm_text": "HrmTextAttention attends more than once in a forward",
+    "gptj": "the attention of 'gptj' does not go through transformers' attention interface",
+    "mamba": "'mamba' has no layer that attends",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSED))
+def test_attention_of_another_kind_is_refused(kind: str) -> None:
+    if kind not in known_types():
+        pytest.skip(f"transformers has no {kind}")
+    with pytest.raises(UnsupportedModel, match=REFUSED[kind]):
+        Engine({**BASE, "model_type": kind}, load_format="dummy", device="cpu", kv_tokens=64)
+
+
+OTHERWISE = {
+    "phimoe": {**MOE, "sliding_window": 16},  # the mask alone says it, once for all layers
+    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 32},  # its head calls the decoder inside the model
+}
+
+
+@pytest.mark.parametrize("kind", sorted(OTHERWISE))
+def test_classes_that_say_it_otherwise_give_the_tokens_of_generate(kind: str) -> None:
+    loaded = spread({**BASE, **OTHERWISE[kind], "model_type": kind, "tie_word_embeddings": False})
+    ids = torch.tensor([LONG_PROMPT[:40]])
+    wanted = loaded.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, min_new_tokens=8)
+    with engine_of(loaded, 128) as engine:
+        assert list(answered(engine, [LONG_PROMPT[:40]])[0]) == wanted[0, 40:].tolist()

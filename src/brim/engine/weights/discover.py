@@ -36,8 +36,7 @@ def discover_layers(text_model: Any, config: Any) -> AttentionLayers:
     _check_supported(config, text_model.backbone)
     recorder = GeometryRecorder()
     latents = KeptLatents(text_model.backbone)
-    modules = list(text_model.backbone.modules())
-    for module in modules:
+    for module in text_model.backbone.modules():
         attach(module, recorder)
     try:
         device = next(text_model.backbone.parameters()).device
@@ -45,16 +44,30 @@ def discover_layers(text_model: Any, config: Any) -> AttentionLayers:
         with own_scans(class_forward(mixer) for mixer in recurrent_mixers(text_model.backbone)):
             text_model.hidden(tokens, torch.arange(_TOKENS, device=device))
     finally:
-        for module in modules:
+        for module in text_model.backbone.modules():
             detach(module)
         latents.undo()
+    _check_recorded(recorder, config, text_model.backbone)
+    return AttentionLayers(tuple(call[0] for call in recorder.calls), _geometry(recorder, config, text_model.backbone))
+
+
+def _check_recorded(recorder: GeometryRecorder, config: Any, backbone: torch.nn.Module) -> None:
+    """Refuse attention that is not one causal call of each module."""
+    kind = getattr(config, "model_type", "this model")
+    if not recorder.calls and recurrent_mixers(backbone):
+        raise UnsupportedModel(f"'{kind}' has no layer that attends; Brim's engine runs models with one at least")
     if not recorder.calls:
-        kind = getattr(config, "model_type", "this model")
         raise UnsupportedModel(f"the attention of '{kind}' does not go through transformers' attention interface")
     if recorder.terms:
-        cls, term = recorder.terms[0]
-        raise UnsupportedModel(f"{cls} gives its attention an {term} of its own, which Brim's engine does not follow")
-    return AttentionLayers(tuple(call[0] for call in recorder.calls), _geometry(recorder, config))
+        name, term = recorder.terms[0]
+        raise UnsupportedModel(f"{name} gives its attention an {term} of its own, which Brim's engine does not follow")
+    seen: set[int] = set()
+    for module, *_ in recorder.calls:
+        if id(module) in seen:  # DiffLlama's two halves, HRM's loops over its layers
+            raise UnsupportedModel(
+                f"{type(module).__name__} attends more than once in a forward; Brim's engine keeps one key of a token"
+            )
+        seen.add(id(module))
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
@@ -62,7 +75,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.untyped_storage()._cdata, int(tensor.storage_offset())
 
 
-def _geometry(recorder: GeometryRecorder, config: Any) -> tuple[LayerGeometry, ...]:
+def _geometry(recorder: GeometryRecorder, config: Any, backbone: torch.nn.Module) -> tuple[LayerGeometry, ...]:
     found: list[LayerGeometry] = []
     owners: dict[tuple[int, int], int] = {}  # where a key tensor lies -> the layer that made it
     for number, (module, heads, key, value, window) in enumerate(recorder.calls):
@@ -72,7 +85,7 @@ def _geometry(recorder: GeometryRecorder, config: Any) -> tuple[LayerGeometry, .
                 kv_heads=key.shape[1],
                 key_dim=key.shape[-1],
                 value_dim=value.shape[-1],
-                window=window if window is not None else _window_of(module, config),
+                window=window if window is not None else _window_of(module, config, backbone),
                 lender=lender if lender != number else None,
                 query_heads=heads,
                 value_in_key=_place(value) == _place(key) and value.stride() == key.stride(),
@@ -81,13 +94,15 @@ def _geometry(recorder: GeometryRecorder, config: Any) -> tuple[LayerGeometry, .
     return tuple(found)
 
 
-def _window_of(module: torch.nn.Module, config: Any) -> int | None:
+def _window_of(module: torch.nn.Module, config: Any, backbone: torch.nn.Module) -> int | None:
     """The window of a layer whose code says it through the mask alone."""
     types = getattr(config, "layer_types", None)
     index = getattr(module, "layer_idx", None)
-    if not types or index is None or index >= len(types) or types[index] != "sliding_attention":
-        return None
-    return getattr(config, "sliding_window", None)
+    if types is None:  # one mask for all layers (PhiMoE): there is a window where the class makes such a mask
+        windowed = "create_sliding_window_causal_mask" in class_forward(backbone).__code__.co_names
+    else:
+        windowed = index is not None and index < len(types) and types[index] == "sliding_attention"
+    return getattr(config, "sliding_window", None) if windowed else None
 
 
 def _check_supported(config: Any, backbone: torch.nn.Module) -> None:

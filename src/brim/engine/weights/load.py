@@ -71,7 +71,7 @@ def load(
     check_sizes(raw)
     cls = find_class(kind, raw)
     told = progress or (lambda done, total: None)
-    with _foreign_errors(kind), _quietly(told):
+    with _foreign_errors(kind, attention), _quietly(told):
         config = config_object(raw, _NOT_FOR_DUMMIES if load_format == "dummy" else ())
         _check_generates(kind, config)
         if load_format == "dummy":
@@ -216,7 +216,7 @@ def _eos_ids(folder: Path | None, full: Any, text: Any) -> tuple[int, ...]:
 
 
 @contextmanager
-def _foreign_errors(kind: str) -> Iterator[None]:
+def _foreign_errors(kind: str, attention: str | dict[str, str]) -> Iterator[None]:
     """What `transformers` raises, in one line of Brim's."""
     try:
         with translated():
@@ -224,6 +224,10 @@ def _foreign_errors(kind: str) -> Iterator[None]:
     except BrimError:
         raise
     except Exception as error:
+        if isinstance(error, KeyError) and error.args == (attention,):  # it has classes of its own for a few names
+            raise UnsupportedModel(
+                f"the attention of '{kind[:60]}' does not go through transformers' attention interface"
+            ) from error
         raise UnsupportedModel(f"transformers cannot load this '{kind[:60]}': {first_line(error)}") from error
 
 

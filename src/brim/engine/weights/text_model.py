@@ -1,7 +1,8 @@
 """A `transformers` model in two parts that the engine calls one after the other: the decoder, and the head.
 
 Splitting them lets the engine compute logits only where a token is drawn, or a slice at a time, with whatever the
-class does around its head (scaling, capping). The decoder of a vision-language model is its language model.
+class does around its head (scaling, capping). The decoder of a vision-language model is its language model; that of
+OPT lies one deeper than elsewhere, and its head calls it there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class TextModel:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self._base = model.base_model
+        base = model.base_model
+        self._base = base.decoder if hasattr(getattr(base, "decoder", None), "set_attn_implementation") else base
         self.backbone: torch.nn.Module = getattr(self._base, "language_model", self._base)
 
     @property
