@@ -85,6 +85,7 @@ class Engine:
         from brim.engine.assemble import assemble
         from brim.engine.attention.paged import NAME, register
         from brim.engine.device.segments import let_segments_grow
+        from brim.engine.verify import verify
 
         self.settings = settings or EngineSettings()
         self._probe = probe or nullcontext()
@@ -120,6 +121,8 @@ class Engine:
                     seed=seed,
                     progress=lambda done, total: told(Stage("load", "weights", done, total)),
                 )
+            told(Stage("verify"))
+            verify(self.loaded, self.settings, torch.device(place), self.ranks)  # whole, before it is split
             told(Stage("load", "layers"))
             if self.ranks is not None:
                 self.loaded, place = self.ranks.split(self.loaded), str(self.ranks.device)
