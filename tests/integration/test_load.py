@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from brim.api import plan
 from brim.errors import DeviceError, InputError, InvalidConfig, InvalidRequest, OutOfMemory, UnsupportedModel
+from brim.planning.devices import of_size
 from brim.probes.cpu import CpuProbe
+from brim.records.plan import Device
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -297,3 +300,70 @@ def test_options_that_cannot_be() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(DeviceError, match="no CUDA device"):
             load(TINY, load_format="dummy", device="cuda")
+
+
+# -- quantised formats -----------------------------------------------------------------------------------------------
+
+MODELOPT = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}
+QUANTISED: dict[str, tuple[dict[str, Any], str]] = {  # fields of config.json -> the format in the message
+    "fp8": ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, "fp8"),
+    "awq": ({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}, "awq"),
+    "gptq": ({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}, "gptq"),
+    "gpt-oss": ({"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4"),
+    "compressed": ({"compression_config": {"format": "pack-quantized"}}, "compressed-tensors"),
+    "4 bits": ({"quantization_config": {"load_in_4bit": True}}, "bitsandbytes"),
+    "modelopt": ({"quantization_config": {"quant_algo": "FP8"}}, "modelopt"),
+    "the text inside": ({"text_config": {"quantization_config": {"quant_method": "FP8"}}}, "fp8"),
+}
+
+
+def no_gpu() -> Device:
+    raise DeviceError("there is none")
+
+
+def said(folder: Path, fields: dict[str, Any]) -> str:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **fields}))
+    with pytest.raises(UnsupportedModel) as refused:
+        load(folder, dtype="fp32")
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_quantised_weights_are_refused_before_they_are_loaded(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brim.engine.weights.load._from_files", lambda *_: pytest.fail("weights were loaded"))
+    monkeypatch.setattr("brim.planning.devices.this_machine", no_gpu)
+    fields, method = QUANTISED[name]
+    assert said(folder, fields) == (
+        f"{folder}: its weights are in a quantised format ({method}), which Brim's engine does not run yet; "
+        f"run it with: vllm serve {folder} (or unquantised with random weights: --load-format dummy)"
+    )
+
+
+def test_a_file_beside_the_config_may_say_it(folder: Path) -> None:
+    (folder / "hf_quant_config.json").write_text(json.dumps(MODELOPT))
+    assert f"quantised format (modelopt), which Brim's engine does not run yet; run it with: vllm serve {folder}" in (
+        said(folder, {})
+    )
+
+
+def test_the_command_has_the_flags_of_a_plan_for_this_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.engine.weights.quantised.find_device", lambda name: of_size("24GiB"))
+    message = said(folder, {"quantization_config": {"quant_method": "fp8"}})
+    flags = plan(folder, gpu="24GiB", engine="vllm", trace=False).flags
+    assert flags[0] == "--gpu-memory-utilization"
+    assert f"run it with: vllm serve {folder} {' '.join(flags)} (or" in message
+
+
+def test_a_format_that_nobody_runs_names_itself(folder: Path) -> None:
+    message = said(folder, {"quantization_config": {"quant_method": "hqq"}})
+    assert "quantised format (hqq)" in message
+    assert "run it with transformers itself" in message
+
+
+def test_a_config_that_says_nothing_of_formats_loads(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": None}))
+    assert load(folder, dtype="fp32").vocab == 500

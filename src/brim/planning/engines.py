@@ -16,6 +16,12 @@ from brim.planning.activation import AttentionKind
 from brim.records.model import Dtype
 from brim.units import MIB, ceil_div, round_up
 
+_VLLM_FORMATS = frozenset(
+    {
+        *("fp8", "fbgemm_fp8", "awq", "gptq", "auto-round", "bitsandbytes", "compressed-tensors"),
+        *("modelopt", "modelopt_fp4", "mxfp4", "quark", "torchao"),
+    }
+)
 _HIGHEST_FRACTION = 0.97  # vLLM 0.26 survived 0.975 on an H200 and died under load at 0.98
 
 
@@ -52,6 +58,8 @@ class Engine:
     note: str
     attention: AttentionKind = AttentionKind.FUSED
     kv_dtypes: tuple[Dtype, ...] = (Dtype.BF16, Dtype.FP16, Dtype.FP8)
+    launch: tuple[str, ...] = ()  # the command that the model and the flags go behind
+    quantised: frozenset[str] = frozenset()  # stored formats that it runs, by `quant_method`
 
 
 def _fraction(sizes: Sizes) -> float:
@@ -158,6 +166,8 @@ ENGINES: dict[str, Engine] = {
             32,
             _vllm_flags,
             "keeps, in sliding layers, the window and the tokens of a step",
+            launch=("vllm", "serve"),
+            quantised=_VLLM_FORMATS,
         ),
         Engine(
             "sglang",
@@ -229,6 +239,11 @@ def find_engine(name: str | None) -> Engine | None:
     if name not in ENGINES:
         raise InvalidRequest(f"engine '{name[:40]}' is not one of {', '.join(ENGINES)}")
     return ENGINES[name]
+
+
+def engine_for(method: str) -> Engine | None:
+    """An engine that runs weights stored in a quantised format; None where Brim knows of none."""
+    return next((engine for engine in ENGINES.values() if engine.launch and method in engine.quantised), None)
 
 
 def graph_bytes(layers: int, captured_step_bytes: int, sizes: int = 35) -> int:

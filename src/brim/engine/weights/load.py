@@ -3,6 +3,7 @@
 In: a directory with config.json and safetensors; or, for random weights, anything a config can be had from. Out: a
 `LoadedModel`. Weights come from local files, and only from safetensors; remote code is never run. What `transformers`
 raises is translated here. A checkpoint that lacks tensors of the model is refused: `transformers` would make them up.
+So is one in a quantised format.
 
 Random weights are drawn by the class's own rules, on the device itself; a quantised model is then not quantised.
 `transformers` loads straight to a GPU only where `accelerate` is installed; elsewhere weights pass through host memory.
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.engine.weights.files import few, weight_files
+from brim.engine.weights.quantised import refuse_quantised
 from brim.errors import BrimError, DeviceError, InvalidRequest, UnsupportedModel, first_line
 from brim.model.fields import LARGEST_CONTEXT
 from brim.model.jsonfile import read_object
@@ -67,6 +69,9 @@ def load(
     started = time.perf_counter()
     _check_options(load_format, dtype, device)
     folder, raw = _locate(source, load_format)
+    if load_format != "dummy":
+        assert folder is not None
+        refuse_quantised(str(source), raw, folder)
     kind = str(raw.get("model_type", ""))
     check_sizes(raw)
     cls = find_class(kind, raw)
