@@ -1,16 +1,16 @@
-"""The tree of errors. Whoever catches `BrimError` catches everything Brim raises on purpose.
+"""The tree of errors. Catching `BrimError` catches everything Brim raises on purpose.
 
     BrimError
     ├── InputError               what the user gave is wrong; exit code 2
     │   ├── InvalidConfig        a field of a model's config is missing, mistyped or out of range
-    │   ├── UnsupportedModel     an architecture or format Brim does not understand
+    │   ├── UnsupportedModel     an architecture or format Brim does not support
     │   ├── SourceNotFound       no such model: path, catalogue name or hub id
     │   ├── UnknownDevice        no such GPU
     │   ├── InvalidRequest       options that contradict each other or the model
-    │   └── CannotTrace          transformers cannot build or run this model without a device
-    └── DeviceError              the machine said no (driver missing, NVML failing)
-        ├── OutOfMemory          a device has not what was asked of it
-        └── DoesNotFit           no size of the KV cache survives on this device; exit code 1
+    │   └── CannotTrace          transformers cannot build or run this model on the meta device
+    └── DeviceError              the device, its driver or another rank failed
+        ├── OutOfMemory          an allocation does not fit on the device
+        └── DoesNotFit           no KV cache size fits this device; exit code 1
 
 Every message names the thing (field, option, file), what was found, and the remedy.
 """
@@ -39,11 +39,11 @@ class InvalidConfig(InputError):
 
 
 class UnsupportedModel(InputError):
-    """An architecture, or a format inside one, that Brim does not understand."""
+    """An architecture, or a format inside one, that Brim does not support."""
 
 
 class SourceNotFound(InputError):
-    """No model is to be had under the name, path or id that was given."""
+    """There is no model under the given name, path or id."""
 
 
 class UnknownDevice(InputError):
@@ -55,15 +55,15 @@ class InvalidRequest(InputError):
 
 
 class CannotTrace(InputError):
-    """`transformers` cannot build or run this model without a device, or is not installed."""
+    """`transformers` cannot build or run this model on the meta device, or is not installed."""
 
 
 class DeviceError(BrimError):
-    """The machine said no: no driver, no device, NVML failing."""
+    """The device, its driver or another rank failed."""
 
 
 class OutOfMemory(DeviceError):
-    """A device has not what was asked of it. `missing_bytes` is None where nobody says how much."""
+    """An allocation does not fit on the device. `missing_bytes` is the shortfall; None where it is unknown."""
 
     def __init__(self, message: str, missing_bytes: int | None = None) -> None:
         self.missing_bytes = missing_bytes
@@ -71,9 +71,9 @@ class OutOfMemory(DeviceError):
 
 
 class DoesNotFit(DeviceError):
-    """No size of the KV cache survives on this device.
+    """No KV cache size fits this device.
 
-    `ledger` is what was measured (`FitItem`s) and `knobs` what could be turned (`Knob`s), where those are known.
+    `ledger` is what was measured (`FitItem`s) and `knobs` the settings that would help (`Knob`s), where known.
     """
 
     def __init__(
@@ -90,5 +90,5 @@ class DoesNotFit(DeviceError):
 
 
 def first_line(error: BaseException) -> str:
-    """What a foreign error says first: libraries go on for many lines."""
+    """The first line of another library's error message, shortened."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -84,7 +84,7 @@ def fit_engine(
         try:
             kept.write(print_, report, before.free_bytes)
         except OSError as error:
-            return replace(report, warnings=(*report.warnings, f"the fit could not be kept in {store}: {error}"))
+            return replace(report, warnings=(*report.warnings, f"the fit could not be stored in {store}: {error}"))
     return report
 
 
@@ -126,7 +126,7 @@ def _foreseen(error: DoesNotFit, engine: Engine, request: FitRequest, free_bytes
     missing = engine.kv_bytes(request.least_tokens) + request.state_bytes + step + kept - free_bytes
     if missing <= (error.missing_bytes or 0):
         return error
-    return DoesNotFit(f"{error}; with the worst step as it was traced, {format_bytes(missing)}", missing)
+    return DoesNotFit(f"{error}; with the traced worst step the shortfall is {format_bytes(missing)}", missing)
 
 
 def _warned(report: FitReport, engine: Engine, facts: DeviceFacts, kept_free: KeepFree) -> FitReport:

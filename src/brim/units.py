@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_LARGEST_SIZE_BYTES = 1 << 50  # a pebibyte: larger is a slip of the keyboard
+_LARGEST_SIZE_BYTES = 1 << 50  # a pebibyte: more is a typing error
 
 
 def parse_bytes(text: str, what: str = "size") -> int:
@@ -28,7 +28,7 @@ def parse_bytes(text: str, what: str = "size") -> int:
     base = 1000 if decimal else 1024
     size = int(float(number) * base ** _POWER[prefix.lower()])
     if size > _LARGEST_SIZE_BYTES:
-        raise InvalidRequest(f"{what} '{text}' is larger than any machine; write it like 24GiB, 80GB or 512MiB")
+        raise InvalidRequest(f"{what} '{text}' is more than 1 PiB; write it like 24GiB, 80GB or 512MiB")
     return size
 
 

@@ -126,7 +126,7 @@ def test_the_next_fit_comes_from_the_store(
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["--memory", "4MiB"], 1, "more memory would do"),
+        (["--memory", "4MiB"], 1, "the shortfall is"),
         (["--memory", "1MiB"], 1, "out of memory"),
         (["--memory", "much"], 2, "memory"),
         (["--memory", "32MiB", "--memory-fraction", "1.5"], 2, "memory_fraction"),

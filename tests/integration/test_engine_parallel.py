@@ -113,7 +113,7 @@ def test_ranks_draw_the_same_without_a_seed(reported: list[dict[Case, Outcome]])
 
 def test_what_cannot_be_split_is_refused(reported: list[dict[Case, str]]) -> None:
     assert "no plan for the layers of 'gpt_bigcode'" in reported[0][NO_PLAN]
-    assert "3 query heads and 3 KV heads cannot be shared by 2 ranks" in reported[1][ODD_HEADS]
+    assert "3 query heads and 3 KV heads cannot be sharded over 2 ranks" in reported[1][ODD_HEADS]
 
 
 def test_a_deadline_falls_into_the_same_step(reports: list[dict[str, Any]]) -> None:
@@ -122,13 +122,13 @@ def test_a_deadline_falls_into_the_same_step(reports: list[dict[str, Any]]) -> N
 
 
 def test_ranks_that_plan_different_steps_say_so(reports: list[dict[str, Any]]) -> None:
-    assert "ranks [1] plan another step 1 than rank 0" in reports[0]["disagree"]
+    assert "ranks [1] scheduled a different step 1 than rank 0" in reports[0]["disagree"]
     assert reports[0]["disagree"] == reports[1]["disagree"]
 
 
 @pytest.mark.parametrize("end", ["late", "dead"])
 def test_a_lost_rank_ends_the_others(reports: list[dict[str, Any]], end: str) -> None:
-    assert "another rank is gone or late" in reports[0][end]
+    assert "another rank has exited or timed out" in reports[0][end]
     assert reports[1].get(end) == (None if end == "dead" else "came too late")
 
 

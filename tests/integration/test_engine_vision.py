@@ -412,11 +412,11 @@ def grid_inputs(*grids: tuple[int, int, int]) -> Inputs:
         ([5, IMAGE, 6], grid_inputs((1, 2, 3)), "no positive multiples of 2"),
         ([5, IMAGE, 6], {**grid_inputs((1, 2, 2)), "image_grid_thw": torch.tensor([[1, 4, 4]])}, "4 patches where"),
         ([5, IMAGE, 6], {"pixel_values": torch.zeros(4, 96)}, "has no image_grid_thw"),
-        ([5, IMAGE, 6], {**grid_inputs((1, 2, 2)), "pixel_values": torch.zeros(4, 95)}, r"\(any, 96\) is needed"),
-        ([5, IMAGE, 6], {**grid_inputs((1, 2, 2)), "image_grid_thw": torch.ones(1, 3)}, "integers are needed"),
+        ([5, IMAGE, 6], {**grid_inputs((1, 2, 2)), "pixel_values": torch.zeros(4, 95)}, r"must be \(any, 96\)"),
+        ([5, IMAGE, 6], {**grid_inputs((1, 2, 2)), "image_grid_thw": torch.ones(1, 3)}, "must hold integers"),
         ([5, IMAGE, 6], {"pixel_values_videos": torch.zeros(4, 96)}, "send images only"),
-        ([5, IMAGE, 6], ["one.png"], "the processor's output is needed"),
-        ([5, IMAGE, "6"], grid_inputs((1, 2, 2)), "whole numbers"),
+        ([5, IMAGE, 6], ["one.png"], "give the processor's output"),
+        ([5, IMAGE, "6"], grid_inputs((1, 2, 2)), "integers of at least 0"),
         ("an image", grid_inputs((1, 2, 2)), "give these as the prompt"),
     ],
 )
@@ -429,7 +429,7 @@ def test_refused_at_the_door(tokens: Any, images: Any, says: str) -> None:
 
 def test_patches_that_are_no_grid_are_refused() -> None:
     places = torch.tensor([[[0, 0], [1, 0], [0, 1], [9, 1]]])
-    with engine_of("gemma4") as engine, pytest.raises(InvalidRequest, match="no whole grid"):
+    with engine_of("gemma4") as engine, pytest.raises(InvalidRequest, match="do not form a grid"):
         engine.submit([5, IMAGE, 6], images={"pixel_values": torch.rand(1, 4, 48), "image_position_ids": places})
 
 
@@ -460,7 +460,7 @@ def test_text_in_and_files_in(tmp_path: Path) -> None:
             for update in engine.step():
                 if update.token is not None:
                     drawn.setdefault(update.request_id, []).append(update.token)
-        with pytest.raises(InvalidRequest, match="2 for 1 places"):
+        with pytest.raises(InvalidRequest, match="2 given for 1 placeholders"):
             engine.submit(text, images=[path, path])
         with pytest.raises(InvalidRequest, match="image 0 cannot be read"):
             engine.submit(text, images=[tmp_path / "nothing.png"])

@@ -189,7 +189,7 @@ def test_a_killed_rank_is_noticed_by_all_at_once(
     assert sorted(said) == [rank for rank in range(size) if rank != victim]
     for one in said.values():
         assert one.error == "DeviceError"
-        assert "a rank does not answer" in one.words
+        assert "a rank does not respond" in one.words
         assert one.left_bytes == 0
         assert one.seconds < AT_ONCE_SECONDS
 

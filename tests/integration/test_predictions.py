@@ -83,7 +83,7 @@ def test_states_that_do_not_fit_name_the_requests_that_would() -> None:
     step = predicted_activation(engine)
     assert step is not None
     probe.budget_bytes = held + step + engine.state_bytes // 2
-    with pytest.raises(DoesNotFit, match="with the worst step as it was traced") as caught:
+    with pytest.raises(DoesNotFit, match="with the traced worst step") as caught:
         fit_engine(engine, probe=probe, canary_bytes=canary)
     assert probe.reading().allocated_bytes == held
     missing = engine.state_bytes // 2 + engine.kv_bytes(engine.least_tokens) + canary

@@ -226,7 +226,7 @@ def test_a_rank_of_several() -> None:
     assert half.peak_bytes - hidden_wide == pytest.approx((whole.peak_bytes - hidden_wide) / 2, rel=0.05)
     with pytest.raises(CannotTrace, match="tp 3 does not divide"):
         trace_config(TINY, TraceShape(tokens=16), name="tiny", ranks=3)
-    with pytest.raises(CannotTrace, match="not known"):
+    with pytest.raises(CannotTrace, match="cannot be sharded"):
         trace_config({**TINY, "model_type": "nemotron_h"}, TraceShape(tokens=16), name="tiny", ranks=2)
 
 

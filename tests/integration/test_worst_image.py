@@ -254,7 +254,7 @@ def test_a_limit_below_any_image_leaves_text_only() -> None:
         assert [shape.name for shape in engine.stress_shapes()] == ["prefill", "decode", "prompt-logprobs"]
         with pytest.raises(InvalidRequest, match="has 1024 pixels"):
             submit(engine, 16, image_of("gemma3", 16))
-    with pytest.raises(InvalidRequest, match="max_image_pixels 0"):
+    with pytest.raises(InvalidRequest, match="max_image_pixels is 0"):
         EngineSettings(max_image_pixels=0)
 
 

@@ -11,7 +11,7 @@ from brim.cli.main import run
 _STEPS = (
     ("Does a vision-language model fit on a gaming card?", "plan qwen2.5-vl-7b --gpu rtx-4090 --max-len 32k"),
     ("The same with smaller images", "plan qwen2.5-vl-7b --gpu rtx-4090 --max-len 32k --image-pixels 1280x784"),
-    ("A 70B on one H200, as vLLM's flags", "plan llama-3.3-70b --gpu h200 --weights fp8 --engine vllm"),
+    ("A 70B on one H200, with vLLM's flags", "plan llama-3.3-70b --gpu h200 --weights fp8 --engine vllm"),
     ("DeepSeek V3 over eight H200s: the latent is small", "plan deepseek-v3 --gpu h200 --tp 8 --max-seqs 256"),
     ("Too large, and what would help", "plan qwen3-32b --gpu rtx-4090 --max-len 16k"),
     ("One model over many GPUs", "plan gpt-oss-20b --compare"),
@@ -22,7 +22,7 @@ _TRACE = "trace llama-3.1-8b --tokens 8192"
 _SERVING = (
     ("Brim's own engine, on a model that needs no files", "generate brim-tiny --prompt Brim --max-tokens 48 --seed 1"),
     (
-        "Its KV cache sized by measurement under a budget, and proven",
+        "Its KV cache sized by measurement under a memory budget, and proven",
         "fit brim-tiny --memory 24MiB --canary 1MiB --max-seqs 8 --batch-tokens 256 --no-store",
     ),
 )
@@ -36,7 +36,7 @@ def main() -> None:
     print("\n\033[1m# A hybrid model, with a picture\033[0m")
     run(["plan", "qwen3.5-27b", "--gpu", "h100", "--svg", str(picture)])
     print(f"The picture is in {picture}")
-    print(f"\n\033[1m# The model's own code, run on no device\033[0m\n$ brim {_TRACE}")
+    print(f"\n\033[1m# The model's own code on the meta device\033[0m\n$ brim {_TRACE}")
     run(shlex.split(_TRACE))
     for title, line in _SERVING:
         print(f"\n\033[1m# {title}\033[0m\n$ brim {line}")

@@ -23,16 +23,23 @@ MODEL_HELP = "a directory with weights; brim-tiny; or any model with --load-form
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("engine")
     engine.add_argument("--load-format", default="auto", choices=("auto", "dummy"), help="dummy: random weights")
-    engine.add_argument("--dtype", default="auto", choices=("auto", "bf16", "fp16", "fp32"), help="of the weights")
-    engine.add_argument("--kv-dtype", default="auto", choices=("auto", "bf16", "fp16", "fp32", "fp8"))
-    engine.add_argument("--max-len", metavar="N", help="tokens of a request at most (the model's own)")
-    engine.add_argument("--max-seqs", type=int, default=64, metavar="N", help="requests running at once (64)")
-    engine.add_argument("--batch-tokens", default="2048", metavar="N", help="tokens of a step at most (2048)")
-    engine.add_argument("--image-pixels", metavar="PIXELS", help="largest image let in: 1003520 or 1280x784")
-    engine.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (a GPU where there is one)")
-    engine.add_argument("--tp", type=int, default=1, metavar="N", help="this is one of N ranks, started by torchrun")
+    engine.add_argument("--dtype", default="auto", choices=("auto", "bf16", "fp16", "fp32"), help="type of the weights")
+    engine.add_argument(
+        "--kv-dtype",
+        default="auto",
+        choices=("auto", "bf16", "fp16", "fp32", "fp8"),
+        help="type of the KV cache (auto: as the model)",
+    )
+    engine.add_argument("--max-len", metavar="N", help="most tokens of a request (default: the model's context)")
+    engine.add_argument("--max-seqs", type=int, default=64, metavar="N", help="largest batch, in requests (64)")
+    engine.add_argument("--batch-tokens", default="2048", metavar="N", help="most tokens of a step (2048)")
+    engine.add_argument("--image-pixels", metavar="PIXELS", help="largest image allowed: 1003520 or 1280x784")
+    engine.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
+    engine.add_argument(
+        "--tp", type=int, default=1, metavar="N", help="tensor parallelism: one of N ranks, started by torchrun"
+    )
     engine.add_argument("--compile", action="store_true", help="compile the decoder: slower start, faster steps")
-    engine.add_argument("--no-graphs", action="store_true", help="do not capture steps in CUDA graphs")
+    engine.add_argument("--no-graphs", action="store_true", help="do not capture CUDA graphs of decode steps")
     engine.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
 
@@ -77,13 +84,13 @@ def _check_ranks(ranks: int) -> None:
         raise InvalidRequest(f"tp is {ranks}; it must be at least 1")
     if str(ranks) != started:
         raise InvalidRequest(
-            f"tp {ranks}: ranks started: {started}; start with torchrun --nproc-per-node {ranks} -m brim.cli.main …"
+            f"tp is {ranks} and {started} ranks were started; use torchrun --nproc-per-node {ranks} -m brim.cli.main …"
         )
 
 
 @contextmanager
 def serving(engine: Engine) -> Iterator[Engine]:
-    """The engine until its command is done: of several ranks only the first speaks, and what it warns of is said."""
+    """The engine until its command is done. Only rank 0 prints, and shows the engine's warnings at the end."""
     first = engine.ranks is None or engine.ranks.rank == 0
     with engine, nullcontext() if first else redirect_stdout(StringIO()):
         yield engine
@@ -93,7 +100,7 @@ def serving(engine: Engine) -> Iterator[Engine]:
 
 @contextmanager
 def bar(what: str, wanted: bool = True) -> Iterator[Callable[..., None]]:
-    """A bar on standard error, for people: called with how much of how much is done, and of what if that changes."""
+    """A progress bar on standard error: call it with done, total and, if that changes, the description."""
     if not wanted or not sys.stderr.isatty():
         yield lambda done, total, what=None: None
         return

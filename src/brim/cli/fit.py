@@ -20,21 +20,24 @@ def add_command(commands: Commands) -> None:
     parser = commands.add_parser(
         "fit",
         help="size the KV cache by measurement, and prove it",
-        description="Load a model, measure what its worst steps take, give the rest of the device to the KV cache, and "
-        "prove that size by running the worst steps again. Nothing to tune. On the CPU, --memory is the budget.",
+        description="Load a model, measure the peak memory of its worst steps, give the rest of the device to the KV "
+        "cache, and prove that size by running the worst steps again. On the CPU, --memory is the budget.",
     )
     parser.set_defaults(run=run)
     parser.add_argument("model", help=MODEL_HELP)
-    parser.add_argument("--memory", metavar="SIZE", help="on the CPU: the memory to fill, such as 1GiB")
-    parser.add_argument("--kv-tokens", metavar="N", help="this size and no search: stressed once")
-    parser.add_argument("--memory-fraction", type=float, default=1.0, metavar="F", help="of what is left for KV (1.0)")
-    parser.add_argument("--canary", default="256MiB", metavar="SIZE", help="kept back (256MiB)")
+    parser.add_argument("--memory", metavar="SIZE", help="on the CPU: the memory budget, such as 1GiB")
+    parser.add_argument("--kv-tokens", metavar="N", help="validate exactly this size, without a search")
+    parser.add_argument(
+        "--memory-fraction", type=float, default=1.0, metavar="F", help="fraction of the remaining memory for KV (1.0)"
+    )
+    parser.add_argument("--canary", default="256MiB", metavar="SIZE", help="safety margin (256MiB)")
     parser.add_argument(
         "--keep-free",
         metavar="SIZE",
-        help="left free beside the canary (0; 512MiB where the card drives a display, a tenth of it under WSL)",
+        help="memory left free for other processes, in addition to the canary "
+        "(0; 512MiB on a card that drives a display, a tenth of the card under WSL)",
     )
-    parser.add_argument("--no-store", action="store_true", help="neither use nor keep earlier results")
+    parser.add_argument("--no-store", action="store_true", help="neither read nor write stored fits")
     add_engine_options(parser)
     add_json(parser)
 
@@ -65,10 +68,10 @@ def _probe(options: argparse.Namespace) -> Any:
     """A budget on the CPU; None where the device itself is the limit."""
     if options.memory is None:
         if options.device == "cpu" or not _has_cuda():
-            raise InvalidRequest("memory: on the CPU say how much to fill, such as --memory 1GiB")
+            raise InvalidRequest("memory is not set; the CPU needs a budget, such as --memory 1GiB")
         return None
     if options.device not in (None, "cpu"):
-        raise InvalidRequest("memory: it is a budget on the CPU; a GPU is filled as far as it goes (--memory-fraction)")
+        raise InvalidRequest("memory is a budget for the CPU only; on a GPU use --keep-free or --memory-fraction")
     from brim.probes.cpu import CpuProbe
 
     options.device = "cpu"

@@ -28,8 +28,8 @@ def show_fit(model: str, report: FitReport) -> None:
         console.print(_bar(report))
         console.print(_items(report))
     for number, attempt in enumerate(report.attempts, 1):
-        missing = f", {format_bytes(attempt.shortfall_bytes)} missing" if attempt.shortfall_bytes else ""
-        console.print(f"attempt {number}: {attempt.kv_tokens:,} tokens, {attempt.outcome}{missing}")
+        short = f", shortfall {format_bytes(attempt.shortfall_bytes)}" if attempt.shortfall_bytes else ""
+        console.print(f"attempt {number}: {attempt.kv_tokens:,} tokens, {attempt.outcome}{short}")
     phases = (name for name in FitSeconds.__slots__ if name != "total")
     spent = ", ".join(f"{name} {getattr(report.seconds, name):.1f} s" for name in phases)
     console.print(f"{report.seconds.total:.1f} s: {spent}")
@@ -39,12 +39,12 @@ def show_fit(model: str, report: FitReport) -> None:
 
 
 def _use(report: FitReport) -> str:
-    """How much of the KV cache running requests need, and how much keeps prefixes."""
+    """How much of the KV cache running requests need, and how much is prefix cache."""
     if not report.cache_tokens:
-        return "running requests may come to need all of it"
+        return "running requests may need all of it"
     return (
         f"needed by running requests at full length: {report.needed_tokens:,} tokens "
-        f"({format_bytes(report.needed_bytes)}); cache of prefixes: {report.cache_tokens:,} tokens "
+        f"({format_bytes(report.needed_bytes)}); prefix cache: {report.cache_tokens:,} tokens "
         f"({format_bytes(report.cache_bytes)})"
     )
 

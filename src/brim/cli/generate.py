@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 def add_command(commands: Commands) -> None:
     parser = commands.add_parser(
         "generate",
-        help="answer prompts with Brim's own engine",
-        description="Answer prompts with Brim's own engine: one prompt, whose text appears as it is drawn, or a file "
-        "of prompts, answered together. Needs torch and transformers (pip install 'brim[engine]').",
+        help="generate text with Brim's own engine",
+        description="Generate text with Brim's own engine: stream the answer to one prompt, or batch the prompts of a "
+        "file. Needs torch and transformers (pip install 'brim[engine]').",
     )
     parser.set_defaults(run=run)
     parser.add_argument("model", help=MODEL_HELP)
     _add_prompts(parser)
     _add_sampling(parser)
-    parser.add_argument("--kv-tokens", metavar="N", help="size of the KV pool (64k, or less if requests are short)")
+    parser.add_argument("--kv-tokens", metavar="N", help="tokens of the KV pool (64k, or less if requests are short)")
     add_engine_options(parser)
     add_json(parser)
 
@@ -44,25 +44,31 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
     asked.add_argument(
         "--input", type=Path, metavar="FILE", help='a file with a prompt on each line, or {"prompt": …} as JSON lines'
     )
-    parser.add_argument("--image", type=Path, action="append", default=[], metavar="FILE", help="shown to the model")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the answers there, as JSON lines")
+    parser.add_argument("--image", type=Path, action="append", default=[], metavar="FILE", help="image of the prompt")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the answers here, as JSON lines")
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group("sampling")
-    sampling.add_argument("--max-tokens", type=int, default=128, metavar="N", help="tokens of an answer (128)")
-    sampling.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (greedy) and up (0)")
-    sampling.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0: from all")
-    sampling.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest that sum to P")
-    sampling.add_argument("--min-p", type=float, default=0.0, metavar="P", help="nothing less likely than P × the best")
-    sampling.add_argument("--repetition-penalty", type=float, default=1.0, metavar="F")
-    sampling.add_argument("--presence-penalty", type=float, default=0.0, metavar="F")
-    sampling.add_argument("--frequency-penalty", type=float, default=0.0, metavar="F")
+    sampling.add_argument("--max-tokens", type=int, default=128, metavar="N", help="most tokens of an answer (128)")
+    sampling.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (0)")
+    sampling.add_argument("--top-k", type=int, default=0, metavar="K", help="sample from the K likeliest; 0: from all")
+    sampling.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="sample from the likeliest tokens that sum to P"
+    )
+    sampling.add_argument(
+        "--min-p", type=float, default=0.0, metavar="P", help="no token less likely than P × the likeliest"
+    )
+    sampling.add_argument(
+        "--repetition-penalty", type=float, default=1.0, metavar="F", help="over prompt and answer; 1 is off"
+    )
+    sampling.add_argument("--presence-penalty", type=float, default=0.0, metavar="F", help="over the answer; 0 is off")
+    sampling.add_argument("--frequency-penalty", type=float, default=0.0, metavar="F", help="over the answer; 0 is off")
     sampling.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
     sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer before this text")
     sampling.add_argument("--n", type=int, default=1, metavar="N", help="answers to each prompt")
-    sampling.add_argument("--logprobs", type=int, metavar="K", help="log-probabilities of the drawn and K other tokens")
-    sampling.add_argument("--ignore-eos", action="store_true", help="go on after the end-of-text token")
+    sampling.add_argument("--logprobs", type=int, metavar="K", help="log-probabilities of the sampled and K others")
+    sampling.add_argument("--ignore-eos", action="store_true", help="do not stop at the end-of-text token")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -94,7 +100,7 @@ def _prompts(options: argparse.Namespace) -> list[Any]:
             return [[int(part) for part in options.prompt_ids.split(",")]]
         except ValueError:
             found = options.prompt_ids[:40]
-            raise InvalidRequest(f"prompt-ids '{found}': numbers separated by commas are needed") from None
+            raise InvalidRequest(f"prompt-ids '{found}' is not a list of token ids; write it like 1,2,3") from None
     if options.prompt is not None:
         return [sys.stdin.read() if options.prompt == "-" else options.prompt]
     try:
@@ -103,9 +109,9 @@ def _prompts(options: argparse.Namespace) -> list[Any]:
         raise InvalidRequest(f"input {options.input}: cannot be read ({error}); name a text file") from None
     prompts = [_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
-        raise InvalidRequest(f"input {options.input}: no prompt in it; write one on each line")
+        raise InvalidRequest(f"input {options.input}: has no prompt; write one on each line")
     if options.image:
-        raise InvalidRequest("image: belongs to a single --prompt, not to --input")
+        raise InvalidRequest("image cannot be combined with --input; use a single --prompt")
     return prompts
 
 
@@ -115,7 +121,7 @@ def _line(number: int, line: str) -> Any:
     try:
         found = json.loads(line)["prompt"]
     except (ValueError, KeyError):
-        raise InvalidRequest(f'input line {number}: JSON with a "prompt" is needed') from None
+        raise InvalidRequest(f'input line {number}: is not a JSON object with a "prompt"') from None
     whole = isinstance(found, str) or (isinstance(found, list) and all(isinstance(token, int) for token in found))
     if not whole:
         raise InvalidRequest(f"input line {number}: prompt must be a text or a list of token ids")

@@ -1,4 +1,4 @@
-"""`brim gpus`: the catalogue of GPUs and what they really leave free."""
+"""`brim gpus`: the catalogue of GPUs and how much of their memory processes can use."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def add_command(commands: Commands) -> None:
         "models", help="the models known by name", description="The models that `brim plan` knows by name."
     )
     parser.set_defaults(run=run)
-    parser.add_argument("--families", action="store_true", help="the model_types that are understood instead")
+    parser.add_argument("--families", action="store_true", help="list the supported model_types instead")
     add_json(parser)
 
 

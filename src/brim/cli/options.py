@@ -37,10 +37,10 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write what the user asked for, or say why it cannot be."""
+    """Write a file that the user named; an error names the path and the reason."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidRequest(
-            f"svg {path}: cannot be written ({error.strerror}); name a file in a folder of yours"
+            f"svg {path}: cannot be written ({error.strerror}); name a file in a writable folder"
         ) from None

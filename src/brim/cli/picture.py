@@ -42,7 +42,7 @@ def plan_svg(plan: MemoryPlan) -> str:
 
 def _summary(plan: MemoryPlan) -> str:
     if not plan.fits:
-        return f"{format_bytes(plan.shortfall_bytes)} missing; limited by {plan.limited_by}"
+        return f"shortfall {format_bytes(plan.shortfall_bytes)}; limited by {plan.limited_by}"
     return (
         f"{plan.kv_tokens:,} tokens of {plan.kv_dtype} KV cache: {plan.max_seqs:,} × {plan.max_len:,} tokens; "
         f"limited by {plan.limited_by}"

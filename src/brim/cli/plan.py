@@ -1,4 +1,4 @@
-"""`brim plan`: what fits on which GPU, known before there is a GPU."""
+"""`brim plan`: what fits on which GPU, computed without one."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ COMPARED_GPUS = ("rtx-4090", "rtx-5090", "l4", "a10g", "l40s", "a100-80gb", "h10
 def add_command(commands: Commands) -> None:
     parser = commands.add_parser(
         "plan",
-        help="does a model fit on a GPU, how many tokens of KV cache, and which knob buys how much",
-        description="Does a model fit on a GPU, how many tokens of KV cache, and which knob buys how much? "
-        "What is left open of max-len, max-seqs, kv-tokens and batch-tokens is solved for. "
+        help="does a model fit on a GPU, how many tokens of KV cache, and what would each setting gain",
+        description="Does a model fit on a GPU, how many tokens of KV cache, and what would each setting gain? "
+        "Those of max-len, max-seqs, kv-tokens and batch-tokens that are not given are solved for. "
         "Exit code 0: it fits. 1: it does not. 2: bad input.",
     )
     parser.set_defaults(run=run)
@@ -53,30 +53,30 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of the plan")
     tracing = parser.add_mutually_exclusive_group()
     tracing.add_argument(
-        "--trace", action="store_true", default=None, help="run the model's own code on no device, and keep the curve"
+        "--trace", action="store_true", default=None, help="trace the model's code on the meta device; store the curve"
     )
-    tracing.add_argument("--no-trace", action="store_false", dest="trace", help="activations by formula alone")
+    tracing.add_argument("--no-trace", action="store_false", dest="trace", help="activations by formula only")
     add_json(parser)
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-len", metavar="TOKENS", help="longest request (32k is 32768)")
-    parser.add_argument("--max-seqs", metavar="N", help="requests at once")
+    parser.add_argument("--max-seqs", metavar="N", help="concurrent requests")
     parser.add_argument("--kv-tokens", metavar="TOKENS", help="tokens of KV cache that must fit")
-    parser.add_argument("--batch-tokens", metavar="TOKENS", help="tokens of a step (8192, unless all else is given)")
+    parser.add_argument("--batch-tokens", metavar="TOKENS", help="tokens of a step (8192, unless solved for)")
 
 
 def _add_formats(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(("bf16", "fp16", "fp32", *NAMED_FORMATS))
     parser.add_argument("--kv-dtype", metavar="TYPE", help="KV cache: auto, bf16, fp16, fp8 or int8")
     parser.add_argument("--weights", metavar="FORMAT", help=f"plan for weights in another format: {known}")
-    parser.add_argument("--attn", metavar="KIND", help="attention: fused, or eager (its scores in memory)")
+    parser.add_argument("--attn", metavar="KIND", help="attention: fused, or eager (materialises the scores)")
 
 
 def _add_media(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--image-pixels", metavar="PIXELS", help="largest image let in: 1003520 or 1280x784")
+    parser.add_argument("--image-pixels", metavar="PIXELS", help="largest image allowed: 1003520 or 1280x784")
     parser.add_argument("--images-per-prompt", metavar="N", help="images in one prompt, encoded together")
-    parser.add_argument("--audio-seconds", metavar="S", help="longest sound let in")
+    parser.add_argument("--audio-seconds", metavar="S", help="longest audio allowed")
 
 
 def run(options: argparse.Namespace) -> int:

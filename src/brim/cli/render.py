@@ -39,7 +39,7 @@ def show_plan(plan: MemoryPlan) -> None:
 
 
 def _bar(plan: MemoryPlan) -> Text:
-    """The device as one line; what is missing is red behind it."""
+    """The device as one line, followed by the shortfall in red."""
     total = plan.device.total_bytes
     bar, edge, drawn = Text(), 0, 0
     for item in plan.items:
@@ -49,8 +49,8 @@ def _bar(plan: MemoryPlan) -> Text:
         drawn = max(drawn, upto)
     bar.append("░" * (_BAR_CELLS - drawn), style="dim")
     if plan.shortfall_bytes:
-        missing = max(1, min(16, round(plan.shortfall_bytes * _BAR_CELLS / total)))
-        bar.append("▶" * missing, style=MISSING)
+        short = max(1, min(16, round(plan.shortfall_bytes * _BAR_CELLS / total)))
+        bar.append("▶" * short, style=MISSING)
     return bar
 
 
@@ -59,8 +59,8 @@ def _ledger(plan: MemoryPlan) -> Table:
     table.add_column("item")
     table.add_column("size", justify="right")
     table.add_column("share", justify="right")
-    table.add_column("known")
-    table.add_column("how", overflow="fold")
+    table.add_column("source")
+    table.add_column("detail", overflow="fold")
     for item in plan.items:
         if not item.bytes and item.name not in ("kv", "weights"):
             continue
@@ -88,7 +88,8 @@ def _summary(plan: MemoryPlan) -> str:
         )
     else:
         asked = f"{_requests(max(1, plan.max_seqs))} of {plan.max_len:,} tokens"
-        lines.append(f"[red]{format_bytes(plan.shortfall_bytes)} missing[/] for {asked}; limited by {plan.limited_by}")
+        short = format_bytes(plan.shortfall_bytes)
+        lines.append(f"[red]shortfall {short}[/] for {asked}; limited by {plan.limited_by}")
     each = f"{format_bytes(plan.kv_bytes_per_token)} a token, {format_bytes(plan.request_bytes)} a request"
     state = f" ({format_bytes(plan.state_bytes_per_request)} of it state)" if plan.state_bytes_per_request else ""
     lines.append(f"[dim]{each}{state}[/]")
@@ -101,8 +102,8 @@ def _requests(count: int) -> str:
 
 def _advice(plan: MemoryPlan) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left", title_style="bold")
-    table.title = "What each knob buys" + ("" if plan.fits else " (cheapest in quality first)")
-    table.add_column("knob")
+    table.title = "What each setting would gain" + ("" if plan.fits else " (least loss of quality first)")
+    table.add_column("setting")
     table.add_column("from")
     table.add_column("to")
     table.add_column("frees", justify="right")
@@ -134,7 +135,7 @@ def show_comparison(plans: Sequence[MemoryPlan]) -> None:
     table.add_column("limited by")
     for plan in plans:
         name = plan.device.key if plan.ranks == 1 else f"{plan.ranks} × {plan.device.key}"
-        verdict = "[green]fits[/]" if plan.fits else f"[red]{format_bytes(plan.shortfall_bytes)} missing[/]"
+        verdict = "[green]fits[/]" if plan.fits else f"[red]{format_bytes(plan.shortfall_bytes)} short[/]"
         numbers = (plan.kv_tokens, plan.max_len, plan.max_seqs) if plan.fits else ("", "", "")
         table.add_row(name, _short_bar(plan), verdict, *(f"{n:,}" if n != "" else "" for n in numbers), plan.limited_by)
     console.print(table)
@@ -185,7 +186,7 @@ def show_trace(trace: Trace) -> None:
     table.add_column("size", justify="right")
     table.add_column("share", justify="right")
     table.add_column("shape")
-    table.add_column("made by")
+    table.add_column("allocated by")
     table.add_column("in", overflow="fold")
     for one in trace.live[:_SHOWN_TENSORS]:
         share = f"{one.bytes * 100 / max(1, trace.peak_bytes):.1f} %"
@@ -195,4 +196,4 @@ def show_trace(trace: Trace) -> None:
     rest = trace.live[_SHOWN_TENSORS:]
     if rest:
         console.print(f"[dim]and {len(rest)} more, {format_bytes(sum(one.bytes for one in rest))}[/]")
-    console.print(f"[dim]{trace.seconds:.2f} s, no device, no weights[/]\n")
+    console.print(f"[dim]{trace.seconds:.2f} s, on the meta device, without weights[/]\n")

@@ -83,7 +83,7 @@ def _legend(bottom: int) -> list[str]:
 
 
 def _columns(timeline: tuple[Moment, ...]) -> list[Moment]:
-    """At most so many moments: of each stretch, the one with most alive."""
+    """At most `_COLUMNS` moments: of each stretch, the one with the most live bytes."""
     if len(timeline) <= _COLUMNS:
         return list(timeline)
     edges = [index * len(timeline) // _COLUMNS for index in range(_COLUMNS + 1)]

@@ -1,4 +1,4 @@
-"""`brim trace`: the model's own code, run on no device, tells its peak."""
+"""`brim trace`: the peak memory of a step, from the model's own code on the meta device."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ATTENTION = {"auto": "sdpa", "sdpa": "sdpa", "eager": "eager", "fused": FUSED}
 def add_command(commands: Commands) -> None:
     parser = commands.add_parser(
         "trace",
-        help="run a model's own code on no device: its peak, where it is, and why",
-        description="Run a model's own code on no device and watch its tensors live and die: the peak above the "
-        "weights, where it is, what is alive there, and what the CUDA allocator would reserve. Needs torch and "
-        "transformers (pip install 'brim[engine]'), no GPU and no weights.",
+        help="run a model's own code on the meta device: peak memory of a step, and where it occurs",
+        description="Run a model's own code on the meta device and record every allocation: the peak above the "
+        "weights, where it occurs, which tensors are alive there, and what the CUDA allocator would reserve. Needs "
+        "torch and transformers (pip install 'brim[engine]'), no GPU and no weights.",
     )
     parser.set_defaults(run=run)
     parser.add_argument("model", help="a directory, a config.json, a name of `brim models`, or a hub id")
@@ -78,7 +78,7 @@ def _shape(options: argparse.Namespace) -> TraceShape:
     if options.attn not in ATTENTION:
         raise InvalidRequest(f"attn '{options.attn[:40]}' is not one of {', '.join(ATTENTION)}")
     phase = Phase(options.phase)
-    stepping = phase in (Phase.PACKED, Phase.DECODE, Phase.VERIFY)  # an engine keeps the KV of these in its own pool
+    stepping = phase in (Phase.PACKED, Phase.DECODE, Phase.VERIFY)  # engines keep the KV of these in a pool
     tokens = parse_count(options.tokens, "tokens")
     context = parse_count(options.context, "context")
     if phase is Phase.DECODE:

@@ -1,4 +1,4 @@
-"""What an engine was asked to be (`EngineSettings`), checked."""
+"""The settings of an engine (`EngineSettings`), checked."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class EngineSettings:
 
     max_batch: int = 64
     max_batch_tokens: int = 2048
-    max_length: int | None = None  # None: what the model was made for
+    max_length: int | None = None  # None: the model's context
     block_size: int = 16
     kv_dtype: str = "auto"  # auto: the model's type
     reuse_prefixes: bool = True
-    graphs: bool = True  # CUDA graphs for steps in which every request generates
+    graphs: bool = True  # CUDA graphs for decode-only steps
     compile: bool = False  # torch.compile for the decoder's layers
     overlap: bool = True  # plan the next step while the device works on this one
     attention: str = "auto"  # a backend by name (`brim.engine.attention.backends`)
-    max_image_pixels: int | None = None  # of an image after processing; None: what the processor lets through
+    max_image_pixels: int | None = None  # of an image after processing; None: the processor's limit
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -32,13 +32,13 @@ class EngineSettings:
         ):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and least <= value <= most):
-                raise InvalidRequest(f"{name} {value!r}: a whole number from {least} to {most} is needed")
+                raise InvalidRequest(f"{name} is {value!r}; it must be an integer from {least} to {most}")
         if self.block_size not in (8, 16, 32, 64, 128):
-            raise InvalidRequest(f"block_size {self.block_size!r}: 8, 16, 32, 64 or 128 is needed")
+            raise InvalidRequest(f"block_size is {self.block_size!r}; it must be 8, 16, 32, 64 or 128")
         if self.kv_dtype not in ("auto", "bf16", "fp16", "fp32", "fp8"):
-            raise InvalidRequest(f"kv_dtype {self.kv_dtype!r}: auto, bf16, fp16, fp32 or fp8 is needed")
+            raise InvalidRequest(f"kv_dtype is {self.kv_dtype!r}; it must be auto, bf16, fp16, fp32 or fp8")
         if self.max_batch_tokens < self.max_batch:
             raise InvalidRequest(
                 f"max_batch_tokens {self.max_batch_tokens} is less than max_batch {self.max_batch}: "
-                "every running request needs a token in a step; raise the one or lower the other"
+                "a step decodes one token of every running request; raise the one or lower the other"
             )

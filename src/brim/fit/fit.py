@@ -62,15 +62,15 @@ def validate_stored(
 
 def _check(request: FitRequest) -> None:
     if not 0 < request.memory_fraction <= 1:
-        raise InvalidRequest(f"memory_fraction {request.memory_fraction}: above 0 and at most 1 is needed")
+        raise InvalidRequest(f"memory_fraction is {request.memory_fraction}; it must be above 0 and at most 1")
     if request.kv_tokens is not None and request.kv_tokens < request.least_tokens:
         raise InvalidRequest(
-            f"kv_tokens {request.kv_tokens}: one request needs {request.least_tokens}; ask for at least that many"
+            f"kv_tokens is {request.kv_tokens}; one request needs {request.least_tokens}: give at least that many"
         )
     for name in ("canary", "keep_free"):
         size = getattr(request, f"{name}_bytes")
         if size < 0:
-            raise InvalidRequest(f"{name} {size}: it cannot be negative")
+            raise InvalidRequest(f"{name} is {size}; it must not be negative")
 
 
 @dataclass(slots=True)
@@ -153,21 +153,21 @@ class _Fitting:
             if self.ranks.all(measured.quiet):
                 return measured
         raise DeviceError(
-            f"other processes on the device took or gave back more than {format_bytes(UNREST_BYTES)} during each of "
-            f"{_REPEATS} measurements; start again when they have settled"
+            f"other processes on the device allocated or freed more than {format_bytes(UNREST_BYTES)} during each of "
+            f"{_REPEATS} measurements; try again when their memory use is stable"
         )
 
     def _too_small(self, measured: Measurement, before: MemoryReading) -> DoesNotFit:
-        """At least this much is missing: by the refusal, or by what is known to be needed before anything is run."""
+        """The shortfall is at least that of the failed allocation, or what is known to be needed before any step."""
         request, tokens = self.request, min(self.request.least_tokens, self.request.probe_tokens)
-        kept = request.canary_bytes + request.keep_free_bytes  # which were not held yet
+        kept = request.canary_bytes + request.keep_free_bytes  # neither was held yet
         known = self.price(tokens) + request.state_bytes + kept - before.free_bytes
         refused = measured.missing_bytes
         missing = max(known, 0 if refused is None else refused + kept)
         words = f"the engine does not fit even with {tokens:,} KV tokens: {measured.problem}"
         if missing > 0:
             included = "canary and keep_free" if request.keep_free_bytes else "canary"
-            words += f"; at least {format_bytes(missing)} more memory are needed, {included} included"
+            words += f"; the shortfall is at least {format_bytes(missing)}, {included} included"
         return DoesNotFit(
             words,
             missing_bytes=missing if missing > 0 else None,
@@ -190,10 +190,10 @@ class _Fitting:
         missing = attempts[-1].shortfall_bytes if attempts else None
         kept_free = self.request.keep_free_bytes
         raise DoesNotFit(
-            f"no size of the KV cache survived (tried {tried} tokens; one request needs "
+            f"no KV cache size passed validation (tried {tried} tokens; one request needs "
             f"{self.request.least_tokens:,})"
-            + (f"; {format_bytes(missing)} were missing at the last" if missing else "")
-            + (f"; {format_bytes(kept_free)} were to stay free (keep_free)" if kept_free else ""),
+            + (f"; the last shortfall was {format_bytes(missing)}" if missing else "")
+            + (f"; {format_bytes(kept_free)} must stay free (keep_free)" if kept_free else ""),
             missing_bytes=missing,
         )
 
@@ -231,11 +231,11 @@ class _Fitting:
             self._check_kept_free()
 
     def _check_kept_free(self) -> None:
-        """It is read and not held: whoever it is kept free for may need it meanwhile."""
+        """Read and not allocated: another process may use this memory meanwhile."""
         wanted, found = self.request.keep_free_bytes, least_free_bytes(self.probe.reading())
         if found < wanted:
             raise OutOfMemory(
-                f"keep_free {format_bytes(wanted)}: {format_bytes(max(0, found))} stayed free in the worst step",
+                f"keep_free is {format_bytes(wanted)}; {format_bytes(max(0, found))} stayed free in the worst step",
                 missing_bytes=wanted - found,
             )
 

@@ -1,6 +1,6 @@
-"""How much of a device a fit leaves alone: what the operator said, or what the device's facts ask for.
+"""How much memory a fit leaves free on a device: what the operator set, or a default for this device.
 
-In: what was asked for (None: nothing), `DeviceFacts`, the size of the device. Out: a `KeepFree`. Reads nothing
+In: the operator's setting (None: not set), `DeviceFacts`, the size of the device. Out: a `KeepFree`. Reads nothing
 itself: `brim.probes.facts` does.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from brim.records.memory import DeviceFacts
 from brim.units import MIB, ceil_div, format_bytes
 
-DISPLAY_BYTES = 512 * MIB  # windows that are opened later
+DISPLAY_BYTES = 512 * MIB  # for windows that are opened later
 _SPILLING_SHARE = 10  # a tenth of the device
 _DISPLAY = "the card drives a display"
 _SPILLING = "the driver spills to host memory"
@@ -19,7 +19,7 @@ _SPILLING = "the driver spills to host memory"
 
 @dataclass(frozen=True, slots=True)
 class KeepFree:
-    """Bytes to leave free, why by default, and what must be said of the device."""
+    """Bytes to leave free, the reason for a default, and a warning about the device."""
 
     bytes: int
     note: str = ""
@@ -27,7 +27,7 @@ class KeepFree:
 
 
 def keep_free(asked_bytes: int | None, facts: DeviceFacts, total_bytes: int) -> KeepFree:
-    """What was asked for wins, 0 too. A driver that spills is named in any case."""
+    """The operator's setting wins, also 0. The warning about a driver that spills is given in any case."""
     defaults = []
     if facts.drives_display:
         defaults.append((DISPLAY_BYTES, _DISPLAY))
@@ -41,6 +41,6 @@ def keep_free(asked_bytes: int | None, facts: DeviceFacts, total_bytes: int) -> 
 
 def _spilling(kept_bytes: int) -> str:
     return (
-        "nothing can be proven here: under WSL the driver moves memory to the host where it would have to refuse, and "
-        f"steps become slow instead of failing; {format_bytes(kept_bytes)} are kept free (keep_free)"
+        "no size can be proven here: under WSL the driver spills to host memory instead of failing an allocation, and "
+        f"steps only become slow; {format_bytes(kept_bytes)} are kept free (keep_free)"
     )

@@ -168,15 +168,15 @@ def explained(error: DoesNotFit, found: tuple[Knob, ...]) -> DoesNotFit:
     """The same error, with the ledger and the knobs in its words."""
     lines = [str(error)]
     if error.ledger:
-        lines += ["what was measured, with KV for one request:"]
+        lines += ["measured, with KV for one request:"]
         lines += [f"  {item.name:<18}{format_bytes(item.measured_bytes or 0):>12}" for item in error.ledger]
     if found:
-        lines += ["what could be turned (estimates):"]
+        lines += ["settings that would help (estimates):"]
         lines += [_line(knob, error.missing_bytes) for knob in found]
     return DoesNotFit("\n".join(lines), error.missing_bytes, error.ledger, found)
 
 
 def _line(knob: Knob, missing_bytes: int | None) -> str:
-    alone = "" if missing_bytes is None or knob.buys_bytes >= missing_bytes else ", not enough alone"
-    turned = f"{knob.current} -> {knob.proposed}"
-    return f"  {knob.name:<18}{turned:<22}frees {format_bytes(knob.buys_bytes)}{alone}"
+    too_little = "" if missing_bytes is None or knob.buys_bytes >= missing_bytes else ", not enough by itself"
+    change = f"{knob.current} -> {knob.proposed}"
+    return f"  {knob.name:<18}{change:<22}frees {format_bytes(knob.buys_bytes)}{too_little}"

@@ -116,7 +116,7 @@ class _Gathering:
         import torch.distributed as distributed
 
         if self._group is None:
-            raise DeviceError("a rank did not answer before: the fit has ended on all ranks")
+            raise DeviceError("a rank stopped responding earlier; the fit has ended on all ranks")
         words: list[Any] = [None] * distributed.get_world_size(self._group)
         with self._answered():
             distributed.all_gather_object(words, word, group=self._group)
@@ -132,4 +132,4 @@ class _Gathering:
             left, self._group = self._group, None
             if left is not None:
                 distributed.destroy_process_group(left)
-            raise DeviceError(f"a rank does not answer ({first_line(error)}); the fit ends on all ranks") from error
+            raise DeviceError(f"a rank does not respond ({first_line(error)}); the fit ends on all ranks") from error

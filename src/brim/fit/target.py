@@ -36,7 +36,7 @@ def target_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
         raise DoesNotFit(
             f"{format_bytes(max(floor(measured * _share(request)), 0))} are left for the KV cache and one request "
             f"needs {format_bytes(needed)} ({request.least_tokens:,} tokens): "
-            f"{format_bytes(missing)} more memory would do ({missing:,} bytes)"
+            f"the shortfall is {format_bytes(missing)} ({missing:,} bytes)"
             + (f"; {format_bytes(kept_free)} are kept free (keep_free)" if kept_free else ""),
             missing_bytes=missing,
         )
@@ -44,7 +44,7 @@ def target_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
 
 
 def _share(request: FitRequest) -> Fraction:
-    """Exact, so that the number that would do, does."""
+    """Exact, so that exactly the reported shortfall is enough."""
     return Fraction(request.memory_fraction)
 
 

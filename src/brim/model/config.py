@@ -1,8 +1,8 @@
 """A config dict to a `ModelSpec`: the table of families, and what every config has beside its dimensions.
 
 In: the dict of a config.json, and beside it the quantisation and processor files where there are any. Out: a spec, or
-`UnsupportedModel` naming the architecture, or `InvalidConfig` naming the field. An unknown `model_type` is never read
-as something it resembles.
+`UnsupportedModel` naming the architecture, or `InvalidConfig` naming the field. An unknown `model_type` is never
+treated as a similar one.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ def _read_family(
         )
     named = f" ({architecture[:60]})" if architecture else ""
     raise UnsupportedModel(
-        f"config field 'model_type': {family[:60]!r}{named} is not a family Brim knows, and "
-        "it is not read as one it resembles; `brim models --families` lists those it knows"
+        f"config field 'model_type': {family[:60]!r}{named} is not a supported family; "
+        "`brim models --families` lists those that are"
     )
 
 

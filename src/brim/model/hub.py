@@ -43,7 +43,7 @@ def download(repository: str, side_files: tuple[str, ...]) -> Path:
         raise _unreachable(repository) from None
     except (HfHubHTTPError, OSError) as error:
         raise SourceNotFound(
-            f"model '{repository}' cannot be had from the hub ({first_line(error)}); give a directory or a config.json"
+            f"model '{repository}' cannot be fetched ({first_line(error)}); give a directory or a config.json"
         ) from None
     for name in side_files:
         try:

@@ -127,7 +127,7 @@ def _fbgemm(fields: Fields) -> Quantisation:
 def _bits(fields: Fields, allowed: tuple[int, ...]) -> int:
     bits = fields.integer("bits", "w_bit", default=4, minimum=1, maximum=32)
     if bits not in allowed:
-        raise UnsupportedModel(f"config field '{fields.where('bits')}': {bits}-bit weights are not understood")
+        raise UnsupportedModel(f"config field '{fields.where('bits')}': {bits}-bit weights are not supported")
     return bits
 
 
@@ -209,7 +209,7 @@ def _compressed_format(weights: Fields, packing: str) -> WeightFormat:
         )
     raise UnsupportedModel(
         f"config field '{weights.where('num_bits')}': {bits}-bit {'float' if floating else 'integer'} weights "
-        "are not understood"
+        "are not supported"
     )
 
 

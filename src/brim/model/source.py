@@ -43,7 +43,7 @@ def load_model(source: str) -> ModelSpec:
 
 
 def load_config(source: str) -> tuple[str, dict[str, Any]]:
-    """(name, config dict) from whatever the user wrote, for running the model's own code on no device."""
+    """(name, config dict) from whatever the user wrote, for running the model's own code."""
     found = _locate(source)
     if found.entry is not None:
         return found.name, found.entry.config
@@ -53,7 +53,7 @@ def load_config(source: str) -> tuple[str, dict[str, Any]]:
 
 def _locate(source: str) -> _Located:
     if not source.strip():
-        raise SourceNotFound("the model is empty; give a directory, a config.json, a catalogue name or a hub id")
+        raise SourceNotFound("model is empty; give a directory, a config.json, a catalogue name or a hub id")
     try:
         path = Path(source).expanduser()
         exists = path.exists()

@@ -225,7 +225,7 @@ ENGINES: dict[str, Engine] = {
             lambda _: KvStorage(keeps_window=False),
             32,
             _transformers_flags,
-            "keeps every token in sliding layers too; models whose class has no fused attention hold their scores",
+            "keeps every token in sliding layers too; models whose class has no fused attention materialise the scores",
             attention=AttentionKind.EAGER,
         ),
     )

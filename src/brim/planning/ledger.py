@@ -94,7 +94,7 @@ def fixed_items(
         _workspace(settings, step_tokens, activation.bytes),
         _graphs(settings, pricer),
         _neighbours(settings),
-        LedgerItem("canary", settings.canary_bytes, Source.CONSTANT, "kept back; a rescue spends it"),
+        LedgerItem("canary", settings.canary_bytes, Source.CONSTANT, "safety margin"),
     )
 
 
@@ -160,9 +160,9 @@ def _activation(settings: Settings, pricer: Pricer, step_tokens: int) -> LedgerI
         size = max(curve.peak_bytes(step_tokens), logits_bytes(settings.spec, shape))
         detail = f"a step of {step_tokens:,} tokens, by the model's own code ({curve.versions})"
         return LedgerItem("activation", size, Source.TRACED, detail)
-    detail = f"widest live set of a step of {step_tokens:,} tokens"
+    detail = f"largest set of live tensors in a step of {step_tokens:,} tokens"
     if settings.attention is AttentionKind.EAGER:
-        detail += ", attention scores in memory"
+        detail += ", with attention scores"
     return LedgerItem("activation", pricer.step(settings.spec, shape), Source.FORMULA, detail)
 
 

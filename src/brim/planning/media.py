@@ -1,7 +1,7 @@
 """The worst media input a prompt may bring, in encoder positions.
 
-In: a tower, and what the user allows (pixels per image, images per prompt, seconds of sound). Out: positions the
-encoder runs over at once, and the words for it. Media become tokens of the prompt, so the context bounds them too.
+In: a tower, and what the user allows (pixels per image, images per prompt, seconds of audio). Out: positions the
+encoder runs over at once, and a description. Media become tokens of the prompt, so the context bounds them too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def worst_positions(
         source = (
             "--audio-seconds" if audio_seconds and audio_seconds < tower.limits.max_seconds else tower.limits.source
         )
-        return seconds * tower.frames_per_second, f"{seconds} s of sound ({source})"
+        return seconds * tower.frames_per_second, f"{seconds} s of audio ({source})"
     images = 1 if images_per_prompt is None else images_per_prompt
     each, words = _one_image(tower, image_pixels)
     positions = images * each

@@ -21,7 +21,7 @@ def make_plan(
     draft: ModelSpec | None = None,
     curves: Curves = Curves(),  # noqa: B008 - frozen
 ) -> MemoryPlan:
-    """What fits, how much of it, what limits it, and which knob buys how much."""
+    """What fits, what limits it, and what each setting would gain."""
     settings = resolve(spec, device, request, draft, curves)
     pricer = Pricer()
     solution = solve(settings, pricer)
@@ -85,20 +85,20 @@ def _warnings(settings: Settings, solution: Solution) -> tuple[str, ...]:
     if settings.draft:
         found += [f"draft {settings.draft.name}: {text}" for text in settings.draft.warnings]
     if spec.draft_only:
-        found.append("planned alone, this draft model has no target: give it to --draft of the model it serves")
+        found.append("this is a draft model: plan its target model instead, with this one as --draft")
     if spec.dtype is Dtype.FP32 and settings.stored is None and settings.weights_dtype is None:
         found.append("the config says fp32; engines usually load such weights as bf16: plan that with --weights bf16")
     if solution.max_len > spec.max_positions:
         found.append(f"max-len {solution.max_len:,} is beyond the {spec.max_positions:,} positions of the model")
     if solution.fits and settings.max_len is None and solution.max_len < spec.max_positions:
-        found.append(f"the context is cut to {solution.max_len:,} of the model's {spec.max_positions:,} tokens")
+        found.append(f"the context is limited to {solution.max_len:,} of the model's {spec.max_positions:,} tokens")
     if settings.engine:
         found += _engine_warnings(settings, solution)
     elif settings.attention is AttentionKind.FUSED and only_eager(spec):
         shape = StepShape(solution.batch_tokens, attention=AttentionKind.EAGER, ranks=settings.ranks)
         found.append(
-            "planned with a fused attention kernel, as serving engines have one; transformers' own code holds the "
-            f"scores, and a step would take {format_bytes(step_bytes(spec, shape))} (--attn eager)"
+            "planned with fused attention, as in serving engines; transformers' own code materialises the scores, and "
+            f"a step would take {format_bytes(step_bytes(spec, shape))} (--attn eager)"
         )
     return tuple(found)
 
@@ -116,6 +116,6 @@ def _engine_warnings(settings: Settings, solution: Solution) -> list[str]:
     if settings.attention is AttentionKind.EAGER:
         fused = step_bytes(settings.spec, StepShape(solution.batch_tokens, ranks=settings.ranks))
         found.append(
-            f"attention runs eagerly, its scores in memory: with a fused kernel a step would take {format_bytes(fused)}"
+            f"eager attention materialises its scores: with a fused kernel a step would take {format_bytes(fused)}"
         )
     return found

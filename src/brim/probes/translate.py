@@ -1,8 +1,8 @@
-"""Out of memory, from torch's words into Brim's: the one place where that foreign error is translated.
+"""torch's out-of-memory errors as Brim's `OutOfMemory`: the one place where they are translated.
 
-In: `torch.OutOfMemoryError` (CUDA's, or `CpuProbe`'s), and what libraries under torch raise when the driver has no more
-to give. Out: `OutOfMemory`, with the bytes that were missing where the message tells. CUDA writes sizes with two
-decimals, so they are missing to within a hundredth of a GiB.
+In: `torch.OutOfMemoryError` (CUDA's, or `CpuProbe`'s), and what libraries under torch raise when an allocation fails.
+Out: `OutOfMemory`, with the shortfall where the message states it. CUDA prints sizes with two decimals, so the
+shortfall is exact to a hundredth of a GiB.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _UNDER_TORCH = (
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """What runs in here raises `OutOfMemory` where torch would raise its own.
+    """Raise `OutOfMemory` where torch would raise its own error.
 
-    The frames that the error came through are cleared: their tensors would live as long as the error does, and whoever
-    catches it wants the memory back.
+    The frames of the traceback are cleared: they would keep their tensors alive as long as the error, and its handler
+    needs the memory.
     """
     import torch
 
@@ -52,15 +52,15 @@ def translated() -> Iterator[None]:
 
 
 def out_of_memory(message: str) -> OutOfMemory:
-    """The error that torch's message tells of."""
+    """The error for torch's message."""
     asked, free = _bytes(_ASKED, message), _free_bytes(message)
-    remedy = "run fewer tokens or sequences at once, or stop what else uses the device"
+    remedy = "use a smaller batch or fewer tokens per step, or stop other processes on the device"
     if asked is None or free is None:
         first = message.strip().splitlines()[0][:160] if message.strip() else "no figures given"
         return OutOfMemory(f"the device is out of memory ({first}); {remedy}")
     return OutOfMemory(
-        f"the device is out of memory: {format_bytes(asked)} asked, {format_bytes(free)} free; {remedy}",
-        missing_bytes=asked - free if asked > free else None,  # free in pieces: how much is missing is not told
+        f"the device is out of memory: {format_bytes(asked)} requested, {format_bytes(free)} free; {remedy}",
+        missing_bytes=asked - free if asked > free else None,  # fragmented: the shortfall is unknown
     )
 
 

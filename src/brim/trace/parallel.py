@@ -75,9 +75,7 @@ def rank_config(config: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     if ranks == 1:
         return dict(config)
     if kind not in DIVISIBLE:
-        raise CannotTrace(
-            f"tp {ranks}: how '{kind[:60]}' is divided over ranks is not known to the trace; leave out --tp"
-        )
+        raise CannotTrace(f"tp {ranks}: a trace of '{kind[:60]}' cannot be sharded over ranks; leave out --tp")
     if "text_config" in config:
         return {**config, "text_config": _divided(config["text_config"], ranks)}
     return _divided(config, ranks)

@@ -1,4 +1,4 @@
-"""A trace from end to end: build the model on no device, run the call under watch, and ask the allocator.
+"""A trace from end to end: build the model on the meta device, run the call, and simulate the allocator.
 
 In: a config and the shape of a call. Out: a `Trace`: peak bytes above the weights, where the peak is, what is alive
 there, the timeline, and what the caching allocator would reserve.
@@ -62,7 +62,7 @@ def trace_model(model: Any, shape: TraceShape, *, name: str, attention: str) -> 
 
 @contextmanager
 def watched(watch: StorageWatch, name: str) -> Iterator[None]:
-    """Run code without a device, every operation of it seen by the watch."""
+    """Run code on the meta device, with every operation recorded by the watch."""
     import torch
 
     try:
@@ -71,7 +71,7 @@ def watched(watch: StorageWatch, name: str) -> Iterator[None]:
     except BrimError:
         raise
     except Exception as error:
-        raise CannotTrace(f"{name}: its code does not run without a device here ({first_line(error)})") from error
+        raise CannotTrace(f"{name}: its code does not run on the meta device ({first_line(error)})") from error
 
 
 def _check(shape: TraceShape) -> None:
@@ -83,7 +83,7 @@ def _check(shape: TraceShape) -> None:
 
 @contextmanager
 def _named_modules(model: Any, watch: StorageWatch) -> Iterator[None]:
-    """Keep the path of the running module, for saying where a tensor was made."""
+    """Track the path of the running module, to record where a tensor was allocated."""
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
     paths = {id(module): path for path, module in model.named_modules()}
@@ -103,10 +103,10 @@ def _named_modules(model: Any, watch: StorageWatch) -> Iterator[None]:
 
 
 def _reserved(model: Any, call: Call, watch: StorageWatch, kind: type[CachingAllocator]) -> int:
-    """What the allocator reserves for the call beyond what is there: weights, the matmul workspace, the inputs.
+    """What the allocator reserves for the call beyond weights, matmul workspace and inputs.
 
-    Pages of 20 MiB make the answer depend on what lies beside the weights. Two histories are played, with the inputs
-    in the allocator's hands and without, and the larger answer is taken.
+    Pages of 20 MiB make the result depend on what is allocated next to the weights. The call is simulated twice, with
+    the inputs in the allocator and without, and the larger result is taken.
     """
     return max(_reserved_after(model, inputs, watch, kind()) for inputs in ((), call.inputs))
 

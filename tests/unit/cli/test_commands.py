@@ -59,7 +59,15 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_person_sees_the_ledger(capsys: pytest.CaptureFixture[str]) -> None:
     run(["plan", "qwen3.5-27b", "--gpu", "h100", "--tp", "2"])
     text = capsys.readouterr().out
-    for word in ("2 × NVIDIA H100", "weights", "encoder", "activation", "state", "KV cache", "What each knob buys"):
+    for word in (
+        "2 × NVIDIA H100",
+        "weights",
+        "encoder",
+        "activation",
+        "state",
+        "KV cache",
+        "What each setting would gain",
+    ):
         assert word in text
 
 

@@ -112,7 +112,7 @@ def test_four_attempts_and_no_more() -> None:
     engine = HonestEngine(
         WatchedProbe(1024 * KIB), faults={("decode", number): OutOfMemory("again") for number in range(3, 9)}
     )
-    with pytest.raises(DoesNotFit, match="no size of the KV cache survived") as caught:
+    with pytest.raises(DoesNotFit, match="no KV cache size passed validation") as caught:
         fitted(engine, request())
     assert [name for name, _ in engine.events].count("build") == 1 + 4
     assert {item.name: item.measured_bytes for item in caught.value.ledger}["activation"] == 32 * KIB
@@ -169,7 +169,7 @@ def test_what_would_do_is_told_and_does() -> None:
     asked = request(least_tokens=512, probe_tokens=16, memory_fraction=0.29)
     probe = WatchedProbe(512 * KIB)
     engine = HonestEngine(probe)
-    with pytest.raises(DoesNotFit, match="more memory would do") as caught:
+    with pytest.raises(DoesNotFit, match="the shortfall is") as caught:
         fitted(engine, asked)
     missing = caught.value.missing_bytes
     assert missing is not None
@@ -201,7 +201,7 @@ def test_an_engine_that_does_not_fit_at_all_says_so() -> None:
 
 def test_a_leak_names_what_holds_it_and_stops() -> None:
     engine = HonestEngine(WatchedProbe(256 * KIB), leaks=(3 * KIB,))
-    with pytest.raises(DeviceError, match=r"3\.0 KiB of tensors did not go back .* \(3072,\) torch\.uint8") as caught:
+    with pytest.raises(DeviceError, match=r"3\.0 KiB of tensors were not freed .* \(3072,\) torch\.uint8") as caught:
         fitted(engine, request())
     assert not isinstance(caught.value, DoesNotFit)
     assert [name for name, _ in engine.events].count("build") == 1
@@ -209,7 +209,7 @@ def test_a_leak_names_what_holds_it_and_stops() -> None:
 
 def test_a_leak_after_an_attempt_stops_too() -> None:
     engine = HonestEngine(WatchedProbe(1024 * KIB), growth_bytes=64, leaks=(0, 3 * KIB))
-    with pytest.raises(DeviceError, match="did not go back"):
+    with pytest.raises(DeviceError, match="were not freed"):
         fitted(engine, request())
 
 
@@ -223,7 +223,7 @@ def test_what_stays_reserved_is_a_leak_too() -> None:
 
 def test_which_of_the_two_leaks_is_said() -> None:
     engine = HonestEngine(WatchedProbe(256 * KIB), leaks=(KIB,), fragments=(4 * KIB,))
-    with pytest.raises(DeviceError, match=r"1\.0 KiB of tensors did not go back"):
+    with pytest.raises(DeviceError, match=r"1\.0 KiB of tensors were not freed"):
         fitted(engine, request())
     engine = HonestEngine(WatchedProbe(256 * KIB), leaks=(KIB,), fragments=(4 * KIB,))
     with pytest.raises(DeviceError, match=r"5\.0 KiB stayed reserved .* tensors hold 1\.0 KiB of it"):
@@ -234,7 +234,7 @@ def test_what_stays_reserved_within_the_tolerance_is_said_and_left_to_others() -
     """The size that is proven has room for it; what rounding explains is not worth a word."""
     engine = HonestEngine(WatchedProbe(256 * KIB), fragments=(3 * KIB,))
     report = fitted(engine, request(leak_tolerance_bytes=4 * KIB))
-    assert report.warnings == ("3.0 KiB stay reserved when the engine is torn down, unused",)
+    assert report.warnings == ("3.0 KiB stay reserved but unused after the engine is torn down",)
     assert report.kv_tokens == (256 - KEPT - 3) * KIB // 512
     engine = HonestEngine(WatchedProbe(256 * KIB), fragments=(3 * KIB,))
     assert fitted(engine, request(leak_tolerance_bytes=4 * KIB, rounding_bytes=3 * KIB)).warnings == ()
@@ -243,7 +243,7 @@ def test_what_stays_reserved_within_the_tolerance_is_said_and_left_to_others() -
 def test_a_leak_of_a_disturbed_measurement_is_no_weight() -> None:
     """A neighbour makes the first measurement worthless; what it left behind is a leak all the same."""
     engine = HonestEngine(WatchedProbe(GIB, neighbours=(0, 0, 0, 0, 256 * MIB)), leaks=(3 * KIB,))
-    with pytest.raises(DeviceError, match="did not go back"):
+    with pytest.raises(DeviceError, match="were not freed"):
         fitted(engine, request())
 
 
@@ -321,7 +321,7 @@ def test_a_neighbour_who_leaves_again_is_noticed() -> None:
 
 def test_neighbours_who_never_rest_are_an_error() -> None:
     engine = HonestEngine(WatchedProbe(GIB, neighbours=(0, 128 * MIB) * 20))
-    with pytest.raises(DeviceError, match="start again when they have settled"):
+    with pytest.raises(DeviceError, match="try again when their memory use is stable"):
         fitted(engine, request())
     assert engine.probe.live_bytes == engine.weights_bytes
 

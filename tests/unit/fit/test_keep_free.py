@@ -126,7 +126,7 @@ def test_a_pinned_size_that_leaves_too_little_does_not_fit() -> None:
         if fits:
             assert fit(engine, engine.probe, asked, engine.price).kv_tokens == pinned
             continue
-        with pytest.raises(DoesNotFit, match=r"512 B were missing at the last; 50\.0 KiB were to stay free"):
+        with pytest.raises(DoesNotFit, match=r"the last shortfall was 512 B; 50\.0 KiB must stay free"):
             fit(engine, engine.probe, asked, engine.price)
 
 
@@ -150,7 +150,7 @@ def test_too_much_to_keep_free_is_named() -> None:
 
 def test_less_than_nothing_cannot_be_kept_free() -> None:
     engine = HonestEngine(WatchedProbe(256 * KIB))
-    with pytest.raises(InvalidRequest, match="keep_free -1"):
+    with pytest.raises(InvalidRequest, match="keep_free is -1"):
         fit(engine, engine.probe, request(keep_free_bytes=-1), engine.price)
     assert engine.events == []
 

@@ -137,7 +137,7 @@ def test_the_message_lists_ledger_and_knobs() -> None:
         "  graphs                64.0 MiB",
         "what could be turned (estimates):",
         "  canary            100.0 MiB -> 52.0 MiB frees 48.0 MiB",
-        "  max_batch         64 -> 1               frees 10.0 MiB, not enough alone",
+        "  max_batch         64 -> 1               frees 10.0 MiB, not enough by itself",
     ]
 
 

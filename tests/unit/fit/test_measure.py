@@ -50,7 +50,7 @@ def test_out_of_memory_is_a_measurement_too() -> None:
     engine = HonestEngine(WatchedProbe(50 * KIB))
     found = measure(engine, engine.probe, 16, engine.price, no_clock)
     assert (found.usage, found.quiet, found.missing_bytes) == (None, True, 10 * KIB)
-    assert "32.0 KiB asked, 22.0 KiB free" in found.problem
+    assert "32.0 KiB requested, 22.0 KiB free" in found.problem
 
 
 def test_the_parts_are_the_whole_where_building_was_the_peak() -> None:

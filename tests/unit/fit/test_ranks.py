@@ -98,11 +98,11 @@ def test_a_failure_is_raised_as_it_is_where_it_happened_and_told_elsewhere() -> 
 
 def test_an_error_is_not_hidden_by_ranks_that_are_gone() -> None:
     def gone(word: Any) -> list[Any]:
-        raise DeviceError("a rank does not answer")
+        raise DeviceError("a rank does not respond")
 
     with pytest.raises(ValueError, match="boom"), Ranks(0, gone).together("part"):
         raise ValueError("boom")
-    with pytest.raises(DeviceError, match="does not answer"), Ranks(0, gone).together("part"):
+    with pytest.raises(DeviceError, match="does not respond"), Ranks(0, gone).together("part"):
         pass
 
 
@@ -141,7 +141,7 @@ def test_one_that_does_not_fit_ends_all_as_not_fitting() -> None:
     made = engines(256 * KIB, 61 * KIB, 256 * KIB, 256 * KIB)
     found = fit_all(made)
     assert [type(error) for error in found] == [DoesNotFit] * 4
-    assert "more memory would do" in str(found[1])
+    assert "the shortfall is" in str(found[1])
     assert "rank 1 failed (DoesNotFit: " in str(found[0])
     assert nothing_left(made)
 

@@ -43,11 +43,11 @@ IN_PIECES = (
 @pytest.mark.parametrize(
     ("message", "missing", "words"),
     [
-        (CUDA, round(1.95 * GIB) - round(1.58 * GIB), "1.95 GiB asked, 1.58 GiB free"),
-        (FRACTION, GIB, "2.00 GiB asked, 1.00 GiB free"),
-        (LIMITED, 7684185129, "20.00 GiB asked, 12.84 GiB free"),
-        (SMALL, 512, "512 B asked, 0 B free"),
-        (IN_PIECES, None, "2.0 KiB asked, 4.0 KiB free"),
+        (CUDA, round(1.95 * GIB) - round(1.58 * GIB), "1.95 GiB requested, 1.58 GiB free"),
+        (FRACTION, GIB, "2.00 GiB requested, 1.00 GiB free"),
+        (LIMITED, 7684185129, "20.00 GiB requested, 12.84 GiB free"),
+        (SMALL, 512, "512 B requested, 0 B free"),
+        (IN_PIECES, None, "2.0 KiB requested, 4.0 KiB free"),
         ("CUDA driver error: out of memory", None, "driver error"),
         ("", None, "no figures"),
     ],

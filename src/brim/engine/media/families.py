@@ -38,7 +38,7 @@ def _grids(inputs: Mapping[str, Any], config: Any) -> tuple[ImagePart, ...]:
     grids = _tensor(inputs, "image_grid_thw", (None, 3), integer=True)
     merge = vision.spatial_merge_size
     if bool((grids < 1).any()) or bool((grids[:, 1:] % merge).any()):
-        raise InvalidRequest(f"images: image_grid_thw has sides that are no positive multiples of {merge}")
+        raise InvalidRequest(f"images: image_grid_thw has sides that are not positive multiples of {merge}")
     sizes = grids.prod(-1).tolist()
     if sum(sizes) != pixels.shape[0]:
         raise InvalidRequest(
@@ -66,8 +66,8 @@ def _tiles(inputs: Mapping[str, Any], config: Any) -> tuple[ImagePart, ...]:
     tokens_a_side = side / patch * config.downsample_ratio
     if pixels.shape[-2] != side or tokens_a_side != int(tokens_a_side) or tokens_a_side == 0:
         raise InvalidRequest(
-            f"images: tiles of {pixels.shape[-2]} by {side} pixels; squares with sides that are multiples of "
-            f"{int(patch / config.downsample_ratio)} are needed"
+            f"images: tiles are {pixels.shape[-2]} by {side} pixels; they must be squares with sides that are "
+            f"multiples of {int(patch / config.downsample_ratio)}"
         )
     return tuple(ImagePart({"pixel_values": one}, int(tokens_a_side) ** 2) for one in torch.split(pixels, 1))
 
@@ -93,10 +93,10 @@ def _check_patches(places: torch.Tensor, cell: int, most: int, number: int) -> N
     whole = len(set(map(tuple, real.tolist()))) == width * height == real.shape[0] and bool((real >= 0).all())
     if not whole or not real.numel() or width % cell or height % cell or max(width, height) > most:
         raise InvalidRequest(
-            f"images: image_position_ids of image {number} are no whole grid with sides that are multiples of {cell}"
+            f"images: image_position_ids of image {number} do not form a grid with sides that are multiples of {cell}"
         )
     if places.shape[0] % cell**2:
-        raise InvalidRequest(f"images: {places.shape[0]} patches for image {number} are no multiple of {cell**2}")
+        raise InvalidRequest(f"images: {places.shape[0]} patches for image {number} are not a multiple of {cell**2}")
 
 
 def _tensor(
@@ -108,14 +108,14 @@ def _tensor(
     try:
         tensor = torch.as_tensor(inputs[name]).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidRequest(f"images: {name} is no tensor: {first_line(error)}") from error
+        raise InvalidRequest(f"images: {name} is not a tensor: {first_line(error)}") from error
     sizes = tuple(tensor.shape)
     fits = len(shape) == len(sizes) and all(want in (None, have) for want, have in zip(shape, sizes, strict=True))
     if not fits or tensor.shape[0] == 0:
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise InvalidRequest(f"images: {name} has the shape {sizes}; ({wanted}) is needed")
+        raise InvalidRequest(f"images: {name} has the shape {sizes}; it must be ({wanted})")
     if integer == (tensor.is_floating_point() or tensor.is_complex()):
-        raise InvalidRequest(f"images: {name} holds {tensor.dtype}; {'integers' if integer else 'floats'} are needed")
+        raise InvalidRequest(f"images: {name} holds {tensor.dtype}; it must hold {'integers' if integer else 'floats'}")
     return tensor.long() if integer else tensor
 
 

@@ -69,19 +69,19 @@ class Vision:
         """(tokens, media, spans, salt) of a prompt with images."""
         if isinstance(prompt, str):
             if isinstance(images, Mapping):
-                raise InvalidRequest("images: a processor's output goes with its token ids; give these as the prompt")
+                raise InvalidRequest("images: with a processor's output, give its token ids as the prompt")
             tokens, inputs = self._process(prompt, images)
         else:
             if not isinstance(images, Mapping):
                 raise InvalidRequest(
-                    "images: beside token ids the processor's output is needed, as a mapping with pixel_values; "
-                    "or give the prompt as text"
+                    "images: with token ids, give the processor's output (a mapping with pixel_values); or give the "
+                    "prompt as text"
                 )
             if not all(isinstance(token, int) and 0 <= token < 2**63 for token in prompt):
-                raise InvalidRequest("prompt: token ids are whole numbers from 0 on")
+                raise InvalidRequest("prompt: token ids must be integers of at least 0")
             tokens, inputs = list(prompt), images
         if any(str(name).startswith(("pixel_values_videos", "input_features")) for name in inputs):
-            raise InvalidRequest("images: videos and sounds are not taken; send images only")
+            raise InvalidRequest("images: video and audio are not supported; send images only")
         parts = self._family.split(inputs, self._config)
         places = np.flatnonzero(np.array(tokens, dtype=object) == self._config.image_token_id)
         runs = _runs(places)
@@ -108,7 +108,7 @@ class Vision:
         placeholder = str(getattr(processor, self._family.placeholder))
         if prompt.count(placeholder) != len(read):
             raise InvalidRequest(
-                f"images: {len(read)} for {prompt.count(placeholder)} places in the prompt; "
+                f"images: {len(read)} given for {prompt.count(placeholder)} placeholders in the prompt; "
                 f"write {placeholder} once for each image"
             )
         bos = getattr(processor.tokenizer, "bos_token", None)
@@ -116,7 +116,7 @@ class Vision:
         try:
             output = processor(text=[prompt], images=[read], return_tensors="pt", add_special_tokens=not has_bos)
         except Exception as error:
-            raise InvalidRequest(f"images: the model's processor refuses them: {first_line(error)}") from error
+            raise InvalidRequest(f"images: the model's processor cannot read them: {first_line(error)}") from error
         return output["input_ids"][0].tolist(), output
 
     def _positions(

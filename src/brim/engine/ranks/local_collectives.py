@@ -50,8 +50,8 @@ class _StoodIn(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return function(*args, **kwargs)
         if name not in _STAND_INS:
             raise UnsupportedModel(
-                f"tensor parallelism: nothing stands in for the collective '{name}', so that a rank cannot try a step "
-                "by itself; run this model on one device"
+                f"tensor parallelism: the collective '{name}' has no local replacement, so a rank cannot test a step "
+                "without the others; run this model on one device"
             )
         return _STAND_INS[name](*args, **kwargs)
 

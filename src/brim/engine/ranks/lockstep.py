@@ -53,8 +53,8 @@ class InStep:
             others = [rank for rank, one in enumerate(found) if one != found[0]]
             if others:
                 raise InvalidRequest(
-                    f"tensor parallelism: ranks {others} plan another step {step} than rank 0; every rank must be "
-                    "given the same requests and settings, in the same order"
+                    f"tensor parallelism: ranks {others} scheduled a different step {step} than rank 0; give all ranks "
+                    "the same requests and settings, in the same order"
                 )
 
         return finish

@@ -75,7 +75,7 @@ class Ranks:
         except (RuntimeError, ValueError) as error:  # torch.distributed's own errors are RuntimeErrors
             where = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
             raise DeviceError(
-                f"tensor parallelism: the ranks cannot meet at {where} ({first_line(error)}); check that all of "
+                f"tensor parallelism: the ranks cannot connect at {where} ({first_line(error)}); check that all of "
                 f"{environment.get('WORLD_SIZE')} processes were started, and that the port is free"
             ) from error
         return cls(dist.get_rank(), dist.get_world_size(), place, dist.group.WORLD, host, owned)
@@ -186,5 +186,5 @@ def rank_errors() -> Iterator[None]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise DeviceError(
-            f"tensor parallelism: another rank is gone or late ({first_line(error)}); see what it has said"
+            f"tensor parallelism: another rank has exited or timed out ({first_line(error)}); see its output"
         ) from error

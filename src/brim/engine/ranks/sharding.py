@@ -45,7 +45,7 @@ def split_model(model: Any, rank: int, size: int, device: torch.device) -> None:
         model.to(device)
         return
     if done is not None:
-        raise InvalidRequest(f"tensor parallelism: the model was split in {done} parts already; give the whole of it")
+        raise InvalidRequest(f"tensor parallelism: the model is already sharded over {done} ranks; give a whole model")
     plan, attentions = _checked_plan(model, size)
     shared = any(attention.kv_heads % size for attention in attentions)
     if shared:
@@ -88,8 +88,8 @@ def _checked_plan(model: Any, size: int) -> tuple[dict[str, str], list[_Attentio
         heads, kv_heads = attention.heads, attention.kv_heads
         if heads % size or (kv_heads % size and size % kv_heads):
             raise InvalidRequest(
-                f"tensor parallelism: {heads} query heads and {kv_heads} KV heads cannot be shared by {size} ranks; "
-                "take a number of ranks that divides the query heads, and that divides the KV heads or is a multiple"
+                f"tensor parallelism: {heads} query heads and {kv_heads} KV heads cannot be sharded over {size} ranks; "
+                "use a number of ranks that divides the query heads, and that divides the KV heads or is a multiple"
             )
     return plan, attentions
 
@@ -113,7 +113,7 @@ def _keep_heads(attention: _Attention, rank: int, size: int) -> None:
         if type(linear) is not torch.nn.Linear:
             raise UnsupportedModel(
                 f"tensor parallelism: {attention.kv_heads} KV heads over {size} ranks are not supported with "
-                f"{type(linear).__name__}; take at most {attention.kv_heads} ranks"
+                f"{type(linear).__name__}; use at most {attention.kv_heads} ranks"
             )
         width = linear.out_features // attention.kv_heads
         rows = slice(first * width, (first + count) * width)

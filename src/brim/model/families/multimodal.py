@@ -89,7 +89,7 @@ def _inner(top: Fields, name: str) -> TextReader:
     kind = top.child(name).text("model_type")
     if kind not in _INTERNVL_TEXT:
         raise UnsupportedModel(
-            f"config field '{name}.model_type': language model {kind!r} inside InternVL is not understood"
+            f"config field '{name}.model_type': language model {kind!r} inside InternVL is not supported"
         )
     return _INTERNVL_TEXT[kind]
 
@@ -102,7 +102,7 @@ def internvl(top: Fields, processor: Fields) -> Multimodal:
 
 
 def internvl_chat(top: Fields, processor: Fields) -> Multimodal:
-    """The format of InternVL's own repositories; the language model keeps its own word on tying."""
+    """The format of InternVL's own repositories; the language model's config decides on tying."""
     text = _inner(top, "llm_config")(top.child("llm_config"))
     tower = tiled.internvl(top.child("vision_config"), top, text.hidden, processor, native=False)
     return Multimodal(text, (tower,))
