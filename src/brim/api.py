@@ -41,11 +41,12 @@ def plan(
     cache: Path | None = None,
     curves: Curves | None = None,
 ) -> MemoryPlan:
-    """What fits on a GPU, before there is one.
+    """What fits on a GPU, computed without one.
 
     `model` is a directory, a config.json, a catalogue name, or a Hugging Face id; `gpu` is a catalogue name, a size
-    such as "24GiB", or "auto". What is left None is solved for. Activations are by a traced curve where one is kept
-    (`cache`) or shipped, else by formula; `trace=True` traces now and keeps the curve, `trace=False` takes the formula.
+    such as "24GiB", or "auto". What is None is solved for. Activations come from a traced curve where one is stored
+    (`cache`) or shipped, else from a formula; `trace=True` traces now and stores the curve, `trace=False` uses the
+    formula.
 
         >>> brim.plan("qwen2.5-vl-7b", gpu="rtx-4090", max_len=32768).kv_tokens
     """
@@ -74,13 +75,13 @@ def plan(
 
 
 def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, folder: Path, ranks: int = 1) -> Curves:
-    """The traced curves of a model: kept, shipped, or (with `trace`) made now from the config at `source`.
+    """The traced curves of a model: stored, shipped, or (with `trace`) traced now from the config at `source`.
 
-    A step is one rank's.
+    The curve of a step is that of one rank.
     """
     check_tensor_parallel(spec, ranks)
     if trace is False or (trace is None and spec.indexes):
-        return Curves()  # an indexer's scores are in memory in the model's own code, and in no engine's kernels
+        return Curves()  # the model's own code materialises an indexer's scores; engines' kernels do not
     store = CurveStore(folder)
     step = store.read(spec, Phase.PREFILL, ranks) or (shipped_curve(spec, Phase.PREFILL) if ranks == 1 else None)
     vision = store.read(spec, Phase.VISION) or shipped_curve(spec, Phase.VISION)
@@ -88,7 +89,7 @@ def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, fold
         return Curves(step, vision)
     missing: tuple[Phase, ...] = () if step else (Phase.PREFILL,)
     if vision is None and ranks == 1 and any(tower.media is Media.IMAGE for tower in spec.towers):
-        missing += (Phase.VISION,)  # with several ranks the formula has the tower's division
+        missing += (Phase.VISION,)  # with several ranks the formula is used, which shards the tower
     if not missing:
         return Curves(step, vision)
     made = _traced(source, missing, str(spec.dtype), ranks)
@@ -98,7 +99,7 @@ def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, fold
 
 
 def _traced(source: str, phases: tuple[Phase, ...], dtype: str, ranks: int) -> dict[Phase, ActivationCurve]:
-    """Curves traced now. A family whose division over ranks is not known is left to the formula."""
+    """Curves traced now. A family that cannot be sharded in a trace is left to the formula."""
     from brim.trace.curve import trace_curves
 
     name, config = load_config(source)

@@ -1,4 +1,4 @@
-"""What Brim asks of the things it measures and sizes. Whoever has these methods can be used; nobody inherits.
+"""Protocols of what Brim measures and sizes. Any object with these methods can be used, without inheritance.
 
 Records go in and come out: this module knows no engine and no device library.
 """
@@ -11,22 +11,22 @@ from brim.records.memory import MemoryReading, StressShape
 
 
 class MemoryProbe(Protocol):
-    """Eyes on a device's memory."""
+    """Reads a device's memory."""
 
     def reading(self) -> MemoryReading:
         """The device now."""
         ...
 
     def reset_peak(self) -> None:
-        """Peaks start again from what is held now."""
+        """Measure peaks from now on."""
         ...
 
     def hold_canary(self, canary_bytes: int) -> None:
-        """Really take this much, in the place of what was held back before; 0 gives it back."""
+        """Allocate this much as a safety margin, instead of an earlier canary; 0 frees it."""
         ...
 
     def largest_held(self, count: int) -> tuple[str, ...]:
-        """The largest things that are still held, in words: for whoever looks for a leak."""
+        """The largest tensors that are still alive, described for a leak report."""
         ...
 
 
@@ -34,11 +34,11 @@ class SizableEngine(Protocol):
     """An engine whose KV cache can be rebuilt at another size. What does not fit raises `OutOfMemory`."""
 
     def build(self, kv_tokens: int) -> None:
-        """Make the KV cache, and what depends on its size."""
+        """Allocate the KV cache, and what depends on its size."""
         ...
 
     def teardown(self) -> None:
-        """Give back what `build` made. The weights stay."""
+        """Free what `build` allocated. The weights stay."""
         ...
 
     def stress(self, shape: StressShape) -> None:
@@ -46,5 +46,5 @@ class SizableEngine(Protocol):
         ...
 
     def stress_shapes(self) -> tuple[StressShape, ...]:
-        """The worst steps that serving may ask of it."""
+        """The worst steps that serving can produce."""
         ...

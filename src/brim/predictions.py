@@ -1,7 +1,7 @@
-"""What plan and trace say of an engine before anything of it is measured, by the names of the fit's ledger.
+"""What plan and trace predict for an engine, by the names of the fit's ledger.
 
-Steps are traced with the engine's own code: the same model is built on no device, put together as the engine is, and
-asked for the same worst steps, its sampler included. What a trace cannot run has no prediction.
+Steps are traced with the engine's own code: the same model is built on the meta device, assembled like the engine, and
+runs the same worst steps, sampler included. What a trace cannot run has no prediction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
         predicted["activation"] = activation
     with suppress(CannotTrace):
         tower = traced_image(engine)
-        if tower is not None:  # the step comes when the tower is done, and may well be the larger
+        if tower is not None:  # the step follows the tower, and its peak may be the larger one
             predicted["encoder"] = max(tower, predicted.get("activation", 0))
     with suppress(InputError):  # a family the planner does not know
         predicted |= _planned(engine)
@@ -39,15 +39,15 @@ def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
 
 
 def predicted_activation(engine: Engine) -> int | None:
-    """The peak of the worst step of text; None for a model that cannot be put together without a device."""
+    """The peak of the worst text step; None for a model that cannot be assembled on the meta device."""
     try:
         return max(traced_steps(engine, [shape for shape in engine.stress_shapes() if shape.name != IMAGE_SHAPE]))
-    except BrimError:  # what was measured is not lost for want of a prediction
+    except BrimError:  # a fit does not fail because a prediction does
         return None
 
 
 def traced_steps(engine: Engine, shapes: Sequence[StressShape]) -> list[int]:
-    """The peak of each of these steps, on no device: what a GPU would hold for it beside weights, pool and graphs."""
+    """The peak of each of these steps on the meta device, beyond weights, KV pool and CUDA graphs."""
     import torch
 
     from brim.engine.assemble import assemble
@@ -55,7 +55,7 @@ def traced_steps(engine: Engine, shapes: Sequence[StressShape]) -> list[int]:
     from brim.trace.tracer import watched
     from brim.trace.watch import StorageWatch
 
-    loaded = _on_no_device(engine)
+    loaded = _on_meta_device(engine)
     settings = replace(engine.settings, graphs=False, compile=False)  # steps as they are written
     watch = StorageWatch([*loaded.model.parameters(), *loaded.model.buffers()])
     peaks = []
@@ -70,8 +70,8 @@ def traced_steps(engine: Engine, shapes: Sequence[StressShape]) -> list[int]:
     return peaks
 
 
-def _on_no_device(engine: Engine) -> LoadedModel:
-    """The model of an engine, or of a rank of it, without memory."""
+def _on_meta_device(engine: Engine) -> LoadedModel:
+    """The model of an engine, or of one of its ranks, on the meta device."""
     from brim.engine.attention.paged import NAME
     from brim.trace.build import build_model
     from brim.trace.parallel import rank_config
@@ -79,12 +79,12 @@ def _on_no_device(engine: Engine) -> LoadedModel:
     config = rank_config(engine.loaded.full_config.to_dict(), 1 if engine.ranks is None else engine.ranks.size)
     model, attention = build_model(config, engine.dtype, NAME)
     if attention != NAME:
-        raise CannotTrace(f"'{config.get('model_type')}' attends by code of its own")
+        raise CannotTrace(f"'{config.get('model_type')}' does not use the attention interface of transformers")
     return replace(engine.loaded, model=model, config=model.config.get_text_config(), full_config=model.config)
 
 
 def traced_image(engine: Engine) -> int | None:
-    """The peak of the tower over the largest image, another one's features beside it; None if no image is let in."""
+    """The peak of the tower for the largest image, with another's features alive; None if images are not allowed."""
     from brim.records.trace import Phase, TraceShape
     from brim.trace.tracer import trace_config
 
@@ -93,7 +93,7 @@ def traced_image(engine: Engine) -> int | None:
         return None
     patches, config = limits.patches(image), engine.loaded.full_config
     merge_edge = math.isqrt(limits.merge)
-    edge = (math.isqrt(max(0, patches // limits.merge - 1)) + 1) * merge_edge  # of the next square: those are traced
+    edge = (math.isqrt(max(0, patches // limits.merge - 1)) + 1) * merge_edge  # only squares are traced
     trace = trace_config(
         config.to_dict(), TraceShape(phase=Phase.VISION, tokens=edge**2), name="engine", dtype=engine.dtype
     )
@@ -102,7 +102,7 @@ def traced_image(engine: Engine) -> int | None:
     deep = len(getattr(config.vision_config, "deepstack_visual_indexes", None) or ())
     element = 4 if engine.dtype == "fp32" else 2
     on_device = engine.device.type == "cuda"
-    tiled = pixels.dim() == 4  # a trace of tiles is of one, whatever it was asked for
+    tiled = pixels.dim() == 4  # a trace of tiles is always of one tile
     return (
         (trace.peak_bytes if tiled else trace.peak_bytes * patches // edge**2)
         + (pixels.nbytes if on_device else 0)  # as they were sent

@@ -1,11 +1,12 @@
-"""Stages of a start, shown on standard error.
+"""The stages of a start, shown on standard error.
 
-In: what the caller wants: None (shown where standard error is a terminal), True (always: a line for each stage where it
-is none), False (never), or a function that is told every `Stage`. Out: what to tell the stages to. On a terminal they
-share its last line, which is gone at the end. No thread: a stage that does not end shows no sign of life.
+In: the caller's setting: None (show if standard error is a terminal), True (always: if it is not a terminal, a line for
+each stage), False (never), or a function that is called with every `Stage`. Out: the function to report stages to. On a
+terminal they share its last line, which is cleared at the end. There is no thread: a stage that hangs shows nothing
+new.
 
-The one place outside `brim.cli` that looks at the process's surroundings: a start of several seconds should not be
-silent for those who use Brim from Python.
+The one place outside `brim.cli` that looks at the process's environment: a start of several seconds should not be
+silent when Brim is used from Python.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SECONDS_BETWEEN = 0.1  # two counts of the same stage
 
 @contextmanager
 def showing(progress: Progress) -> Iterator[Told]:
-    """What to tell the stages of one start to; the display ends with it."""
+    """The function to report the stages of one start to; the display is cleared at the end."""
     if callable(progress):
         yield progress
         return
@@ -46,7 +47,7 @@ def showing(progress: Progress) -> Iterator[Told]:
 
 
 class _Lines:
-    """A line for each stage, for logs; how far it has come is left out."""
+    """A line for each stage, for logs; counts are left out."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write

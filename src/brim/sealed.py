@@ -1,4 +1,4 @@
-"""Small JSON entries on disk that parallel processes share: written at once or not at all, and never half believed."""
+"""Small JSON entries on disk that parallel processes share: written atomically, and checked by a checksum when read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine sized by measurement: the engine, the fit and the predictions of plan and trace put together.
+"""An engine sized by measurement: connects the engine, the fit and the predictions of plan and trace.
 
 engine = brim.Engine("path/to/model", kv_tokens=0)
 report = brim.fit_engine(engine)
@@ -19,7 +19,7 @@ from brim.fit.fit import fit, validate_stored
 from brim.fit.items import COMPILED, GATHERED, compare
 from brim.fit.keep_free import KeepFree, keep_free
 from brim.fit.knobs import Standing, explained, knobs
-from brim.fit.ranks import ALONE, Ranks, gathered
+from brim.fit.ranks import ONE_RANK, Ranks, gathered
 from brim.fit.store import FitStore, fingerprint
 from brim.ports import MemoryProbe
 from brim.predictions import predicted_activation, predicted_bytes
@@ -34,7 +34,7 @@ from brim.version import __version__
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
 
-_WORKSPACES_BYTES = 192 * MIB  # what cuBLAS and its like keep inside torch's allocator once they have run
+_WORKSPACES_BYTES = 192 * MIB  # workspaces that cuBLAS and other libraries keep in torch's allocator
 _MOST_TOKENS = 1 << 27  # the host keeps a few numbers for each block: 400 MiB of them at this size
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 
@@ -49,19 +49,19 @@ def fit_engine(
     keep_free_bytes: int | None = None,
     facts: DeviceFacts | None = None,
     store: Path | None = None,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ONE_RANK,
     progress: Progress = None,
 ) -> FitReport:
     """Size an engine that is loaded and not built; it is left built at the proven size.
 
-    `keep_free_bytes` stay free on the device; None: as much as `facts` ask for, which are read off a GPU unless given.
-    `progress` is shown as `brim.progress` says; None: as the engine shows its own.
-    Every rank of a split engine calls this; they agree among themselves.
+    `keep_free_bytes` stay free on the device; None: the default for this device (`facts`, read from the GPU unless
+    given). `progress` is as in `brim.progress`; None: the engine's own setting.
+    With tensor parallelism every rank calls this, and all get the same size.
     """
-    if ranks is ALONE and engine.ranks is not None:
+    if ranks is ONE_RANK and engine.ranks is not None:
         ranks = Ranks(engine.ranks.rank, gathered())
     if ranks.rank and not callable(progress):
-        progress = False  # the first rank speaks for all
+        progress = False  # only rank 0 shows it
     with showing(engine.progress if progress is None else progress) as told, _telling(engine, told):
         clock = Clock(told)
         with ranks.together("start"):
@@ -90,7 +90,7 @@ def fit_engine(
 
 @contextmanager
 def _telling(engine: Engine, told: Told) -> Iterator[None]:
-    """What the engine builds in here is told beside the phases of the fit."""
+    """Report the engine's build stages together with the phases of the fit."""
     before, engine.progress = engine.progress, told
     try:
         yield
@@ -101,7 +101,7 @@ def _telling(engine: Engine, told: Told) -> Iterator[None]:
 def _searched(
     engine: Engine, probe: MemoryProbe, request: FitRequest, ranks: Ranks, clock: Clock, free_bytes: int
 ) -> FitReport:
-    """A size that was searched for, with what was predicted beside what was measured."""
+    """Search for a size, and add predictions to what was measured."""
     try:
         report = fit(engine, probe, request, engine.kv_bytes, ranks=ranks, clock=clock)
     except DoesNotFit as error:
@@ -118,7 +118,7 @@ def _searched(
 
 
 def _foreseen(error: DoesNotFit, engine: Engine, request: FitRequest, free_bytes: int) -> DoesNotFit:
-    """Where nothing could be measured, a refusal tells of one allocation; the trace knows of those behind it."""
+    """If nothing could be measured, the error knows of one failed allocation only; the trace knows the whole step."""
     if error.ledger or request.kv_tokens is not None:
         return error
     step = predicted_activation(engine) or 0
@@ -130,13 +130,13 @@ def _foreseen(error: DoesNotFit, engine: Engine, request: FitRequest, free_bytes
 
 
 def _warned(report: FitReport, engine: Engine, facts: DeviceFacts, kept_free: KeepFree) -> FitReport:
-    """With what the engine could not do, and what the device does not allow."""
+    """The report with the warnings of the engine and about the device."""
     of_device = (kept_free.warning,) if kept_free.warning else ()
     return replace(report, provable=not facts.spills, warnings=(*report.warnings, *of_device, *engine.warnings))
 
 
 def _activation_note(engine: Engine) -> str:
-    """Why a step may take something else than the model's own code behind fused attention."""
+    """Why the measured activation may differ from the traced one."""
     if engine.device.type == "cpu":
         return GATHERED
     return COMPILED if engine.settings.compile else ""
@@ -162,7 +162,7 @@ def _request(
     running = engine.running_tokens
     probe_tokens = least_stress_tokens(engine.settings)
     if engine.device.type == "cpu":
-        probe_tokens += engine.max_length  # there attention takes memory by the length of a request
+        probe_tokens += engine.max_length  # there, attention takes memory proportional to the length of a request
     return FitRequest(
         probe_tokens=min(probe_tokens, running),
         least_tokens=engine.least_tokens,
@@ -194,7 +194,7 @@ def _standing(engine: Engine, probe: MemoryProbe) -> Standing:
 
 
 def _decisive(engine: Engine, probe: MemoryProbe, request: FitRequest, ranks: Ranks) -> dict[str, Any]:
-    """All that decides a size."""
+    """Everything that the size depends on."""
     import torch
     import transformers
 

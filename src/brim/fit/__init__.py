@@ -1,1 +1,1 @@
-"""The KV cache sized by measurement and proven before the first request."""
+"""Sizes the KV cache by measurement, and proves the size before the first request."""

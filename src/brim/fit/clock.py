@@ -1,4 +1,4 @@
-"""Where the time of a fit goes, and which phase it is in: every second belongs to a phase, or to `other`."""
+"""The time of a fit by phase: every second belongs to a phase, or to `other`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brim.records.progress import Stage, Told, silent
 
 
 class Clock:
-    """Runs from when it is made. Phases do not contain each other."""
+    """Starts when it is created. Phases are not nested."""
 
     def __init__(self, told: Told = silent) -> None:
         self._told = told

@@ -1,13 +1,13 @@
 """Drive an engine until the size of its KV cache is proven.
 
     probe     build small, run the worst steps for real
-    measure   what everything but KV takes at its worst, and what neighbours hold
-    target    give the rest, less a canary and what stays free, to the KV cache: in tokens, the fewest of all ranks
-    rebuild   tear down, see that everything went back, build at the target, hold the canary
+    measure   the peak of everything but KV, and what neighbours hold
+    target    give the rest, less a canary and what stays free, to the KV cache: in tokens, the minimum over all ranks
+    rebuild   tear down, check that everything was freed, build at the target, hold the canary
     validate  run the worst steps again; out of memory shrinks the target, a few times
 
-Only out-of-memory is retried. Anything else tears the engine down and goes on to the caller. What comes back has been
-validated: there is no other way to a report.
+Only out-of-memory is retried. Any other error tears the engine down and is raised. A report is only returned for a
+size that was validated.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from brim.fit.clock import Clock
 from brim.fit.items import measured_items
 from brim.fit.leaks import is_leak, leak_error, residue, residue_warning
 from brim.fit.measure import UNREST_BYTES, Measurement, least_free_bytes, measure
-from brim.fit.ranks import ALONE, Ranks
+from brim.fit.ranks import ONE_RANK, Ranks
 from brim.fit.target import KvPrice, limit_tokens, shrunk_tokens, target_tokens, tokens_left
 from brim.ports import MemoryProbe, SizableEngine
 from brim.records.fit import Attempt, FitReport, FitRequest, Outcome, Usage
 from brim.records.memory import MemoryReading
 from brim.units import format_bytes
 
-_REPEATS = 3  # of a measurement that neighbours disturbed
+_REPEATS = 3  # of a measurement during which the memory use of neighbours changed
 
 
 def fit(
@@ -37,10 +37,10 @@ def fit(
     request: FitRequest,
     price: KvPrice,
     *,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ONE_RANK,
     clock: Clock | None = None,
 ) -> FitReport:
-    """The largest KV cache that was seen to survive the worst steps; the engine is left built at that size."""
+    """The largest KV cache that passed the worst steps; the engine is left built at that size."""
     with ranks.together("request"):
         _check(request)
     return _Fitting(engine, probe, request, price, ranks, clock or Clock()).run()
@@ -53,10 +53,10 @@ def validate_stored(
     price: KvPrice,
     stored: FitReport,
     *,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ONE_RANK,
     clock: Clock | None = None,
 ) -> FitReport | None:
-    """The stored size, proven again with one stress; None, and nothing built, if it does not survive today."""
+    """The stored size, validated once again; None, and nothing built, if that fails."""
     return _Fitting(engine, probe, request, price, ranks, clock or Clock()).run_stored(stored)
 
 
@@ -75,7 +75,7 @@ def _check(request: FitRequest) -> None:
 
 @dataclass(slots=True)
 class _Fitting:
-    """One fit under way. Whatever may fail does so `together`, so that no rank waits for one that has failed."""
+    """One fit. What may fail runs inside `ranks.together`, so that no rank waits for one that has failed."""
 
     engine: SizableEngine
     probe: MemoryProbe
@@ -122,13 +122,13 @@ class _Fitting:
     # -- measure -------------------------------------------------------------------------------------------------
 
     def _start(self) -> MemoryReading:
-        """The device before anything is built; a canary of an earlier fit is gone."""
+        """The device before anything is built, without the canary of an earlier fit."""
         with self.ranks.together("start"):
             self.probe.hold_canary(0)
             return self.probe.reading()
 
     def _measure_small(self, before: MemoryReading) -> Usage:
-        """What the engine takes at its worst beside KV: measured small, and smaller where no room is left."""
+        """The engine's peak without KV: measured with a small KV cache, and a smaller one if that leaves no memory."""
         kv_tokens, least = self.request.probe_tokens, self.request.least_tokens
         measured = self._measure_quietly(kv_tokens, before)
         while kv_tokens > least and not self.ranks.all(self._leaves_room(measured)):
@@ -145,7 +145,7 @@ class _Fitting:
         return tokens_left(measured.usage, self.request, self.price) >= self.request.least_tokens
 
     def _measure_quietly(self, kv_tokens: int, before: MemoryReading) -> Measurement:
-        """A measurement during which no neighbour of any rank came or went; nothing is left built."""
+        """A measurement during which the neighbours' memory was stable on every rank; nothing is left built."""
         for _ in range(_REPEATS):
             with self.ranks.together("probe"):
                 measured = measure(self.engine, self.probe, kv_tokens, self.price, self.clock.phase)
@@ -198,14 +198,14 @@ class _Fitting:
         )
 
     def _next(self, mine: Attempt) -> int:
-        """The size to try after one that not all ranks survived; one request is tried before giving up."""
+        """The next size to try after one that failed on some rank; that of one request is tried before giving up."""
         if mine.outcome is Outcome.PROVEN:
             return mine.kv_tokens
         smaller = shrunk_tokens(mine, self.price)
         return max(smaller, self.request.least_tokens) if mine.kv_tokens > self.request.least_tokens else smaller
 
     def _attempt(self, target: int) -> Attempt:
-        """One size: built with the canary held, and stressed when every rank has come so far; how it went on this."""
+        """Build one size with the canary held, then validate it if all ranks could build; the outcome on this rank."""
         mine = Attempt(target, Outcome.PROVEN)
         for part in (partial(self._build_at, target), self._validate):
             with self.ranks.together("attempt"):
@@ -264,13 +264,13 @@ class _Fitting:
     # -- take down -----------------------------------------------------------------------------------------------
 
     def _take_down(self, before: MemoryReading) -> None:
-        """Tear down, and see that everything went back: tensors, and what the allocator reserved for them."""
+        """Tear down, and check that everything was freed: tensors, and what the allocator reserved for them."""
         with self.clock.phase("rebuild", "teardown"), self.ranks.together("teardown"):
             self._give_back()
             left = residue(before, self.probe.reading())
             if is_leak(left, self.request):
-                gc.collect()  # what only waits for the collector is no leak
-                self.probe.hold_canary(0)  # which gives what was freed back to the device
+                gc.collect()  # garbage that is not collected yet is no leak
+                self.probe.hold_canary(0)  # also empties the allocator's cache
                 left = residue(before, self.probe.reading())
             if is_leak(left, self.request):
                 raise leak_error(left, self.request, self.probe.largest_held(3))

@@ -1,4 +1,4 @@
-"""The report's lines: what was measured, and beside it what a plan had predicted."""
+"""The report's lines: what was measured, and what a plan had predicted."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from brim.records.fit import FitItem, FitReport, FitRequest, Usage
 
-COMPILED = "compiled code holds less: the prediction is an upper bound"
-GATHERED = "on the CPU attention copies a request's keys and values, and the prediction is of a GPU"
+COMPILED = "compiled code needs less: the prediction is an upper bound"
+GATHERED = "on the CPU attention copies a request's keys and values; the prediction is for a GPU"
 _ONLY_WHERE_THERE = ("state", "keep_free")
-ENCODER = "a step with the largest image: only what is beyond activation comes on top"
+ENCODER = "a step with the largest image; only the part beyond activation adds to the total"
 
 
 def measured_items(usage: Usage, request: FitRequest, kv_bytes: int) -> tuple[FitItem, ...]:
-    """A line for everything that the device holds; as `counted`, they are what is in use at the worst moment."""
+    """A line for everything that the device holds; as `counted`, they add up to the peak."""
     measured = {
         "context": usage.other_bytes - usage.neighbour_bytes,
         "neighbours": usage.neighbour_bytes,
@@ -36,7 +36,7 @@ def measured_items(usage: Usage, request: FitRequest, kv_bytes: int) -> tuple[Fi
 
 
 def counted(items: tuple[FitItem, ...]) -> Iterator[tuple[FitItem, int]]:
-    """What each line adds to the total: of a step with an image, what it takes beyond a step of text."""
+    """What each line adds to the total: of a step with an image, the part beyond a text step."""
     activation = sum(item.measured_bytes or 0 for item in items if item.name == "activation")
     for item in items:
         size = item.measured_bytes or 0

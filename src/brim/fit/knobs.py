@@ -1,10 +1,11 @@
-"""What could be turned when nothing fits: each knob with where it stands, what would fit, and what that frees.
+"""The settings that would help when nothing fits: each with its value, the value that would fit, and what that frees.
 
-In: the bytes that are missing, what was measured, and the settings. Out: `Knob`s, the cheapest for those who wait for
-answers first, and the error with all of that in its words. Only knobs that free something are named.
+In: the shortfall, what was measured, and the settings. Out: `Knob`s, the least harm to serving first, and the error
+with all of them in its message. Only settings that free something are listed.
 
-An estimate from one measurement: activations are taken to go with the tokens of a step, and what was built beside KV
-with the requests in flight. Logits and the windows of KV, which a smaller batch would lower too, are left out.
+An estimate from one measurement: activations are taken as proportional to the tokens of a step, and what was built
+besides KV as proportional to the batch. Logits and the windows of KV, which a smaller batch would lower too, are left
+out.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from brim.fit.target import KvPrice, most_tokens_within
 from brim.records.fit import FitItem, FitRequest
 from brim.units import ceil_div, format_bytes
 
-_BLIND_SHARE = 20  # of the KV cache, where the shortfall is unknown: as much as a blind shrink
+_BLIND_SHARE = 20  # of the KV cache, where the shortfall is unknown, as in `shrunk_tokens`
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A setting: its value, the value that would fit (or the best it can do), and the device memory that buys."""
+    """A setting: its value, the value that would fit (or the best there is), and the device memory that frees."""
 
     name: str
     current: str
@@ -35,7 +36,7 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where the knobs of an engine stand."""
+    """The current settings of an engine."""
 
     max_batch: int
     max_batch_tokens: int
@@ -58,12 +59,12 @@ class _Case:
 
     @property
     def tokens(self) -> int:
-        """The size that did not fit: what was asked for, or one request."""
+        """The size that did not fit: the requested one, or that of one request."""
         return self.request.kv_tokens or self.request.least_tokens
 
     @property
     def left_bytes(self) -> int | None:
-        """What was measured to be left for KV."""
+        """The measured remaining memory for KV."""
         if not self.ledger:
             return None
         held = sum(size for item, size in counted(self.ledger) if item.name != "kv")
@@ -73,7 +74,7 @@ class _Case:
         return sum(item.measured_bytes or 0 for item in self.ledger if item.name == name)
 
     def device_bytes(self, kv_bytes: int) -> int:
-        """What must be left for a KV cache of that size: only a fraction of what is left may be used."""
+        """The remaining memory needed for a KV cache of that size, of which only a fraction may be used."""
         return ceil(kv_bytes / Fraction(self.request.memory_fraction))
 
     def with_least(self, max_batch_tokens: int, max_length: int) -> int:
@@ -87,7 +88,7 @@ class _Case:
 def knobs(
     missing_bytes: int | None, ledger: tuple[FitItem, ...], standing: Standing, request: FitRequest, price: KvPrice
 ) -> tuple[Knob, ...]:
-    """Every knob that frees something, the cheapest first."""
+    """Every setting that frees something, the least harm to serving first."""
     tokens = request.kv_tokens or request.least_tokens
     case = _Case(missing_bytes or max(1, price(tokens) // _BLIND_SHARE), ledger, standing, request, price)
     kinds = (_kv_tokens, _memory_fraction, _keep_free, _max_batch_tokens, _canary, _max_batch, _kv_dtype, _max_length)
@@ -103,7 +104,7 @@ def _kv_tokens(case: _Case) -> Iterator[Knob]:
 
 
 def _memory_fraction(case: _Case) -> Iterator[Knob]:
-    """Helps where it alone kept the KV cache small."""
+    """Helps only where the fraction is what kept the KV cache small."""
     now, left, needed = case.request.memory_fraction, case.left_bytes, case.price(case.tokens)
     if left is None or now >= 1 or case.device_bytes(needed) <= left:
         return
@@ -165,7 +166,7 @@ def _max_length(case: _Case) -> Iterator[Knob]:
 
 
 def explained(error: DoesNotFit, found: tuple[Knob, ...]) -> DoesNotFit:
-    """The same error, with the ledger and the knobs in its words."""
+    """The same error, with the ledger and the knobs in its message."""
     lines = [str(error)]
     if error.ledger:
         lines += ["measured, with KV for one request:"]

@@ -1,7 +1,7 @@
-"""What an engine takes at its worst, beside its KV cache: built small, stressed for real, and read off the device.
+"""The peak memory of an engine without its KV cache: built small, worst steps run, device read.
 
-Neighbours that come or go in between would falsify every figure: they are noticed, and a measurement that was not
-quiet says so. Whoever asked for it measures again.
+If the memory of neighbours changes in between, every figure is wrong: the measurement is then marked as not quiet, and
+the caller repeats it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from brim.records.fit import IMAGE_SHAPE, Usage
 from brim.records.memory import MemoryReading, StressShape
 from brim.units import MIB
 
-UNREST_BYTES = 64 * MIB  # what neighbours may breathe
-_OWN_GROWTH_BYTES = 1024 * MIB  # kernels and workspaces of our own, where the driver does not tell processes apart
+UNREST_BYTES = 64 * MIB  # by which the memory of neighbours may vary
+_OWN_GROWTH_BYTES = 1024 * MIB  # kernels and workspaces of our own, where the driver does not report by process
 
-Phase = Callable[[str, str], AbstractContextManager[None]]  # of a clock: its name, and with what
+Phase = Callable[[str, str], AbstractContextManager[None]]  # `Clock.phase`: name and detail
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How a measurement went: what was used, or why there was not enough."""
+    """The result of a measurement: what was used, or why memory ran out."""
 
     usage: Usage | None  # None: out of memory
-    quiet: bool  # no neighbour came or went
+    quiet: bool  # the memory of neighbours was stable
     problem: str = ""
     missing_bytes: int | None = None
 
 
 def measure(engine: SizableEngine, probe: MemoryProbe, kv_tokens: int, price: KvPrice, phase: Phase) -> Measurement:
-    """Build at a small size, run the worst steps, and say what all of that took. The engine is left as it then is."""
-    probe.reset_peak()  # what loading took for a moment is no part of it
+    """Build at a small size, run the worst steps, and return what all of that took. The engine stays built."""
+    probe.reset_peak()  # temporary memory of loading does not count
     readings = [probe.reading()]
     text: MemoryReading | None = None
     try:
@@ -57,25 +57,25 @@ def measure(engine: SizableEngine, probe: MemoryProbe, kv_tokens: int, price: Kv
 
 
 def _rounds(shapes: Sequence[StressShape]) -> Iterator[StressShape]:
-    """Every shape twice, as the second time what all of them left in the allocator is there; those of images last."""
+    """Every shape twice, the second time with what all of them left in the allocator; images last."""
     for kind in (False, True):
         yield from [shape for shape in shapes if _with_image(shape) is kind] * 2
 
 
 def _with_image(shape: StressShape) -> bool:
-    """Its peak is read by itself, when all others have run."""
+    """Its peak is read separately, after all others have run."""
     return shape.name == IMAGE_SHAPE
 
 
 def neighbour_bytes(reading: MemoryReading) -> int:
-    """What other processes hold; with a driver that does not tell, this process' context counts among them."""
+    """What other processes hold; if the driver does not report by process, this process' context is included."""
     if reading.process_bytes is None:
         return reading.other_bytes
     return max(0, reading.other_bytes - (reading.process_bytes - reading.reserved_bytes))
 
 
 def quiet(readings: Sequence[MemoryReading]) -> bool:
-    """Whether the neighbours of these readings, one after the other, neither came nor went."""
+    """Whether the memory of neighbours was stable over these readings."""
     least = most = neighbour_bytes(readings[0])
     growth = UNREST_BYTES if readings[-1].process_bytes is not None else _OWN_GROWTH_BYTES
     for now in map(neighbour_bytes, readings):
@@ -123,7 +123,7 @@ def _higher(after: MemoryReading, text: MemoryReading) -> MemoryReading:
 
 
 def _with_encoder(usage: Usage, built: MemoryReading, text: MemoryReading, after: MemoryReading) -> Usage:
-    """The same peak, told apart: what text took, and what images took."""
+    """The same peak, separated into the part of text and that of images."""
     return replace(
         usage,
         activation_bytes=text.peak_allocated_bytes - built.allocated_bytes,
@@ -132,6 +132,6 @@ def _with_encoder(usage: Usage, built: MemoryReading, text: MemoryReading, after
 
 
 def least_free_bytes(reading: MemoryReading) -> int:
-    """What the driver had left when this process' allocator held most, neighbours as they are now."""
+    """The device's free memory at the peak of this process' allocator, with neighbours as they are now."""
     given_back = reading.peak_reserved_bytes - reading.reserved_bytes
     return reading.free_bytes - given_back

@@ -1,10 +1,10 @@
-"""Several ranks agree on every step of a fit: the fewest tokens, the worst outcome, and failures of others.
+"""Ranks agree on every part of a fit: the fewest tokens, the worst outcome, and failures on other ranks.
 
-Every rank reports how its part ended before any goes on; a rank that failed says so, and all fail with it, naming it.
-What carries the words (`exchange`) gives up after a while: a rank that was killed is noticed, never waited for.
+Every rank reports how its part ended before any continues; if one failed, all fail and name it. The exchange of
+messages (`exchange`) has a timeout, so that no rank waits forever for one that was killed.
 
 What it cannot do: end an operation of the engine itself in which another rank waits for one that has failed. Builds and
-steps of an engine that several ranks share must end alike on all of them, as those of `brim.engine` do.
+steps of a tensor-parallel engine must end the same way on all ranks, as those of `brim.engine` do.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 from brim.errors import DeviceError, DoesNotFit, first_line
 from brim.records.fit import Attempt, Outcome
 
-Exchange = Callable[[Any], list[Any]]  # one word from every rank, by rank
+Exchange = Callable[[Any], list[Any]]  # one message from every rank, by rank
 
-WAIT_SECONDS = 600.0  # for a rank that lives and does not answer; one that has died is noticed at once
+WAIT_SECONDS = 600.0  # for a rank that runs and does not respond; one that has exited is noticed at once
 _LONGEST_REASON = 1000  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The word of a rank that goes no further."""
+    """The message of a rank that has failed."""
 
     reason: str
     does_not_fit: bool = False
@@ -45,20 +45,20 @@ class Ranks:
     exchange: Exchange
 
     def fewest(self, tokens: int) -> int:
-        """The tokens that every rank has room for."""
+        """The tokens that fit on every rank."""
         words: list[int] = self._words(tokens)
         return min(words)
 
     def all(self, mine: bool) -> bool:
-        """Whether it is so on every rank."""
+        """Whether this is true on every rank."""
         return all(self._words(mine))
 
     def agree(self, mine: Any) -> bool:
-        """Whether every rank says the same."""
+        """Whether the value is the same on every rank."""
         return all(word == mine for word in self._words(mine))
 
     def worst(self, attempt: Attempt) -> Attempt:
-        """One rank's out-of-memory is everybody's; the largest shortfall that is known counts."""
+        """Out of memory on one rank counts for all; the largest known shortfall is used."""
         failed = [one for one in self._words(attempt) if one.outcome is not Outcome.PROVEN]
         if not failed:
             return attempt
@@ -67,17 +67,17 @@ class Ranks:
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
-        """A part that all ranks must get through; if one does not, none goes on."""
+        """A part that must succeed on all ranks; if it fails on one, it raises on all."""
         try:
             yield
         except BaseException as error:
-            with suppress(DeviceError):  # that others do not answer any more is not what went wrong here
+            with suppress(DeviceError):  # do not hide this rank's own error if the others no longer respond
                 self.exchange(Failed.by(error))
             raise
         self._words(None, what)
 
     def _words(self, mine: Any, what: str = "fit") -> list[Any]:
-        """Everybody's words, if nobody's is that it failed."""
+        """The messages of all ranks; raises if one of them has failed."""
         words = self.exchange(mine)
         for rank, word in enumerate(words):
             if isinstance(word, Failed):
@@ -86,22 +86,22 @@ class Ranks:
         return words
 
 
-def _alone(word: Any) -> list[Any]:
+def _only_this_rank(word: Any) -> list[Any]:
     return [word]
 
 
-ALONE = Ranks(0, _alone)
+ONE_RANK = Ranks(0, _only_this_rank)
 
 
 def gathered(group: Any = None, seconds: float = WAIT_SECONDS) -> Exchange:
-    """Words between the ranks of a process group (None: all of them), each of which must call this."""
+    """Messages between the ranks of a process group (None: all of them), each of which must call this."""
     return _Gathering(group, seconds).exchange
 
 
 class _Gathering:
-    """A gloo group for words alone: they take nothing of a device, and never meet the engine's tensors.
+    """A gloo group for messages only: it uses no device memory, and is separate from the engine's collectives.
 
-    A rank that is not answered leaves the group: its connections close, and nobody waits for it in turn.
+    A rank that gets no response leaves the group: its connections close, so that no other rank waits for it.
     """
 
     def __init__(self, group: Any, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""Proven fits kept by fingerprint: the next start validates once at the stored size instead of searching.
+"""Proven fits stored by fingerprint: the next start validates the stored size once instead of searching.
 
-The fingerprint is of all that decides a size: model, engine settings, device, driver, versions. How much of the device
-was free is kept beside it: with other neighbours the stored size says nothing.
+The fingerprint covers everything that the size depends on: model, engine settings, device, driver, versions. The free
+memory of the device is stored with it: a stored size is only valid with the same amount free.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brim.records.fit import Attempt, FitItem, FitReport, FitSeconds, Outcome
 from brim.sealed import read_entry, write_entry
 from brim.units import MIB
 
-_SAME_FREE_BYTES = 64 * MIB  # what the driver's own figure moves by between starts
+_SAME_FREE_BYTES = 64 * MIB  # by which the driver's figure varies between starts
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
@@ -33,7 +33,7 @@ class FitStore:
         return self._folder / f"{print_}.json"
 
     def read(self, print_: str, free_bytes: int) -> FitReport | None:
-        """The fit of this fingerprint, if as much of the device is free as then."""
+        """The fit of this fingerprint, if the device has the same amount of free memory."""
         body = read_entry(self._path(print_))
         try:
             if body is None or body["fingerprint"] != print_:

@@ -1,4 +1,4 @@
-"""From bytes to tokens: what is left for KV, and how much less to try after it did not fit."""
+"""From bytes to tokens: the KV cache that fits the remaining memory, and the next size after out of memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLIND_SHRINK = 0.05  # when the shortfall is unknown
 
 
 def tokens_left(usage: Usage, request: FitRequest, price: KvPrice) -> int:
-    """The most tokens that fit what is left; 0 if none do."""
+    """The most tokens that fit the remaining memory; 0 if none do."""
     left = floor(_left_bytes(usage, request) * _share(request))
     return most_tokens_within(left, request.most_tokens, price)
 
@@ -27,7 +27,7 @@ def _left_bytes(usage: Usage, request: FitRequest) -> int:
 
 
 def target_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
-    """The same, if it holds one request."""
+    """The same; `DoesNotFit` if that does not hold one request."""
     tokens = tokens_left(usage, request, price)
     if tokens < request.least_tokens:
         measured, needed = _left_bytes(usage, request), price(request.least_tokens)
@@ -49,7 +49,7 @@ def _share(request: FitRequest) -> Fraction:
 
 
 def limit_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
-    """The most that the device could hold: nothing kept back or free, no slack, nothing built beside KV and states."""
+    """The most that the device could hold: no canary, nothing kept free, no slack, only KV and states built."""
     at_most = usage.left_for_kv(0) + usage.slack_bytes + usage.built_bytes - request.state_bytes
     return most_tokens_within(at_most, request.most_tokens, price)
 
@@ -67,7 +67,7 @@ def most_tokens_within(limit_bytes: int, most_tokens: int, price: KvPrice) -> in
 
 
 def shrunk_tokens(attempt: Attempt, price: KvPrice) -> int:
-    """Less than what did not fit: by the shortfall, at least 1 %; by 5 % when it is unknown."""
+    """The next size after one that did not fit: less by the shortfall, at least 1 %; by 5 % if it is unknown."""
     size = price(attempt.kv_tokens)
     missing = attempt.shortfall_bytes
     less = ceil(size * _BLIND_SHRINK) if missing is None else max(missing, ceil(size * _LEAST_SHRINK))

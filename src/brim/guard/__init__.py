@@ -1,1 +1,1 @@
-"""Policies: what may start, what gives way. Pure functions of records."""
+"""Policies: which request is admitted, which is preempted. Pure functions of records."""

@@ -1,8 +1,8 @@
-"""May this request start now? Exact to the block.
+"""Whether a request can be admitted now. Exact to the block.
 
-A request is admitted when every pool holds its whole prompt beside what was promised to prompts that are still being
-computed, and leaves each running request a block to grow into. What is admitted may still have to give way later: its
-answer's length is unknown.
+A request is admitted when every pool has blocks for its whole prompt, in addition to those promised to prompts in
+prefill and one block for each running request to grow into. An admitted request may still be preempted later: the
+length of its answer is unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class AdmissionView:
     """What the policy sees. Blocks are by pool, in the same order everywhere."""
 
-    needed: tuple[int, ...]  # by the whole prompt of the request that asks
+    needed: tuple[int, ...]  # by the whole prompt of the waiting request
     available: tuple[int, ...]
     promised: tuple[int, ...]  # to admitted prompts, and not taken yet
     running: int

@@ -1,7 +1,7 @@
 """Weight bytes as stored: from the headers of safetensors files, or from their index where shards are missing.
 
-In: a model directory. Out: bytes, and the words for how they are known. Layers behind the last one that the model
-runs (multi-token prediction) are in the files but not loaded, and are left out where headers tell tensors apart.
+In: a model directory. Out: bytes, and how they are known. Layers after the last one that the model runs (multi-token
+prediction) are in the files but not loaded; they are left out where headers list the tensors.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ BY_ARCHITECTURE: Mapping[str, Callable[[Fields], TextModel]] = {
     "PEagleDraftModel": drafts.eagle3,
 }
 
-# Known, and not generative: said plainly instead of "unknown".
+# Known, and not generative: refused with that reason instead of as unknown.
 NOT_GENERATIVE = frozenset(
     {"xlm-roberta", "bert", "roberta", "modernbert", "deberta-v2", "distilbert", "nomic_bert", "t5"}
 )

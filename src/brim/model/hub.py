@@ -1,6 +1,6 @@
 """The Hugging Face hub, through its own library: the local cache first, the network only when it is there.
 
-Only JSON files are fetched. Without the library (`pip install 'brim[hub]'`) there is no hub, and that is said.
+Only JSON files are fetched. Without the library (`pip install 'brim[hub]'`) an error says what to install.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REACH_S = 2.0
 
 
 def cached_snapshot(repository: str) -> Path | None:
-    """The folder of a model in the local hub cache; None where it is not there, or no hub library is."""
+    """The folder of a model in the local hub cache; None where it is not there or the hub library is not installed."""
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:

@@ -1,4 +1,4 @@
-"""Reading a JSON object from a file somebody pointed at: bounded, and with a one-line error for every way it fails."""
+"""Reading a JSON object from a file that the user named: bounded, and with a one-line error for every failure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What requests keep between steps: KV bytes by layer kind, and recurrent state.
 
 In: a spec, the KV type, how many ranks share it, and what an engine stores where it stores more than the model needs.
-Out: `KvFootprint`, which turns a request's length into bytes exactly. Blocks are the engine's business: nothing here
-is rounded to them.
+Out: `KvFootprint`, which turns a request's length into bytes exactly, without rounding to blocks.
 """
 
 from __future__ import annotations

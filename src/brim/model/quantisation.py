@@ -71,9 +71,9 @@ def matrix_bytes(stored: WeightFormat, rows: int, columns: int) -> int:
 
 
 def read_quantisation(fields: Fields, sidecar: Fields, expert_dtype: str = "") -> Quantisation | None:
-    """What the config says; `hf_quant_config.json` where the config says nothing or leaves it to that file.
+    """The config's quantisation; that of `hf_quant_config.json` where the config has none or refers to that file.
 
-    `expert_dtype` is DeepSeek V4's word that its experts are stored in fp4 beside the fp8 of the rest.
+    `expert_dtype` is DeepSeek V4's field for experts stored in fp4 while the rest is fp8.
     """
     found = _read_method(fields, sidecar)
     if found is not None and expert_dtype == "fp4" and not found.overrides:

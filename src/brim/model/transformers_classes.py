@@ -1,8 +1,8 @@
-"""The `transformers` class and config object of a model, for whoever runs its code: the trace and the engine.
+"""The `transformers` class and config object of a model, for the trace and the engine.
 
 In: the dict of a config.json. Out: a class and an object of the installed `transformers`. Remote code is never run: a
-model that needs it has no class here. `transformers` is imported inside the functions only, and what it raises on a bad
-config is left to the caller, who knows what was being done.
+model that needs it has no class here. `transformers` is imported inside the functions only, and its errors on a bad
+config are left to the caller.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def find_class(kind: str, config: Mapping[str, Any]) -> Any:
 
 
 def is_encoder(kind: str, config: Any) -> bool:
-    """True for a config object of a model that fills masks and does not go on with a text (BERT and its like)."""
+    """True for a config object of a masked language model, which does not generate text (such as BERT)."""
     from transformers.models.auto import modeling_auto
 
     return kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
@@ -76,7 +76,7 @@ def _without(fields: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
 
 
 def check_sizes(config: Mapping[str, Any], path: str = "") -> None:
-    """Refuse what would build modules without end: a config is somebody's file, and layers are real objects."""
+    """Refuse a config that would build an absurd number of modules: a config is untrusted input."""
     for name, value in config.items():
         if isinstance(value, dict):
             check_sizes(value, f"{path}{name}.")

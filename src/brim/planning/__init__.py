@@ -1,1 +1,1 @@
-"""`MemoryPlan`: a ledger of line items per device, solved for what the user left open."""
+"""`MemoryPlan`: a ledger of line items per device, solved for what the user did not give."""

@@ -1,7 +1,7 @@
-"""Activation by formula: the widest set of tensors alive at once in a step, from the model's dimensions.
+"""Activation by formula: the largest set of tensors alive at once in a step, from the model's dimensions.
 
 In: a spec and a `StepShape`. Out: bytes. The live sets are those of the `transformers` modules as they run on a GPU
-without extra kernels; each function below is one moment of a layer, with one line per tensor that is alive then.
+without extra kernels; each function below is one point of a layer, with one line per tensor that is alive then.
 It does not know about fused kernels, `torch.compile` or the allocator: a traced curve, where there is one, is better.
 """
 
@@ -26,11 +26,11 @@ from brim.records.model import (
 
 _FP32 = 4
 _POSITION = 8  # an int64 position for every token
-_FLASH_HEAD_DIM = 256  # wider heads leave the flash kernel, and the one used instead pads and copies
+_FLASH_HEAD_DIM = 256  # wider heads use another kernel than flash, which pads and copies
 
 
 class AttentionKind(StrEnum):
-    """How attention runs: as one kernel, or spelled out with its tokens × tokens scores in memory."""
+    """How attention runs: as one kernel, or with tokens × tokens scores materialised."""
 
     FUSED = "fused"
     EAGER = "eager"
@@ -89,7 +89,7 @@ def logits_bytes(spec: ModelSpec, shape: StepShape) -> int:
 
 
 def _layer_bytes_per_token(spec: ModelSpec, layer: LayerSpec, shape: StepShape) -> int:
-    """The widest moment of a layer, above what is resident."""
+    """The peak of a layer, above what is resident."""
     moments = [_norm_moment(spec)]
     if layer.mixer is not None:
         moments.append(_mixer_moment(spec, layer, shape))

@@ -1,7 +1,7 @@
-"""Which knob buys how much: every knob turned one step at a time, cheapest in quality first.
+"""What each setting would gain: every setting changed one step at a time, least loss of quality first.
 
-In: settings and their solution. Out: `Advice`, each the difference between two solutions. Nothing is estimated here:
-a knob's worth is what the solver says with it turned.
+In: settings and their solution. Out: `Advice`, each the difference between two solutions. Nothing is estimated: every
+change is solved again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHORTEST_CONTEXT = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A knob turned: from, to, the settings with it turned, and what they solve to."""
+    """A setting changed: from, to, and the solution with the change."""
 
     knob: str
     current: str
@@ -39,7 +39,7 @@ Turns = Iterator[_Turn]
 
 
 def advise(settings: Settings, solution: Solution, pricer: Pricer) -> tuple[Advice, ...]:
-    """Every knob that would free something, in the order of what it costs the answers: nothing, a little, more."""
+    """Every change that would free memory, least loss of quality first."""
     knobs = (
         _batch_tokens,
         _graphs,
@@ -167,6 +167,6 @@ def _weights(settings: Settings, solution: Solution, pricer: Pricer) -> Turns:
 
 
 def _pinned(settings: Settings, solution: Solution, **turned: object) -> Settings:
-    """Settings with a knob turned and what was solved kept, so that the difference is the knob's alone."""
+    """Settings with one change and the solved values fixed, so that the difference comes from this change only."""
     vary: Callable[..., Settings] = replace
     return vary(settings, **{"batch_tokens": solution.batch_tokens, "max_len": solution.max_len, **turned})

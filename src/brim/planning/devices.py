@@ -1,8 +1,8 @@
-"""The catalogue of GPUs and what they really leave free; or a size; or the GPU of this machine.
+"""The catalogue of GPUs with their usable memory; or a size; or the GPU of this machine.
 
-`reported` is what the driver reports (`nvidia-smi`), in MiB. `usable`, where it is known, is the total that a CUDA
-process is told (`cudaMemGetInfo`); the difference is the driver's own and never there for anyone. Context and kernels
-are measured on an H200 (`benchmarks/results/device_overhead_h200.json`) and estimates for the other generations.
+`reported` is what the driver reports (`nvidia-smi`), in MiB. `usable`, where it is known, is the total that
+`cudaMemGetInfo` returns; the difference is reserved by the driver. Context and kernels are measured on an H200
+(`benchmarks/results/device_overhead_h200.json`) and estimated for the other generations.
 """
 
 from __future__ import annotations
@@ -169,12 +169,12 @@ def _device(
 
 
 def _usual_hidden(total: int) -> int:
-    """What drivers keep of a card they keep no catalogue entry for: 256 MiB and a four-hundredth."""
+    """What the driver reserves of a card that is not in the catalogue: 256 MiB and 1/400 of its size."""
     return 256 * MIB + total // 400
 
 
 def of_size(text: str) -> Device:
-    """A device of which only the size is known, taken as what the driver reports."""
+    """A device given by size, taken as the memory the driver reports."""
     total = parse_bytes(text, "gpu")
     if total < _SMALLEST_DEVICE_BYTES:
         raise InvalidRequest(f"gpu '{text}' is smaller than 1 GiB; write the size like 24GiB")
@@ -182,7 +182,7 @@ def of_size(text: str) -> Device:
 
 
 def this_machine(index: int = 0) -> Device:
-    """The GPU of this machine, as its driver reports it, with what others hold on it now."""
+    """The GPU of this machine, as its driver reports it, with what other processes hold now."""
     import pynvml
 
     try:

@@ -1,7 +1,7 @@
 """Serving engines as a plan sees them: what they store beyond the model's minimum, and the plan as their flags.
 
-What is written here of an engine is how it behaves by default. The flags are those that decide memory; the rest is
-the operator's.
+Engines are described with their default behaviour. The flags are those that affect memory; the others are up to the
+operator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VLLM_FORMATS = frozenset(
         *("modelopt", "modelopt_fp4", "mxfp4", "quark", "torchao"),
     }
 )
-_HIGHEST_FRACTION = 0.97  # vLLM 0.26 survived 0.975 on an H200 and died under load at 0.98
+_HIGHEST_FRACTION = 0.97  # vLLM 0.26 ran at 0.975 on an H200 and crashed under load at 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Sizes:
     ranks: int
     graphs: bool
     usable_bytes: int
-    spare_bytes: int  # what the engine must leave alone: canary, graphs, neighbours
+    spare_bytes: int  # what the engine must not use: canary, graphs, neighbours
     weights_bytes: int
     draft: str | None
     images_per_prompt: int | None
@@ -63,7 +63,7 @@ class Engine:
 
 
 def _fraction(sizes: Sizes) -> float:
-    """The share of the device an engine may take that sizes its cache by a fraction."""
+    """The memory fraction for an engine that sizes its cache by one."""
     share = 1 - sizes.spare_bytes / sizes.usable_bytes
     return floor(max(0.05, min(_HIGHEST_FRACTION, share)) * 1000) / 1000
 

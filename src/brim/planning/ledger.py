@@ -1,7 +1,7 @@
-"""The ledger: one function per line item, each saying how it knows.
+"""The ledger: one function per line item, each with the source of its figure.
 
-In: settings, and the tokens of a step and the sequences it serves. Out: `LedgerItem`s of one device. The KV cache is
-what the solver gives the rest to; everything here is what comes off first.
+In: settings, and the tokens of a step and the sequences it serves. Out: `LedgerItem`s of one device. The solver gives
+the rest to the KV cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from brim.records.plan import LedgerItem, Source
 from brim.records.trace import ActivationCurve
 from brim.units import MIB, ceil_div
 
-DEFAULT_SEQUENCES = 256  # rows of logits to provide for when the concurrency is left open
+DEFAULT_SEQUENCES = 256  # rows of logits when the concurrency is solved for
 _NCCL_BYTES = 512 * MIB  # channels and all-reduce buffers of a rank
 _LOWEST_SLACK_PERCENT = 10  # what expandable segments reserve beyond the peak, in the median
 _SAMPLER_BYTES = 4 + 4 + 8  # fp32 logits, probabilities, sorted indices, for a row and an entry of the vocabulary
@@ -41,7 +41,7 @@ class Costs:
 
 
 class Pricer:
-    """Prices parts of a plan, and remembers what it has priced: turning one knob leaves the other parts as they are."""
+    """Computes the bytes of a plan's parts, and caches them: changing one setting leaves other parts as they are."""
 
     def __init__(self) -> None:
         self._weights: dict[tuple[int, int, WeightFormat | None, Dtype | None], WeightBytes] = {}
@@ -177,7 +177,7 @@ def _workspace(settings: Settings, step_tokens: int, activation: int) -> LedgerI
 
 
 def _slack(settings: Settings, step_tokens: int, activation: int) -> tuple[int, str]:
-    """What the allocator reserves beyond a step's peak: by the curve with expandable segments, else by experience."""
+    """What the allocator reserves beyond a step's peak: by the curve with expandable segments, else a fixed share."""
     percent = settings.engine.slack_percent if settings.engine else _LOWEST_SLACK_PERCENT
     curve = _step_curve(settings)
     if curve is None or percent > _LOWEST_SLACK_PERCENT:
@@ -187,7 +187,7 @@ def _slack(settings: Settings, step_tokens: int, activation: int) -> tuple[int, 
 
 
 def _step_curve(settings: Settings) -> ActivationCurve | None:
-    """The traced curve of a step, where it is one of these settings: as many ranks, fused attention."""
+    """The traced curve of a step, if it matches these settings: number of ranks, fused attention."""
     curve = settings.curves.step
     if curve is None or curve.ranks != settings.ranks or settings.attention is not AttentionKind.FUSED:
         return None

@@ -1,4 +1,4 @@
-"""A plan from end to end: resolve what was asked, solve, advise, say it in an engine's flags."""
+"""A plan from end to end: resolve the request, solve, advise, and print it as an engine's flags."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make_plan(
 def _flags(settings: Settings, solution: Solution) -> tuple[str, ...]:
     if settings.engine is None or not solution.fits:
         return ()
-    left_alone = ("canary", "graphs", "neighbours", "workspace")
+    not_for_engine = ("canary", "graphs", "neighbours", "workspace")
     sizes = Sizes(
         model=settings.spec.name,
         max_len=solution.max_len,
@@ -72,7 +72,7 @@ def _flags(settings: Settings, solution: Solution) -> tuple[str, ...]:
         ranks=settings.ranks,
         graphs=settings.graphs,
         usable_bytes=settings.device.usable_bytes,
-        spare_bytes=sum(item.bytes for item in solution.items if item.name in left_alone),
+        spare_bytes=sum(item.bytes for item in solution.items if item.name in not_for_engine),
         weights_bytes=solution.costs.weights.rank_bytes,
         draft=settings.draft.name if settings.draft else None,
         images_per_prompt=settings.images_per_prompt,

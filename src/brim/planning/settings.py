@@ -1,7 +1,7 @@
-"""What was asked, resolved: text parsed, defaults filled in, contradictions refused.
+"""The request, resolved: text parsed, defaults filled in, contradictions refused.
 
-`PlanRequest` is what the user wrote; `Settings` is what the ledger and the solver read. Neither is changed by the
-other: a knob turned for advice is a new `Settings`.
+`PlanRequest` is what the user wrote; `Settings` is what the ledger and the solver read. Both are frozen: a setting
+changed for advice is a new `Settings`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Settings:
 
     @property
     def demand_is_fixed(self) -> bool:
-        """Whether the wanted KV is said, so that tokens per step are what is left open."""
+        """Whether the wanted KV is given, so that tokens per step are solved for."""
         return self.kv_tokens is not None or (self.max_len is not None and self.max_seqs is not None)
 
 
@@ -163,5 +163,5 @@ def _attention(spec: ModelSpec, engine: Engine | None, asked: str | None) -> Att
 
 
 def only_eager(spec: ModelSpec) -> bool:
-    """Whether `transformers` has no fused attention for the model: sinks are added to scores that are in memory."""
+    """Whether `transformers` has no fused attention for the model: sinks are added to materialised scores."""
     return any(isinstance(layer.mixer, Attention) and layer.mixer.sinks for layer, _ in spec.layer_groups)

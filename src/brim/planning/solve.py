@@ -1,4 +1,4 @@
-"""The unknown the user left open: KV tokens, concurrency, context length, or tokens per step; and what limits it.
+"""Solve for what the user did not give: KV tokens, concurrency, context length, or tokens per step.
 
 | given                      | solved                                                          |
 | -------------------------- | --------------------------------------------------------------- |
@@ -31,7 +31,7 @@ class Solution:
     items: tuple[LedgerItem, ...]
     costs: Costs
     fits: bool
-    slack_bytes: int  # what is left over once the demand is met; negative by the shortfall
+    slack_bytes: int  # what is left once the demand is met; a shortfall is negative
     kv_bytes: int
     kv_tokens: int
     max_len: int
@@ -52,7 +52,7 @@ def solve(settings: Settings, pricer: Pricer) -> Solution:
 
 
 def _most_sequences(settings: Settings, pricer: Pricer, step_tokens: int, found: Solution) -> Solution:
-    """More requests than a step was provided for need wider logits, which leave room for fewer requests."""
+    """More requests than a step was planned for need more rows of logits, which leave memory for fewer requests."""
     low, high = DEFAULT_SEQUENCES, found.max_seqs
     while low < high:
         middle = (low + high + 1) // 2
@@ -63,7 +63,7 @@ def _most_sequences(settings: Settings, pricer: Pricer, step_tokens: int, found:
 
 
 def _largest_step(settings: Settings, pricer: Pricer) -> Solution:
-    """The demand is said, so what is left goes to the tokens of a step."""
+    """The demand is given, so the remaining memory goes to the tokens of a step."""
     smallest = _at_step(settings, pricer, _SMALLEST_STEP)
     if not smallest.fits:
         return smallest
@@ -136,7 +136,7 @@ def _demand(settings: Settings, costs: Costs, per_request: int) -> int:
 
 
 def _bytes_of_tokens(costs: Costs, tokens: int, length: int) -> int:
-    """So many tokens of KV, in requests of a length."""
+    """Bytes of so many tokens of KV, in requests of a length."""
     whole, rest = divmod(tokens, length)
     return whole * _kv_of_request(costs, length) + _kv_of_request(costs, rest)
 

@@ -1,1 +1,1 @@
-"""Eyes on a device's memory: CUDA's, and a budget on the CPU that counts and refuses as a device does."""
+"""Readings of a device's memory: of a CUDA device, or of a budget on the CPU that counts and refuses like a device."""

@@ -1,8 +1,8 @@
-"""A device's memory on the CPU: a budget that is really counted, and really refuses.
+"""A memory budget on the CPU that counts allocations and refuses those beyond it, like a device.
 
-In: a budget. Out: readings, and `torch.OutOfMemoryError` for what does not fit, so that every path that meets CUDA's
-memory runs without a GPU. While `with probe:` is active, every storage that an operation makes is counted once, with
-the CUDA allocator's rounding, until it dies; views and in-place results cost nothing. Deaths count at any time.
+In: a budget. Out: readings, and `torch.OutOfMemoryError` for what does not fit, so that every code path for CUDA memory
+runs without a GPU. While `with probe:` is active, every storage that an operation allocates is counted once, with the
+CUDA allocator's rounding, until it is freed; views and in-place results cost nothing. Frees count at any time.
 
 What it does not see: temporaries inside a kernel, fragments (`hold_unused` says how large they are),
 `UntypedStorage.resize_`, and tensors made while it is not active (`hold` counts those). An operation runs before its
@@ -84,7 +84,7 @@ class CpuProbe:
             self._peak_bytes, self._peak_reserved_bytes = self._live_bytes, self._reserved_bytes
 
     def hold_unused(self, unused_bytes: int) -> None:
-        """Reserve this much with nothing in it, as an allocator's fragments are, in the place of what was so before."""
+        """Reserve this much unused, like an allocator's fragments, instead of an earlier such reservation."""
         with self._lock:
             self._unused_bytes = unused_bytes
             self._note_peak(0)
@@ -108,7 +108,7 @@ class CpuProbe:
         return largest_tensors(count, counted)
 
     def hold(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Count tensors that were made elsewhere (weights), all of them or none."""
+        """Count tensors that were allocated elsewhere (weights), all of them or none."""
         with self._lock:
             storages = (tensor.untyped_storage() for tensor in tensors if _in_memory(tensor))
             new = {storage._cdata: storage for storage in storages if storage._cdata not in self._live}
@@ -119,7 +119,7 @@ class CpuProbe:
                 self._count(storage)
 
     def made(self, results: Any, arguments: Any) -> None:
-        """Count what an operation made, or refuse it and leave the count as it was."""
+        """Count what an operation allocated, or refuse it and leave the count as it was."""
         with self._lock:
             new = self._new_storages(results, arguments)
             asked = 0
@@ -135,7 +135,7 @@ class CpuProbe:
                 self._count(storage)
 
     def refusal(self, asked: int) -> torch.OutOfMemoryError:
-        """The error, in CUDA's words, with every figure to the byte."""
+        """The error, worded like CUDA's, with every figure to the byte."""
         import torch
 
         free = max(0, self.budget_bytes - self._reserved_bytes)

@@ -1,8 +1,8 @@
-"""A CUDA device's memory, as torch's allocator, the driver and NVML tell it.
+"""A CUDA device's memory, as torch's allocator, the driver and NVML report it.
 
-In: the device's index, as torch counts. Out: readings. What this process holds beside its allocator (context,
-kernels, workspaces of libraries) and what neighbours hold cannot be told apart without NVML's figures by process,
-which containers and some drivers keep back: `process_bytes` is None there.
+In: the device's index, as torch counts. Out: readings. Separating what this process holds outside its allocator
+(context, kernels, library workspaces) from what neighbours hold needs NVML's figures by process, which containers and
+some drivers do not give: `process_bytes` is None there.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CudaProbe:
     def _process_bytes(self, reserved: int) -> int | None:
         found = self._processes.own_bytes() if self._processes else None
         if found is None or found < reserved:  # less than we hold: a process of another namespace has our number
-            self._processes = None  # it will not know later either, and asking takes time
+            self._processes = None  # this does not change later, and asking takes time
             return None
         return found
 
@@ -90,7 +90,7 @@ class _Processes:
         return None if found is None else cls(*found)
 
     def own_bytes(self) -> int | None:
-        """What this process holds; None where NVML does not list it, or keeps the figure back."""
+        """What this process holds; None where NVML does not list it or does not report the figure."""
         try:
             running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except self._nvml.NVMLError:

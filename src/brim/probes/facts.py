@@ -1,6 +1,6 @@
-"""What is to be known of a GPU before it is filled: whether it drives a display, and whether its driver spills.
+"""Properties of a GPU that a fit needs: whether it drives a display, and whether its driver spills to host memory.
 
-In: the device's index, as torch counts. Out: `DeviceFacts`. What NVML does not tell counts as a no.
+In: the device's index, as torch counts. Out: `DeviceFacts`. What NVML does not report counts as no.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def gpu_facts(device_index: int) -> DeviceFacts:
 
 
 def drives_display(nvml: Any, handle: Any) -> bool:
-    """Whether a screen has memory on this device, with or without a monitor.
+    """Whether a display has memory on this device, with or without a monitor.
 
-    Not asked: NVML's display mode, which says "enabled" of cards that nothing is plugged into.
+    NVML's display mode is not used: it reads "enabled" on cards with nothing connected.
     """
     try:
         return bool(nvml.nvmlDeviceGetDisplayActive(handle) == nvml.NVML_FEATURE_ENABLED)
@@ -30,12 +30,12 @@ def drives_display(nvml: Any, handle: Any) -> bool:
 
 
 def under_wsl(kernel: str) -> bool:
-    """Whether this kernel is Windows' own Linux: there Windows manages the memory of GPUs."""
+    """Whether this kernel is WSL's: there Windows manages the memory of GPUs."""
     return "microsoft" in kernel.lower()
 
 
 def _kernel() -> str:
-    """What the kernel says of itself. Containers see that of their host."""
+    """The kernel's name and version. Containers see that of their host."""
     try:
         version = Path("/proc/version").read_text(encoding="utf-8", errors="replace")
     except OSError:  # not Linux

@@ -1,4 +1,4 @@
-"""Who still holds memory: the largest live tensors of a device, in words."""
+"""What still holds memory: descriptions of the largest live tensors of a device."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def largest_tensors(count: int, counts: Callable[[torch.Tensor], bool]) -> tuple[str, ...]:
-    """The largest storages that Python can still reach, each with its shape and who refers to it.
+    """The largest storages that Python can still reach, each with its shape and what refers to it.
 
-    Weights are not among them: they are larger than most, and are meant to stay.
+    Weights are left out: they are meant to stay.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""A device of torch's as NVML knows it."""
+"""The NVML handle of a torch device."""
 
 from __future__ import annotations
 

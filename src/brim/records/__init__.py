@@ -1,1 +1,1 @@
-"""The frozen records that travel between the stages. Nothing here computes more than it derives from itself."""
+"""The frozen records that are passed between the stages. They compute nothing but properties of themselves."""

@@ -1,4 +1,4 @@
-"""What a fit was asked (`FitRequest`) and what it found (`FitReport`)."""
+"""The request of a fit (`FitRequest`) and its result (`FitReport`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brim.units import MIB
 
 CANARY_BYTES = 256 * MIB
 MAX_ATTEMPTS = 4
-IMAGE_SHAPE = "image"  # the name of the stress whose peak is reported by itself
+IMAGE_SHAPE = "image"  # the name of the step whose peak is reported separately
 
 
 class Outcome(StrEnum):
@@ -25,18 +25,18 @@ class FitRequest:
     """How to size an engine."""
 
     probe_tokens: int  # KV tokens of the build that is measured
-    least_tokens: int  # fewer would not hold one request
-    most_tokens: int  # more could never be used, or would be too many for the host to keep count of
-    kv_tokens: int | None = None  # pinned: no search, one stress as a safety net
-    memory_fraction: float = 1.0  # of what was measured to be left for KV
+    least_tokens: int  # the fewest that hold one request
+    most_tokens: int  # more could never be used, or would be too many for the host to track
+    kv_tokens: int | None = None  # a fixed size: no search, validated once
+    memory_fraction: float = 1.0  # of the measured remaining memory
     canary_bytes: int = CANARY_BYTES
     max_attempts: int = MAX_ATTEMPTS
     leak_tolerance_bytes: int = 0  # what libraries may keep after a teardown (their workspaces)
-    rounding_bytes: int = 0  # the allocator's, which another size of the KV cache may need beyond what was measured
-    state_bytes: int = 0  # recurrent states of all requests in flight: building takes them at every size
-    keep_free_bytes: int = 0  # left free on the device, beside the canary
-    keep_free_note: str = ""  # why, where nobody asked for it
-    running_tokens: int | None = None  # what running requests can hold at most: more is a cache. None: no such limit
+    rounding_bytes: int = 0  # allocator rounding that another size of the KV cache may need beyond what was measured
+    state_bytes: int = 0  # recurrent states of all requests in flight, allocated by a build of any size
+    keep_free_bytes: int = 0  # left free on the device, in addition to the canary
+    keep_free_note: str = ""  # the reason, where it is a default
+    running_tokens: int | None = None  # most tokens of running requests; the rest is prefix cache. None: no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,13 @@ class FitSeconds:
     rebuild: float = 0.0
     validate: float = 0.0
     predict: float = 0.0
-    other: float = 0.0  # the store, the device's facts, words between ranks
+    other: float = 0.0  # the store, device properties, messages between ranks
     total: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an engine took at its worst, measured at a small size: everything but the KV cache itself."""
+    """The peak memory of an engine, measured at a small size: everything but the KV cache."""
 
     total_bytes: int
     held_bytes: int  # at the peak, without KV: weights, activations, graphs, buffers, the allocator's slack
@@ -88,17 +88,17 @@ class Usage:
     neighbour_bytes: int
     free_before_bytes: int  # before anything was built
     weights_bytes: int  # held before anything was built
-    built_bytes: int  # what building took beside KV
-    activation_bytes: int  # what the worst step of text took on top
+    built_bytes: int  # allocated by the build, without KV
+    activation_bytes: int  # of the worst text step, on top
     slack_bytes: int  # reserved by the allocator beyond what was allocated, at the peak
-    encoder_bytes: int | None = None  # what a step with the largest image took, the step included
+    encoder_bytes: int | None = None  # of a step with the largest image, the step's activation included
 
     def left_for_kv(self, canary_bytes: int) -> int:
         return (
             self.total_bytes
             - self.other_bytes  # driver, context, kernels, neighbours
-            - self.held_bytes  # this process at its worst
-            - canary_bytes  # kept back
+            - self.held_bytes  # this process at its peak
+            - canary_bytes  # safety margin
         )
 
 
@@ -114,17 +114,17 @@ class FitReport:
     seconds: FitSeconds
     from_store: bool
     total_bytes: int
-    free_bytes: int  # by the driver, when the last stress was through, the canary held
-    limit_tokens: int  # what would fit if nothing were kept back and nothing were lost to rounding
-    needed_tokens: int  # what running requests can come to hold, all of them as long as they may be
+    free_bytes: int  # by the driver, after the last worst step, with the canary held
+    limit_tokens: int  # what would fit without canary and without rounding
+    needed_tokens: int  # most tokens of running requests: a full batch, all at full length
     needed_bytes: int
-    keep_free_bytes: int = 0  # seen to stay free in the last stress, beside the canary
-    provable: bool = True  # False: the driver spills to host memory, and refuses nothing
+    keep_free_bytes: int = 0  # seen to stay free in validation, in addition to the canary
+    provable: bool = True  # False: the driver spills to host memory, so no allocation fails
     warnings: tuple[str, ...] = ()
 
     @property
     def cache_tokens(self) -> int:
-        """Beyond what running requests can hold: prefixes that later requests may reuse."""
+        """Prefix cache: tokens beyond what running requests can hold."""
         return self.kv_tokens - self.needed_tokens
 
     @property

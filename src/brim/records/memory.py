@@ -16,20 +16,20 @@ class MemoryReading:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     other_bytes: int  # held by anything but this process' allocator: its own context, and neighbours
-    process_bytes: int | None = None  # all that this process holds, where the driver tells processes apart
+    process_bytes: int | None = None  # held by this process, where the driver reports it by process
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What decides how much of a device is left alone when nobody says."""
+    """Properties of a device that decide how much of it stays free by default."""
 
     drives_display: bool = False
-    spills: bool = False  # its driver moves memory to the host where others refuse: a test of memory proves nothing
+    spills: bool = False  # its driver spills to host memory instead of failing an allocation: validation proves nothing
 
 
 @dataclass(frozen=True, slots=True)
 class StressShape:
-    """A step that an engine must survive: `tokens` new tokens, over `sequences` sequences."""
+    """A step that must fit in memory: `tokens` new tokens, over `sequences` sequences."""
 
     name: str
     tokens: int

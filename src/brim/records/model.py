@@ -209,7 +209,7 @@ class Media(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """The largest input the processor lets through, as the tower sees it.
+    """The largest input the processor allows, as the tower sees it.
 
     Images: `max_pixels` in one image, or `max_tiles` of `tile_pixels` each. Audio: `max_seconds`.
     `source` says where the limit is from.
@@ -235,7 +235,7 @@ class TowerSpec:
     limits: MediaLimits
     pixels_per_patch: int = 0  # patch edge squared
     merge: int = 1  # patches that become one token of the language model
-    frames_per_second: int = 0  # audio: encoder positions for a second of sound
+    frames_per_second: int = 0  # audio: encoder positions for a second
     output: int = 0  # width of what is handed to the language model
     gated: bool = False
     head_dim: int = 0
@@ -292,8 +292,8 @@ class ModelSpec:
     files_detail: str = ""
     logits_softcap: bool = False
     wide_residual: int = 1  # copies of the residual stream (hyper-connections)
-    held_hidden: int = 0  # hidden-wide tensors the forward holds beside embeddings and residual
-    lent_kv_elements: int = 0  # keys and values per token that layers hold ready for later layers to borrow
+    held_hidden: int = 0  # hidden-wide tensors the forward holds in addition to embeddings and residual
+    lent_kv_elements: int = 0  # keys and values per token that layers keep alive for later layers
     layer_input_width: int = 0  # per-layer embeddings: width per layer (Gemma 3n and 4)
     draft_only: bool = False
     warnings: tuple[str, ...] = field(default=())
@@ -353,7 +353,7 @@ class ModelSpec:
 
 
 def _gathered(tensors: Iterable[tuple[Tensor, int]]) -> tuple[tuple[int, Dtype | None, int], ...]:
-    """(units, own dtype, elements) over tensors that occur so often."""
+    """(units, own dtype, elements) of tensors with their counts."""
     found: dict[tuple[int, Dtype | None], int] = {}
     for tensor, count in tensors:
         key = (tensor.units, tensor.dtype)

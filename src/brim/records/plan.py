@@ -1,4 +1,4 @@
-"""What was asked (`PlanRequest`), what a device is (`Device`), and the answer (`MemoryPlan`)."""
+"""The request of a plan (`PlanRequest`), a device (`Device`), and the result (`MemoryPlan`)."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from enum import StrEnum
 
 
 class Source(StrEnum):
-    """How a figure is known."""
+    """Where a figure comes from."""
 
     EXACT = "exact"  # counted
     MEASURED = "measured"
-    TRACED = "traced"  # the model's own code, run on no device
+    TRACED = "traced"  # the model's own code on the meta device
     FORMULA = "formula"  # from dimensions
     CATALOGUE = "catalogue"  # measured on such a device before
-    GIVEN = "given"  # the user said so
+    GIVEN = "given"  # by the user
     CONSTANT = "constant"
     SOLVED = "solved"  # what is left
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU: what its driver reports as its memory, and what of that a process never gets."""
+    """A GPU: the memory its driver reports, and the parts that processes cannot use."""
 
     key: str
     name: str
     total_bytes: int
-    hidden_bytes: int  # kept by the driver: reported as memory, not there for processes
-    context_bytes: int  # what a process takes by existing
+    hidden_bytes: int  # reserved by the driver: reported as memory, not usable by processes
+    context_bytes: int  # of a process's CUDA context
     workspace_bytes: int  # library kernels and workspaces
     source: Source = Source.CATALOGUE
-    neighbour_bytes: int = 0  # in use by others now, where the driver was asked
+    neighbour_bytes: int = 0  # in use by other processes now, where the driver was asked
 
     @property
     def usable_bytes(self) -> int:
@@ -39,7 +39,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What the user asked for. None is what is left open."""
+    """What the user asked for. None: solved for, or a default."""
 
     max_len: int | None = None
     max_seqs: int | None = None
@@ -60,7 +60,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class LedgerItem:
-    """A line of the ledger: what, how many bytes, and how that is known."""
+    """A line of the ledger: what, how many bytes, and where the figure comes from."""
 
     name: str
     bytes: int
@@ -70,7 +70,7 @@ class LedgerItem:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A knob, where it stands, where it could stand, and what that buys on the fullest device."""
+    """A setting, its value, a proposed value, and what that gains on the fullest device."""
 
     knob: str
     current: str
@@ -93,7 +93,7 @@ class KvKindBytes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The answer: a ledger of one device (all ranks are alike), and what it was solved for."""
+    """A ledger of one device (all ranks are alike), and what it was solved for."""
 
     model: str
     family: str

@@ -1,4 +1,4 @@
-"""Where a start stands: a `Stage`, told to whoever wants to know (`Told`)."""
+"""Progress of a start: a `Stage`, reported to a function (`Told`)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What is being done now: load and build of an engine; probe, stress, rebuild, validate and predict of a fit."""
+    """A stage: load and build of an engine; probe, stress, rebuild, validate and predict of a fit."""
 
     phase: str
-    detail: str = ""  # with what: weights, graphs, the shape of a step
+    detail: str = ""  # weights, graphs, the shape of a step
     done: int | None = None  # of `total`
     total: int | None = None
 
     @property
     def title(self) -> str:
-        """The stage without how far it has come."""
+        """The stage without its count."""
         return f"{self.phase} ({self.detail})" if self.detail else self.phase
 
     def __str__(self) -> str:
@@ -25,8 +25,8 @@ class Stage:
 
 
 Told = Callable[[Stage], None]
-Progress = bool | Told | None  # as callers say it; None: shown where somebody is looking
+Progress = bool | Told | None  # as callers pass it; None: shown on a terminal
 
 
 def silent(stage: Stage) -> None:
-    """Nobody is told."""
+    """Report to nobody."""

@@ -12,7 +12,7 @@ class Phase(StrEnum):
     """The kinds of step."""
 
     PREFILL = "prefill"  # a prompt, or several of one length
-    PACKED = "packed"  # several prompts behind one another in one row, as engines run them
+    PACKED = "packed"  # several prompts concatenated in one row, as engines run them
     DECODE = "decode"  # one token for each of a batch
     VERIFY = "verify"  # a few speculated tokens for each of a batch
     VISION = "vision"  # the vision tower
@@ -25,7 +25,7 @@ class TraceShape:
 
     `tokens` are the new tokens of each of `batch` sequences (patches or tiles for a tower), `context` the tokens they
     already have in the cache. `logit_rows` of 0 means all positions. `keeps_kv` has the model keep its own cache.
-    `head_sees_last` cuts the head's input to those rows where the class itself would compute all of them: engines do.
+    `head_sees_last` computes logits for those rows only, as engines do, where the class would compute all of them.
     """
 
     phase: Phase = Phase.PREFILL
@@ -40,7 +40,7 @@ class TraceShape:
 
 @dataclass(frozen=True, slots=True)
 class LiveTensor:
-    """A tensor alive at the peak: its bytes as the allocator rounds them, and where it was made."""
+    """A tensor alive at the peak: its bytes as the allocator rounds them, and where it was allocated."""
 
     bytes: int
     op: str
@@ -58,7 +58,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a step takes above the weights, known without a device."""
+    """Memory of a step above the weights, traced on the meta device."""
 
     model: str
     shape: TraceShape
@@ -115,7 +115,7 @@ class ActivationCurve:
     points: tuple[CurvePoint, ...]
     held_back_error: float
     versions: str
-    ranks: int = 1  # of so many tensor-parallel ranks, one
+    ranks: int = 1  # the curve is that of one of so many tensor-parallel ranks
 
     def peak_bytes(self, size: int) -> int:
         return self._through(size, [(point.size, point.peak_bytes) for point in self.points])

@@ -1,7 +1,7 @@
 """What the CUDA caching allocator would reserve for a sequence of allocations and frees.
 
-In: sizes in the order they are asked for and given back. Out: bytes reserved from the device. Two behaviours: the
-default (segments are asked for as needed, and never grow) and `expandable_segments:True` (a range of addresses per
+In: sizes in the order of allocations and frees. Out: bytes reserved from the device. Two behaviours: the
+default (segments are reserved as needed, and never grow) and `expandable_segments:True` (a range of addresses per
 pool, mapped page by page). One stream; no garbage collection, no `max_split_size`.
 """
 
@@ -20,7 +20,7 @@ OWN_SEGMENT_FROM = 10 * MIB  # from here on, a segment of its own size
 SEGMENT_ROUNDING = 2 * MIB
 SMALLEST_REST = 512  # what is split off a block is at least this
 SMALLEST_LARGE_REST = MIB  # or, in a large segment that cannot grow, more than this
-_ADDRESSES = LARGE_SEGMENT << 80  # they cost nothing here, and absurd sizes must not run out of them
+_ADDRESSES = LARGE_SEGMENT << 80  # they cost nothing here, and no request may run out of them
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +92,7 @@ class CachingAllocator:
         self._free[small].add(self._merge(block, small))
 
     def empty_cache(self) -> None:
-        """Give back what is wholly free, and measure peaks from here on."""
+        """Release what is wholly free, and measure peaks from here on."""
         for small, free in self._free.items():
             for block in free.all():
                 self._release(block, small)

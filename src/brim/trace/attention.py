@@ -1,12 +1,12 @@
-"""What scaled-dot-product attention takes on CUDA, by the kernel torch would choose there.
+"""Memory of scaled-dot-product attention on CUDA, by the kernel torch would choose there.
 
-On the meta device torch would run the spelled-out version, with tokens × tokens scores in memory. On a GPU it takes a
-kernel, each with a memory of its own:
+On the meta device torch would run the math version, which materialises tokens × tokens scores. On a GPU it chooses a
+kernel, each with its own memory:
 
 - flash: the output, and the log-sum-exp of every row in fp32; heads whose width is no multiple of eight are padded;
 - memory-efficient: the output, an fp32 accumulator as large where heads are wider than 128, a boolean mask turned
   into one of the query's type;
-- math (fp32 without a kernel, odd head sizes): spelled out, as on the meta device.
+- math (fp32 without a kernel, odd head sizes): as on the meta device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from brim.units import round_up
 if TYPE_CHECKING:
     import torch
 
-FUSED = "brim-fused"  # the name under which the stand-in below is registered with transformers
+FUSED = "brim-fused"  # the name under which the replacement below is registered with transformers
 _FLASH_HEAD_DIM = 256
 _ACCUMULATOR_HEAD_DIM = 128
 
@@ -47,7 +47,7 @@ def attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Stands in for `scaled_dot_product_attention`: allocates what the kernel would, and computes nothing."""
+    """Replaces `scaled_dot_product_attention`: allocates what the kernel would, and computes nothing."""
     import torch
 
     kernel = choose_kernel(query, key, value, attn_mask)
@@ -87,9 +87,9 @@ def _typed_mask(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 
 def register_fused() -> None:
-    """Make a stand-in for fused paged attention known to transformers, through its public registry.
+    """Register a replacement for fused paged attention with transformers, through its public registry.
 
-    It takes the output and nothing else, and needs no mask: what Brim's own kernels do.
+    Like Brim's own kernels it allocates only the output, and needs no mask.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -102,7 +102,7 @@ def register_fused() -> None:
 
 
 def interception() -> Any:
-    """A mode that puts `attend` in the place of torch's function while it is active."""
+    """A mode that replaces torch's function by `attend` while it is active."""
     import torch
     from torch.overrides import TorchFunctionMode
 

@@ -1,7 +1,7 @@
-"""A `transformers` model from its config, on the meta device: every tensor has its shape and none has memory.
+"""A `transformers` model from its config, on the meta device: tensors have shapes and no memory.
 
-In: the dict of a config.json. Out: a model in evaluation mode. Remote code is never run: a model that needs it cannot
-be traced, and that is said. Foreign errors are translated here and nowhere else.
+In: the dict of a config.json. Out: a model in evaluation mode. Remote code is never run: a model that needs it is
+refused. Errors of other libraries are translated only here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOT_THE_MODEL_S = ("quantization_config", "auto_map", "torch_dtype", "dtype")  
 
 
 def require_transformers() -> None:
-    """Say what to install where the libraries are missing."""
+    """Refuse, with what to install, where the libraries are missing."""
     missing = missing_library()
     if missing is not None:
         raise CannotTrace(f"a trace needs {missing}: pip install 'brim[engine]'")

@@ -40,7 +40,7 @@ def _text(model: Any, shape: TraceShape) -> Call:
     size = (1, shape.batch * shape.tokens) if packed else (shape.batch, shape.tokens)
     rows = shape.logit_rows * shape.batch if packed else shape.logit_rows
     ids = torch.empty(size, dtype=torch.long, device="meta")
-    # Behind fused attention the KV lives in the engine's own pool: the model neither keeps nor reads a cache.
+    # With fused attention the KV is in the engine's pool: the model neither keeps nor reads a cache.
     caches = shape.attention != FUSED and (shape.keeps_kv or shape.context > 0)
     options: dict[str, Any] = {"use_cache": caches}
     if rows:
@@ -59,7 +59,7 @@ def _text(model: Any, shape: TraceShape) -> Call:
 
 
 def _with_cut_head(model: Any, rows: int, ids: Any, options: dict[str, Any]) -> Any:
-    """Run a model whose class computes all logits with a head that is shown the last rows only."""
+    """Run a model whose class computes all logits, with a head that gets the last rows only."""
     head = model.get_output_embeddings()
     hook = head.register_forward_pre_hook(lambda _, inputs: (inputs[0][:, -rows:], *inputs[1:]))
     try:

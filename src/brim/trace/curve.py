@@ -1,7 +1,7 @@
 """A curve from a few traced sizes, so that a plan for any size costs microseconds.
 
-In: a config and the phases wanted. Out: `ActivationCurve`s, exact at their points and checked at one that was held
-back; where the check fails, the held-back point joins the curve and another is tried.
+In: a config and the phases wanted. Out: `ActivationCurve`s, exact at their points and checked at one more traced size;
+where the check fails, that size is added to the curve and another is checked.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def trace_curves(
     """Build a model once and trace it at a few sizes of each phase; a phase that cannot be traced is left out,
     unless it is the only one. Of several ranks, one: towers are whole on each.
 
-    A class that has no fused attention of its own is traced with a stand-in for one: engines bring their kernels.
+    A class without fused attention is traced with a replacement for it: engines bring their own kernels.
     """
     config = rank_config(config, ranks)
     model, attention = build_model(config, dtype)
@@ -72,7 +72,7 @@ def _curve(model: Any, attention: str, name: str, phase: Phase) -> ActivationCur
 
 
 def _checked(curve: ActivationCurve, held_back: tuple[int, ...], at: Callable[[int], CurvePoint]) -> ActivationCurve:
-    """The curve with its error at the last size held back: sizes that it misses join it."""
+    """The curve with its error at the last checked size; sizes where the check fails are added to it."""
     for size in held_back:
         truth = at(size)
         error = abs(curve.peak_bytes(size) / truth.peak_bytes - 1)

@@ -1,4 +1,4 @@
-"""A model as one tensor-parallel rank runs it: the config with heads, MLP columns and vocabulary divided.
+"""A model as one tensor-parallel rank runs it: the config with heads, MLP columns and vocabulary sharded.
 
 Column- and row-parallel linear modules make a rank's model a narrower model of the same hidden width, so a rank is
 traced by building that model. Replicated parts (norms, routers, MLA's down-projections, the residual stream) keep

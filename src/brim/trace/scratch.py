@@ -1,7 +1,7 @@
-"""What torch's CUDA kernels take for themselves while they run, where that is as large as what they are given.
+"""Scratch memory of torch's CUDA kernels, where it is as large as their inputs.
 
-A trace sees what goes into an operation and what comes out. These rules were read off an H200 with torch 2.11, by the
-allocator's own count; the kernels of other operations take next to nothing.
+A trace sees the inputs and outputs of an operation. These rules were measured on an H200 with torch 2.11, with the
+allocator's statistics; the kernels of other operations need next to no scratch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SORTED_TOGETHER = 20
 
 
 def kernel_scratch(function: Any, args: tuple[Any, ...], result: Any) -> int:
-    """Bytes that are gone again when the operation is done."""
+    """Bytes that are freed at the end of the operation."""
     import torch
 
     aten = torch.ops.aten

@@ -1,6 +1,6 @@
 """Traced curves on disk, by fingerprint: of the model's dimensions, the phase, and the versions that were traced.
 
-An entry that does not read back as what was written is traced again, never trusted. Reading needs no torch.
+A damaged entry is ignored and traced again. Reading needs no torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHIPPED = Path(__file__).with_name("curves.json")
 
 
 def fingerprint(spec: ModelSpec, phase: Phase, ranks: int = 1) -> str:
-    """A digest of what decides a curve: the family's code and the dimensions, whatever file they came from."""
+    """A digest of what a curve depends on: the family's code and the dimensions."""
     parts = [spec.family, str(spec.dtype), str(phase), spec.hidden, spec.vocab, spec.logits_softcap]
     parts += [spec.layer_input_width, spec.wide_residual]
     parts += [(repr(layer.mixer), repr(layer.feed_forward), count) for layer, count in spec.layer_groups]
@@ -58,7 +58,7 @@ class CurveStore:
 
 
 def shipped_curve(spec: ModelSpec, phase: Phase) -> ActivationCurve | None:
-    """The curve that comes with Brim for a model of the catalogue's dimensions."""
+    """The curve shipped with Brim for a model of the catalogue."""
     return _curve(unseal(_shipped().get(fingerprint(spec, phase))), fingerprint(spec, phase))
 
 

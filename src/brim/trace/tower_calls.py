@@ -1,6 +1,6 @@
 """The call of a vision or audio tower, by what its forward asks for.
 
-What decides shapes inside a tower (grids, positions, lengths) is real, on the CPU; pixels and sounds have no values.
+Inputs that decide shapes inside a tower (grids, positions, lengths) are real CPU tensors; pixels and audio are on meta.
 """
 
 from __future__ import annotations

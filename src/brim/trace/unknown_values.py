@@ -1,6 +1,6 @@
-"""Questions that only values can answer, where there are none.
+"""Data-dependent operations on the meta device, which has no values.
 
-A mask is full and a batch is not packed: the plain case that engines run. A boolean mask selects every place, which
+Masks are taken as all true and batches as not packed, as engines run them. A boolean mask selects every element, which
 is the most it can select.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-SCALAR, TRUTH = 1, True  # what `.item()` and `if tensor:` are told
+SCALAR, TRUTH = 1, True  # results of `.item()` and `if tensor:`
 
 
 def every_place(mask: torch.Tensor) -> torch.Tensor:
@@ -32,7 +32,7 @@ def places(index: torch.Tensor | None) -> list[torch.Tensor | None]:
 
 
 def to_meta(leaf: Any) -> Any:
-    """A tensor with values, put beside tensors without."""
+    """A tensor with values, as a meta tensor."""
     import torch
 
     return leaf.to("meta") if isinstance(leaf, torch.Tensor) and not leaf.is_meta else leaf

@@ -1,9 +1,9 @@
-"""Storages as they live and die: the accounting behind a trace.
+"""Storages from allocation to free: the accounting behind a trace.
 
 Every operation passes through `StorageWatch`. A storage is counted once, with the allocator's rounding, from the
-operation that made it until nothing refers to it: views, in-place results and `out=` reuse a storage and cost
-nothing. Tensors that a model's code makes on the CPU (grids, lengths) are counted too: they stand for what would be
-on the GPU, and keep their values so that shapes that depend on them are right.
+operation that allocated it until nothing refers to it: views, in-place results and `out=` reuse a storage and cost
+nothing. Tensors that a model's code allocates on the CPU (grids, lengths) are counted too: on a GPU they would be
+device tensors. They keep their values, so that shapes that depend on them are right.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class StorageWatch:
             self.peak_op, self.peak_module, self.peak_shapes = op, self.modules[-1], shapes
 
     def forget_peak(self) -> int:
-        """Look for the peak from here on; what is live now."""
+        """Measure the peak from here on; returns the live bytes."""
         self.peak_bytes = self.live_bytes
         return self.live_bytes
 
     def finish(self) -> None:
-        """End of the call: what is freed from here on is the caller's."""
+        """End of the call: later frees are not recorded."""
         for number in self._live.values():
             self.events.append(-(number + 1))
         self._live.clear()
@@ -131,7 +131,7 @@ def watching(watch: StorageWatch) -> Any:
         @staticmethod
         def _show(name: str, result: Any, scratch: int) -> None:
             made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-            inside = torch.empty(scratch, dtype=torch.uint8, device="meta")  # until this is over
+            inside = torch.empty(scratch, dtype=torch.uint8, device="meta")  # freed at the end of this function
             for tensor in (*made, inside):
                 watch.made(tensor, name)
             watch.after_operation(name, tuple(tuple(tensor.shape) for tensor in made))

@@ -11,7 +11,7 @@ import pytest
 
 from brim.errors import DeviceError, DoesNotFit, InvalidRequest, OutOfMemory
 from brim.fit.fit import fit, validate_stored
-from brim.fit.ranks import ALONE, Exchange, Ranks
+from brim.fit.ranks import ONE_RANK, Exchange, Ranks
 from brim.records.fit import Attempt, FitReport, Outcome
 from brim.units import GIB, KIB, MIB
 
@@ -65,11 +65,11 @@ def nothing_left(made: list[HonestEngine]) -> bool:
 
 
 def test_alone_is_a_rank_too() -> None:
-    assert ALONE.fewest(5) == 5
-    assert ALONE.all(True)
-    assert not ALONE.all(False)
-    assert ALONE.agree("word")
-    assert ALONE.worst(Attempt(4, Outcome.PROVEN)) == Attempt(4, Outcome.PROVEN)
+    assert ONE_RANK.fewest(5) == 5
+    assert ONE_RANK.all(True)
+    assert not ONE_RANK.all(False)
+    assert ONE_RANK.agree("word")
+    assert ONE_RANK.worst(Attempt(4, Outcome.PROVEN)) == Attempt(4, Outcome.PROVEN)
 
 
 def test_words_are_weighed() -> None:

@@ -1,1 +1,1 @@
-"""Vision and audio towers: their tensors, and the largest input their processors let through."""
+"""Vision and audio towers: their tensors, and the largest input their processors allow."""

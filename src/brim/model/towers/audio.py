@@ -1,4 +1,4 @@
-"""Audio towers: their tensors, and the longest sound their processor lets through."""
+"""Audio towers: their tensors, and the longest input their processor allows."""
 
 from __future__ import annotations
 
