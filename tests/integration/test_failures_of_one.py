@@ -1,0 +1,98 @@
+"""What fails for one request, or for one call, stays there: others get their answers, and nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from brim.engine.requests.request import FinishReason
+from brim.engine.weights.builtin import ByteTokenizer
+from brim.errors import OutOfMemory
+from tests.integration.faults import Injected, out_of_memory
+from tests.integration.test_engine import family, greedy, nothing_is_held, one_thread, prompts_of
+
+__all__ = ["one_thread"]
+
+PROMPTS = prompts_of([5, 12, 9], seed=11)
+
+
+class Choosy(ByteTokenizer):
+    """Cannot decode some token."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
+        if self.refused in tokens:
+            raise ValueError(f"token {self.refused} is not text")
+        return super().decode(tokens, skip_special_tokens)
+
+
+def test_a_text_that_cannot_be_decoded_ends_its_own_answer_alone() -> None:
+    model = family("llama")
+    wanted = [model.greedy(prompt, 10) for prompt in PROMPTS]
+    refused = next(token for token in wanted[1] if token not in (*wanted[0], *wanted[2]))
+    with model.engine(tokenizer=Choosy(refused)) as engine:
+        answers = engine.generate(PROMPTS, greedy(10))
+        assert [list(answers[number].tokens) for number in (0, 2)] == [wanted[0], wanted[2]]
+        assert [answers[number].finish_reason for number in (0, 2)] == [FinishReason.LENGTH] * 2
+        failed = answers[1]
+        assert failed.finish_reason is FinishReason.ERROR
+        assert failed.error is not None
+        assert f"token {refused} is not text" in failed.error
+        assert list(failed.tokens) == wanted[1][: wanted[1].index(refused)]
+        assert nothing_is_held(engine)
+        assert engine.idle
+
+
+@pytest.mark.parametrize("failing_step", [0, 1, 4])
+def test_generate_cleans_up_and_the_engine_goes_on(failing_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = family("gemma3_text")
+    with model.engine() as engine:
+        runner, launch = engine._parts.runner, engine._parts.runner.launch
+        left = [failing_step]
+
+        def failing(*args: Any) -> Any:
+            if not left[0]:
+                out_of_memory()
+            left[0] -= 1
+            return launch(*args)
+
+        monkeypatch.setattr(runner, "launch", failing)
+        with pytest.raises(OutOfMemory):
+            engine.generate(PROMPTS, greedy(10))
+        monkeypatch.undo()
+        while not engine.idle:
+            engine.step()  # what was launched is read
+        assert nothing_is_held(engine)
+        answers = engine.generate(PROMPTS, greedy(10))
+        assert [list(one.tokens) for one in answers] == [model.greedy(prompt, 10) for prompt in PROMPTS]
+
+
+def test_generate_ends_when_somebody_else_cancels() -> None:
+    with family("llama").engine() as engine:
+        seen: list[int] = []
+
+        def cancel(done: int, total: int) -> None:
+            seen.append(done)
+            for request_id in list(engine._answers):
+                engine.cancel(request_id)
+
+        params = [greedy(2), greedy(30), greedy(30)]
+        answers = engine.generate(PROMPTS, params, progress=cancel)
+        assert len(answers) == len(seen) == 1
+
+
+def test_a_callback_that_raises_leaves_nothing_behind() -> None:
+    def broken(done: int, total: int) -> None:
+        raise Injected("the caller's own")
+
+    with family("llama").engine() as engine:
+        with pytest.raises(Injected):
+            engine.generate(PROMPTS, greedy(3), progress=broken)
+        while not engine.idle:
+            engine.step()
+        assert nothing_is_held(engine)
+        assert not engine._answers
