@@ -1,1 +1,1 @@
-"""The serving engine: runs a model inside the memory that was planned for it."""
+"""The serving engine: runs a model within the memory that was fitted for it."""

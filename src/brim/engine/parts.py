@@ -1,4 +1,4 @@
-"""The parts of an engine that any size of its KV pool shares, and what a pool of some size takes."""
+"""The parts of an engine that do not depend on the size of its KV pool, and the size of a pool in bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from brim.units import round_up
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """A model made ready, and what its pool would look like at any size."""
+    """A model ready to serve, and the shape of its pool at any size."""
 
     runner: Runner
     groups: tuple[LayerGroup, ...]
@@ -27,7 +27,7 @@ class EngineParts:
     max_length: int
     element_bytes: int
     state_bytes: int  # recurrent states of all slots; 0: the model has none
-    fullest_chunk: int | None  # tokens of chunks that recurrent layers hold most for
+    fullest_chunk: int | None  # chunk length at which recurrent layers need the most memory
     vision: Vision | None = None
     clock: Callable[[], float] = time.monotonic
 
@@ -49,20 +49,20 @@ class EngineParts:
 
     @property
     def reuses_prefixes(self) -> bool:
-        """Whether the pool is a cache too. The recurrent states in the middle of a prompt are not kept."""
+        """Whether the pool is also a prefix cache. Recurrent states in the middle of a prompt are not stored."""
         return self.settings.reuse_prefixes and not self.state_bytes
 
     def kv_bytes(self, kv_tokens: int) -> int:
         return self.shape(kv_tokens).bytes(self.groups, self.element_bytes)
 
     def tokens_one_request_can_hold(self, kv_tokens: int) -> int:
-        """The longest request that every pool can hold, beside the tokens of a step."""
+        """The longest request that every pool can hold, in addition to the tokens of a step."""
         shape = self.shape(kv_tokens)
         lengths = []
         for group, blocks in zip(self.groups, shape.blocks, strict=True):
             tokens = blocks * shape.block_size
             if group.window is not None and tokens >= group.window + self.settings.max_batch_tokens + shape.block_size:
-                continue  # its window passes on for ever
+                continue  # a window holds a request of any length
             lengths.append(tokens)
         return min(lengths, default=self.max_length)
 

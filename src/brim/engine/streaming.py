@@ -1,17 +1,17 @@
-"""An engine in a thread of its own, for callers that wait on many answers at once.
+"""An engine in a thread of its own, for many concurrent streams.
 
     async with StreamingEngine(engine) as serving:
         async for update in serving.stream("Once upon a time", SamplingParams(max_tokens=64)):
             print(update.text, end="")
 
-In: requests, from any thread and any event loop. Out: their updates, in the event loop that asked; each loop is woken
-once a step, however many of its clients get news. A stream that is left early cancels its request.
+In: requests, from any thread and any event loop. Out: their updates, in the event loop of the client; each loop is
+woken once a step, however many of its clients have updates. A stream that is left early cancels its request.
 
-The thread alone touches the engine: everybody else puts commands into a queue and reads a mailbox. A client's command
-to leave is always queued behind its command to submit, so a client may go at any moment and its request is cancelled.
+Only the thread touches the engine: clients put commands into a queue and read a mailbox. A client's cancel is always
+queued after its submit, so a client may leave at any moment and its request is cancelled.
 There is no lock here: `close` may be called from a signal handler or from the engine's own thread.
 
-Does not know how a failed step could be survived: `_failed` ends the engine.
+Does not recover from a failed step: `_failed` ends the engine.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ News = Update | BaseException | None  # None: all answers of the request are com
 
 @dataclass(eq=False, slots=True)
 class _Client:
-    """Somebody who waits for the updates of one request, in an event loop of their own."""
+    """A client that waits for the updates of one request, in its event loop."""
 
     loop: asyncio.AbstractEventLoop
     mailbox: asyncio.Queue[News] = field(default_factory=asyncio.Queue)
-    gone: bool = False  # nobody reads the mailbox any more
-    request_id: str = ""  # this and what follows belong to the engine's thread
+    gone: bool = False  # the mailbox is no longer read
+    request_id: str = ""  # this and the fields below belong to the engine's thread
     answers_left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """Why no more steps are done."""
+    """Why the engine has ended."""
 
     why: str
     cause: BaseException | None = None
@@ -68,7 +68,7 @@ class StreamingEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._clients: dict[str, _Client] = {}  # by request; the engine's thread alone writes
+        self._clients: dict[str, _Client] = {}  # by request; only the engine's thread writes
         self._thread = threading.Thread(target=self._serve, name="brim-engine", daemon=True)
         self._closing = False
         self._ending: _Ending | None = None
@@ -91,7 +91,7 @@ class StreamingEngine:
             self._thread.join()
         if self._unclean is not None:
             raise DeviceError(
-                f"the engine was closed, but not all that was in flight could be cleared: {_said(self._unclean)}; "
+                f"the engine was closed, but not all requests in flight were cancelled: {_said(self._unclean)}; "
                 "tear the engine down before it is used again"
             ) from self._unclean
 
@@ -100,12 +100,12 @@ class StreamingEngine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._ask_to_close()  # at once, even where the executor has no thread free to wait for the end
+        self._ask_to_close()  # at once, even if the executor has no free thread to wait in
         await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     @property
     def in_flight(self) -> int:
-        """Requests that the engine has taken and whose clients wait for more."""
+        """Requests that the engine has accepted and whose clients wait for more."""
         return len(self._clients)
 
     async def stream(
@@ -158,9 +158,9 @@ class StreamingEngine:
             self._ending = _CLOSED
 
     def _send(self, command: Callable[[], None]) -> None:
-        """Have something done in the engine's thread, or answered here where that thread has ended.
+        """Run a command in the engine's thread, or here if that thread has ended.
 
-        Put first and look then: what comes too late for the thread's last look at the queue sees the ending here.
+        The command is queued before the ending is checked: one that the thread no longer reads is run here.
         """
         self._commands.put(command)
         if self._ending is not None:
@@ -183,10 +183,10 @@ class StreamingEngine:
             return
         try:
             client.request_id = submit()
-        except Exception as error:  # noqa: BLE001 - it concerns whoever asked, and nobody else
+        except Exception as error:  # noqa: BLE001 - raised in this client's stream only
             self._post([(client, error)])
             return
-        except BaseException as error:  # an interrupt concerns everybody; an event loop must not be given one
+        except BaseException as error:  # an interrupt ends the engine; an event loop must not get one
             self._post([(client, _stopped_by(error).error())])
             raise
         client.answers_left = answers
@@ -205,24 +205,24 @@ class StreamingEngine:
         self._end(ending)
 
     def _turn(self) -> _Ending | None:
-        """Do what was asked, then one step; why this was the last turn, if it was."""
+        """Run the queued commands, then one step; returns the ending if this was the last turn."""
         try:
             self._obey()
             if self._closing:
                 return _CLOSED
             if not self.engine.idle:
                 self._deliver(self.engine.step())
-        except BaseException as error:  # noqa: BLE001 - interrupts too: everybody who waits must hear of it
+        except BaseException as error:  # noqa: BLE001 - interrupts too: every waiting client must get the error
             return self._failed(error)
         return None
 
     def _failed(self, error: BaseException) -> _Ending | None:
-        """What a failed turn means: an ending, or None to go on. For now every failure ends the engine."""
-        traceback.clear_frames(error.__traceback__)  # their tensors would live as long as the error is told
+        """What follows from a failed turn: an ending, or None to continue. For now every failure ends the engine."""
+        traceback.clear_frames(error.__traceback__)  # their tensors would live as long as the error
         return _stopped_by(error)
 
     def _obey(self) -> None:
-        """Run the commands that wait now; later ones wait for the next step. With no work to do, wait for some."""
+        """Run the commands queued now; later ones wait for the next step. If the engine is idle, wait for a command."""
         while self.engine.idle and not self._closing:
             self._commands.get()()
         for _ in range(self._commands.qsize()):
@@ -251,12 +251,12 @@ class StreamingEngine:
         for loop, letters in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_fill_mailboxes, letters)
-            except RuntimeError:  # the loop is closed, so these clients can neither read nor leave
+            except RuntimeError:  # the loop is closed, so these clients can neither read nor cancel
                 for client, _ in letters:
                     self._leave(client)
 
     def _end(self, ending: _Ending) -> None:
-        """Take back all that is in flight and tell everybody who waits."""
+        """Cancel all requests in flight and end all waiting streams."""
         self._ending = ending
         clients = list(self._clients.values())
         self._clients.clear()
@@ -267,22 +267,22 @@ class StreamingEngine:
         self._clear_away(self._read_last_step)
 
     def _read_last_step(self) -> None:
-        """What was launched and not read, a step or two, would keep the engine from being idle."""
+        """Steps that were launched and not read would keep the engine from being idle."""
         for _ in range(2):
             if not self.engine.idle:
                 self.engine.step()
 
     def _clear_away(self, action: Callable[[], object]) -> None:
-        """One thing to do at the end. Its errors hide neither what ended the engine nor the first of their own."""
+        """One part of the cleanup. Its errors hide neither what ended the engine nor the first cleanup error."""
         assert self._ending is not None
         try:
             action()
-        except BaseException as error:  # noqa: BLE001 - what is left to clear must be cleared
+        except BaseException as error:  # noqa: BLE001 - the rest of the cleanup must run
             first = self._ending.cause or self._unclean
             if first is None:
                 self._unclean = error
             else:
-                first.add_note(f"then, in clearing away what was in flight: {_said(error)}")
+                first.add_note(f"then, while cancelling requests in flight: {_said(error)}")
 
 
 def _fill_mailboxes(letters: Iterable[tuple[_Client, News]]) -> None:

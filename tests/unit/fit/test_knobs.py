@@ -132,10 +132,10 @@ def test_the_message_lists_ledger_and_knobs() -> None:
     assert (error.missing_bytes, error.ledger, error.knobs) == (48 * MIB, LEDGER[:2], found)
     assert str(error).splitlines() == [
         "no room",
-        "what was measured, with KV for one request:",
+        "measured, with KV for one request:",
         "  weights              500.0 MiB",
         "  graphs                64.0 MiB",
-        "what could be turned (estimates):",
+        "settings that would help (estimates):",
         "  canary            100.0 MiB -> 52.0 MiB frees 48.0 MiB",
         "  max_batch         64 -> 1               frees 10.0 MiB, not enough by itself",
     ]

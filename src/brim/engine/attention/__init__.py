@@ -1,1 +1,1 @@
-"""Attention over paged keys and values: what a step calls, and the backends that do it."""
+"""Attention over paged keys and values: what the model calls, and the backends."""

@@ -1,6 +1,6 @@
 """Attention backends by name, and which one a device gets by default.
 
-Another kernel is plugged in with `register_backend("name", make)`; `EngineSettings(attention="name")` then asks for it.
+Add another backend with `register_backend("name", make)`, and select it with `EngineSettings(attention="name")`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class BackendSizes:
-    """What a backend is made for."""
+    """The sizes a backend is created for."""
 
     layers: tuple[LayerGeometry, ...]
     max_batch: int
@@ -30,7 +30,7 @@ class BackendSizes:
 
     @property
     def decode_batches(self) -> range:
-        """Every number of requests that may generate in a step; captured steps pad to one of them."""
+        """Every possible number of decodes in a step; captured steps pad to one of them."""
         return range(1, self.max_batch + 1)
 
 
@@ -65,21 +65,21 @@ _BY_DEVICE = {"cuda": "triton", "meta": "meta"}
 
 
 def register_backend(name: str, make: MakeBackend) -> None:
-    """Make a backend known under a name."""
+    """Register a backend under a name."""
     if name == AUTO or name in _BACKENDS:
         raise InvalidRequest(f"attention '{name}' is taken; choose another name")
     _BACKENDS[name] = make
 
 
 def check_backend(name: str) -> None:
-    """Refuse a name that nobody has registered."""
+    """Refuse a name that is not registered."""
     if name != AUTO and name not in _BACKENDS:
         raise InvalidRequest(f"attention '{name}' is not known; choose {', '.join((AUTO, *_BACKENDS))}")
 
 
 def make_backend(name: str, sizes: BackendSizes) -> AttentionBackend:
-    """The backend of this name; made anew with every pool, since it holds memory too."""
+    """The backend of this name; created anew with every pool, since it holds memory too."""
     check_backend(name)
-    # The meta device stands for the GPU that a trace is of, whatever runs there.
+    # The meta device stands for the GPU that is traced, whichever backend runs there.
     chosen = "meta" if sizes.device.type == "meta" else name
     return _BACKENDS[_BY_DEVICE.get(sizes.device.type, "reference") if chosen == AUTO else chosen](sizes)

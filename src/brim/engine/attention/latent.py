@@ -1,11 +1,11 @@
-"""Multi-head latent attention that keeps the latent: a token leaves one key in the pool, and its value is part of it.
+"""Multi-head latent attention that stores the latent: a token has one key in the pool, and its value is part of it.
 
 Such a class projects a token down to a latent and a rotated part, and its `expand_kv` makes keys and values of all
-heads from them, right before it attends. `KeptLatents` replaces that one method on the modules of a model: the key
-stays [latent, rotated part], one head for all queries, and the value is its first part. What expanding does to keys is
-done to the queries instead (`absorbed_query`), and what it does to values to the output (`expanded_output`). Both are
+heads from them, right before attention. `KeptLatents` replaces that one method on the modules of a model: the key
+stays [latent, rotated part], one head for all queries, and the value is its first part. The expansion of keys is
+applied to the queries instead (`absorbed_query`), and that of values to the output (`expanded_output`). Both are
 products with views of the weight of `kv_b_proj`. The rest (projections, norms, rotation, scales, gates) is the class's
-own code, and so this knows nothing of it.
+own code, unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIZES = ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
 
 
 class KeptLatents:
-    """The latent attention of a model, made to keep its latents; `undo` gives the model back as it was."""
+    """The latent attention of a model, changed to store latents; `undo` restores the model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = list(latent_modules(model))
@@ -34,21 +34,21 @@ class KeptLatents:
         return len(self._modules)
 
     def undo(self) -> None:
-        """Put every module back as it was found."""
+        """Restore every module."""
         while self._modules:
             module = self._modules.pop()
             del module.__dict__[_EXPAND], module.__dict__[_MARK]
 
 
 def latent_modules(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules whose expansion can be taken over: a plain product, which nobody else has replaced."""
+    """The modules whose expansion can be replaced: a plain product that no other library has replaced."""
     for module in model.modules():
         if hasattr(type(module), _EXPAND) and _EXPAND not in vars(module) and _is_plain_product(module):
             yield module
 
 
 def _is_plain_product(module: Any) -> bool:
-    """Whether keys and values are the latent times a weight, which is there as it is (no bias, not quantised)."""
+    """Whether keys and values are the latent times a plain weight (no bias, not quantised)."""
     linear = getattr(module, "kv_b_proj", None)
     if type(linear) is not nn.Linear or not all(hasattr(module, name) for name in _SIZES):
         return False
@@ -64,7 +64,7 @@ def _is_plain_product(module: Any) -> bool:
 
 
 def _key_and_value(latent: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
-    """In the place of `expand_kv`: [batch, 1, tokens, dim] each, and the value is a view of the key."""
+    """Replaces `expand_kv`: [batch, 1, tokens, dim] each, and the value is a view of the key."""
     key = torch.cat((latent, rotated), -1)
     return key, key[..., : latent.shape[-1]]
 
@@ -87,7 +87,7 @@ def expanded_output(module: nn.Module, output: Tensor) -> Tensor:
 
 
 def _by_head(module: Any) -> tuple[Tensor, Tensor]:
-    """What makes keys and what makes values of a latent: [heads, dim, rank], views, of the heads that are here."""
+    """The weights that make keys and values from a latent: views [heads, dim, rank] of this rank's heads."""
     weight = module.kv_b_proj.weight
     plain = module.qk_nope_head_dim
     heads = weight.view(-1, plain + module.v_head_dim, weight.shape[-1])

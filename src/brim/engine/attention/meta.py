@@ -1,4 +1,4 @@
-"""Attention on no device: takes the memory that Brim's kernels take, and computes nothing. For traces of an engine."""
+"""Attention on the meta device: allocates what Brim's kernels allocate, and computes nothing. For engine traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MetaAttention:
-    """The backend of the meta device: like the kernels of CUDA devices, an output and nothing else."""
+    """The backend of the meta device: like the CUDA kernels, it allocates only the output."""
 
     def prepare(self, layout: StepLayout) -> None:
         pass

@@ -1,12 +1,12 @@
 """Attention over paged keys and values, as `transformers` modules call it.
 
-`register()` makes it known under the name `brim` through transformers' public registry. No mask is registered with
-it: transformers then makes none. Each attention module of a model is given the `PagedLayer` it works on
-(`attach`); a module without one cannot run.
+`register()` registers it under the name `brim` in transformers' public registry, without a mask function, so that
+transformers makes no mask. Each attention module of a model is given its `PagedLayer` (`attach`); a module without one
+cannot run.
 
 Eagerly, the module's layer is called directly. In compiled code the call goes through a custom operator, so that the
-compiler sees one opaque function; an operator takes tensors only, so the layer is then looked up by a number. Modules
-that keep latents (`latent.py`) attend to those: their queries and outputs are translated around the call.
+compiler sees one opaque function; an operator takes tensors only, so the layer is then looked up by a number. For
+modules that store latents (`latent.py`), queries and outputs are transformed around the call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAME = "brim"
 _ATTRIBUTE = "brim_attention"
 _KEY = "brim_attention_key"
 _keys = itertools.count()
-_layers: WeakValueDictionary[int, PagedLayer] = WeakValueDictionary()  # an address book; the model owns the layers
+_layers: WeakValueDictionary[int, PagedLayer] = WeakValueDictionary()  # by number; the model owns the layers
 
 
 class CurrentStep:
@@ -58,7 +58,7 @@ class PagedLayer:
         self.group = group
         self.block_size = block_size
         self.window = window
-        self.lent = lent  # keys and values are another layer's, which has written them
+        self.lent = lent  # keys and values are those of another layer, already written
         self.step = step
         self.backend = backend
         self.looks_ahead = looks_ahead  # follows `visible_until`
@@ -86,7 +86,7 @@ class PagedLayer:
 
 
 def attach(module: torch.nn.Module, layer: Any) -> None:
-    """Give an attention module the layer it works on, for eager and for compiled calls."""
+    """Give an attention module its layer, for eager and for compiled calls."""
     key = next(_keys)
     _layers[key] = layer
     module.__dict__[_ATTRIBUTE] = layer
@@ -110,7 +110,7 @@ def paged_attention(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls for each attention layer. The rule is causal, and `others` are not followed."""
+    """What transformers calls for each attention layer. Attention is causal, and `others` are ignored."""
     if not torch.compiler.is_compiling() and isinstance(recorder := getattr(module, _ATTRIBUTE), GeometryRecorder):
         recorder.note_terms(module, {**others, "attention_mask": attention_mask})
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -168,7 +168,7 @@ def _(
 
 
 def register() -> None:
-    """Make paged attention known to transformers."""
+    """Register paged attention with transformers."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, paged_attention)

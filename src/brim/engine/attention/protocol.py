@@ -1,4 +1,4 @@
-"""What the engine asks of an attention backend."""
+"""The interface of an attention backend."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ if TYPE_CHECKING:
 
 
 class AttentionBackend(Protocol):
-    """Writes new keys and values into the pool, and attends over what is there.
+    """Writes new keys and values into the pool, and attends over the pool.
 
-    A step is one call of `prepare`, and then a `store` and an `attend` for each layer. Layers that borrow the keys and
-    values of others store nothing, and layers that do not look ahead are given a layout without `visible_until`.
+    A step is one call of `prepare`, and then a `store` and an `attend` for each layer. Layers that reuse the keys and
+    values of others store nothing, and causal layers get a layout without `visible_until`.
     """
 
     def prepare(self, layout: StepLayout) -> None:
-        """Work out what all layers of a step share, once.
+        """Compute what all layers of a step share, once.
 
-        Also called when a decode step is captured in a CUDA graph, and not when that is replayed: what it does on the
-        device is replayed with the step; what it decides on the host must hold for whatever lengths so many requests
-        may have.
+        Also called when a decode step is captured in a CUDA graph, but not when it is replayed: device work is replayed
+        with the step; decisions on the host must be valid for any lengths of a batch of that size.
         """
 
     def store(self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, write_slots: torch.Tensor) -> None: ...
@@ -36,7 +35,7 @@ class AttentionBackend(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionRule:
-    """What a layer's attention is."""
+    """The parameters of a layer's attention."""
 
     scale: float
     window: int | None

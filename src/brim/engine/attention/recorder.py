@@ -1,4 +1,4 @@
-"""Notes what attention layers ask for, in the place of attending."""
+"""Records the arguments of attention layers instead of computing attention."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _KNOWN = frozenset({"position_ids"})  # rotated into queries and keys already
 
 
 class GeometryRecorder:
-    """Stands in for every layer while a model is run once to learn what its layers keep."""
+    """Replaces attention in every layer while a model runs once to find out what its layers cache."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[torch.nn.Module, int, torch.Tensor, torch.Tensor, int | None]] = []
-        self.terms: list[tuple[str, str]] = []  # (class of a module, argument): tensors that attention is to take in
+        self.terms: list[tuple[str, str]] = []  # (class of a module, argument): extra tensors passed to attention
 
     def record(
         self,
@@ -30,7 +30,7 @@ class GeometryRecorder:
         return query.new_zeros((1, tokens, heads, value.shape[-1]))
 
     def note_terms(self, module: torch.nn.Module, arguments: Mapping[str, Any]) -> None:
-        """Note what a class hands to its attention beside queries, keys and values: a mask or a bias of its own."""
+        """Record what a class passes to attention besides queries, keys and values: a mask or a bias of its own."""
         self.terms += [
             (type(module).__name__, name)
             for name, value in arguments.items()

@@ -1,7 +1,7 @@
-"""Paged attention in plain torch: the blocks of a request are gathered, and scaled-dot-product attention does the rest.
+"""Paged attention in plain torch: the blocks of a request are gathered for scaled-dot-product attention.
 
-Runs everywhere, and is what the CPU uses. Queries are taken in slices, so that no mask is larger than a slice of them
-by the context.
+Runs on any device, and is what the CPU uses. Queries are taken in slices, so that no mask is larger than slice ×
+context.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class ReferenceAttention:
     """The backend without kernels of its own."""
 
     def __init__(self) -> None:
-        self._decodes: list[tuple[int, int]] = []  # slot and length of each request that generates in this step
+        self._decodes: list[tuple[int, int]] = []  # slot and length of each decode of this step
 
     def prepare(self, layout: StepLayout) -> None:
-        """Read slots and lengths back once: on a GPU, each reading waits for it."""
+        """Read slots and lengths back once: on a GPU, each read is a synchronisation."""
         self._decodes = list(zip(layout.decode_slots.tolist(), layout.decode_lengths.tolist(), strict=True))
 
     def store(self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, write_slots: torch.Tensor) -> None:

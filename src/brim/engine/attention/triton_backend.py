@@ -1,7 +1,7 @@
 """Paged attention on CUDA, by Brim's Triton kernels.
 
-The requests of a step that generate and those whose prompts are computed have kernels of their own; both write into
-one output. Nothing as large as tokens × context is made.
+Decodes and prefill chunks of a step have kernels of their own, which write into one output. Nothing of size
+tokens × context is allocated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TritonAttention:
-    """The backend of CUDA devices. Holds what decoding in parts needs beside the pool."""
+    """The backend of CUDA devices. Holds the scratch of split-K decode."""
 
     def __init__(
         self,
@@ -33,14 +33,14 @@ class TritonAttention:
         device: torch.device,
         multiprocessors: int,
     ) -> None:
-        """`batches`: every number of requests that may generate in a step; `multiprocessors`: of the device."""
+        """`batches`: every possible number of decodes in a step; `multiprocessors`: of the device."""
         shapes = [DecodeShape(layer.query_heads, layer.kv_heads, layer.value_dim, layer.window) for layer in layers]
         self._table = SplitTable.of(shapes, batches, max_length, multiprocessors)
         self._scratch = DecodeScratch.allocate(self._table.scratch, device)
         self._parts: Mapping[DecodeShape, DecodeParts] = {}  # of the step that is being run
 
     def prepare(self, layout: StepLayout) -> None:
-        """How requests are cut depends on how many there are, not on their lengths: good for captured steps too."""
+        """The splits depend on the number of requests, not on their lengths, and so are valid for CUDA graphs too."""
         self._parts = self._table.by_batch[layout.decodes] if layout.decodes else {}
 
     def store(self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, write_slots: torch.Tensor) -> None:

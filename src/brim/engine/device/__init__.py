@@ -1,1 +1,1 @@
-"""What every part that touches the device shares: the layout of a step, staging, how torch asks for memory."""
+"""Shared by every part that touches the device: the layout of a step, staging, allocator settings."""

@@ -1,7 +1,7 @@
-"""Interrupts held back while records change, so that none of them is left half changed.
+"""Interrupts deferred while records change, so that none of them is left half changed.
 
-Python raises `KeyboardInterrupt` between any two instructions of the main thread. Inside `held` it waits until the end;
-inside `let_in`, within that, it comes as ever. Other threads are not interrupted, and there both do nothing.
+Python raises `KeyboardInterrupt` between any two instructions of the main thread. Inside `held` it is deferred to the
+end; inside a nested `let_in` it is raised at once. Other threads are not interrupted, and there both do nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Interrupts:
-    """One engine's way of holding interrupts back."""
+    """Defers the interrupts of one engine."""
 
     def __init__(self) -> None:
-        self._handler: _Handler = None  # who is told of interrupts that are let in; None: nothing is held back
+        self._handler: _Handler = None  # the previous handler; None: interrupts are not deferred
         self._noted: list[tuple[int, FrameType | None]] = []
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Interrupts in here are raised when it ends, also where another error ends it."""
+        """Interrupts in here are raised at its end, also if another error ends it."""
         handler = signal.getsignal(signal.SIGINT)
         if self._handler is not None or not callable(handler) or not _in_main_thread():
             yield  # held already, or nothing that could raise
@@ -41,7 +41,7 @@ class Interrupts:
 
     @contextmanager
     def let_in(self) -> Iterator[None]:
-        """Interrupts are raised at once in here, one that was held back as well."""
+        """Interrupts are raised at once in here, also one that was deferred."""
         handler = self._handler
         if handler is None:
             yield

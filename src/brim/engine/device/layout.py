@@ -1,6 +1,6 @@
-"""One step, as the device sees it: where its tokens lie and which blocks they read and write.
+"""One step, as the device sees it: where its tokens are and which blocks they read and write.
 
-Tokens are packed in one row: first one for each request that generates, then the chunks of prompts.
+Tokens are packed in one row: first one for each decode, then the prefill chunks.
 """
 
 from __future__ import annotations

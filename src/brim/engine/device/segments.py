@@ -1,4 +1,4 @@
-"""How torch's allocator asks a GPU for memory."""
+"""Expandable segments of torch's allocator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _BY_THE_USER = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def let_segments_grow() -> None:
-    """Segments that grow leave less unused at the end of a card. What the user has set in the environment stays."""
+    """Turn expandable segments on, which waste less memory, unless the user has set them in the environment."""
     import torch
 
     if not any(name in os.environ for name in _BY_THE_USER):

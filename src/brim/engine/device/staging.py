@@ -1,6 +1,6 @@
-"""Small integers on their way to the device: one copy a step, from memory that the device can read by itself.
+"""Small integers for the device: one copy a step, from pinned memory.
 
-A buffer is used again only after the copy out of it has been made: buffers take turns, and each waits for its own.
+A buffer is reused only after its copy has finished: buffers take turns, and each waits for its own copy.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-_TURNS = 32  # several steps' worth: nobody waits for a copy that a queued step has yet to make
+_TURNS = 32  # enough for several steps: the host does not wait for the copy of a queued step
 
 
 class Staging:

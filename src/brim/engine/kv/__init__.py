@@ -1,1 +1,1 @@
-"""Keys and values in fixed-size blocks: who holds which block, and the tensors behind them."""
+"""Keys and values in fixed-size blocks: which request holds which block, and the tensors."""

@@ -1,7 +1,7 @@
-"""A pool of equal blocks: reference counts, reuse by content, eviction of what was used longest ago.
+"""A pool of equal blocks: reference counts, reuse by content, LRU eviction.
 
-Pure bookkeeping. A block is *held* (somebody's reference count), *cached* (nobody holds it, but its content is known
-and may be asked for again) or *free*. Block 0 is scratch: padding writes there and nobody reads it.
+Bookkeeping only. A block is *held* (its reference count is above 0), *cached* (its count is 0, but its content is known
+and can be reused) or *free*. Block 0 is scratch: padding writes there and it is never read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BlockPool:
         return len(self._cached)
 
     def take(self) -> int:
-        """A block for its only holder. The caller has made sure that one is available."""
+        """A block with one holder. The caller has made sure that one is available."""
         if self._free:
             block = self._free.pop()
         else:
@@ -52,7 +52,7 @@ class BlockPool:
         self._holders[block] += 1
 
     def release(self, block: int) -> None:
-        """One holder less. A block whose content is known stays findable until it is needed."""
+        """One holder less. A block whose content is known stays cached until it is evicted."""
         holders = self._holders[block] - 1
         assert holders >= 0, f"block {block} released more often than held"
         self._holders[block] = holders
@@ -66,7 +66,7 @@ class BlockPool:
         return self._holders[block]
 
     def writable(self, block: int) -> bool:
-        """Nobody else holds it, and nobody can find it by what it holds now."""
+        """Whether it has one holder, and cannot be found by content."""
         return self._holders[block] == 1 and block not in self._content
 
     def find(self, digest: bytes) -> int | None:
@@ -74,19 +74,19 @@ class BlockPool:
         return self._by_content.get(digest)
 
     def is_held(self, digest: bytes) -> bool:
-        """Whether the block with this content is held by somebody, and not only cached."""
+        """Whether the block with this content is held, and not only cached."""
         block = self._by_content.get(digest)
         return block is not None and self._holders[block] > 0
 
     def publish(self, block: int, digest: bytes) -> None:
-        """Make a held block findable by its content. The first block of a content stays the one that is found."""
+        """Publish a held block by its content. The first block of a content stays the one that is found."""
         assert self._holders[block] > 0, f"block {block} published by nobody"
         if digest not in self._by_content and block not in self._content:
             self._by_content[digest] = block
             self._content[block] = digest
 
     def forget_content(self) -> None:
-        """Free every cached block: what was written under other circumstances is not to be found."""
+        """Free every cached block, so that its content is not reused."""
         self._free.extend(self._cached)
         self._cached.clear()
         self._content.clear()

@@ -1,4 +1,4 @@
-"""What a full block holds, as a digest of all tokens up to its end: equal digests, equal keys and values."""
+"""The content of a full block, as a digest of all tokens up to its end: equal digests, equal keys and values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DIGEST_BYTES = 16
 def extend_digests(digests: list[bytes], tokens: Sequence[int], block_size: int, salt: bytes) -> None:
     """Append the digests of the full blocks of `tokens` that are not there yet.
 
-    `salt` stands for whatever else the keys depend on: media in the prompt, an adapter.
+    `salt` covers what else the keys depend on: media in the prompt, an adapter.
     """
     previous = digests[-1] if digests else salt
     for number in range(len(digests), len(tokens) // block_size):

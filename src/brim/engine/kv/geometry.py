@@ -1,7 +1,7 @@
-"""What each attention layer keeps per token, as records.
+"""What each attention layer stores per token, as records.
 
-Layers with the same window share block tables: a `LayerGroup`. A layer may borrow the keys and values of an earlier
-one (`lender`); it then keeps none of its own.
+Layers with the same window share block tables: a `LayerGroup`. A layer may reuse the keys and values of an earlier
+one (`lender`); it then stores none of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from brim.units import ceil_div
 
 @dataclass(frozen=True, slots=True)
 class LayerGeometry:
-    """The cache of one attention layer, as its own code asked for it."""
+    """The cache of one attention layer, as found by running its code."""
 
     kv_heads: int
     key_dim: int
@@ -32,14 +32,14 @@ class LayerGeometry:
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """Layers that share block tables, because they forget at the same distance."""
+    """Layers with the same window, which share block tables."""
 
     window: int | None
     layers: tuple[int, ...]
     elements_per_token: int
 
     def first_block_needed(self, position: int, block_size: int) -> int:
-        """The first block that a query at this position can still see."""
+        """The first block that a query at this position attends to."""
         if self.window is None:
             return 0
         return max(0, position - self.window + 1) // block_size
@@ -81,12 +81,12 @@ def pool_shape(
     max_batch_tokens: int,
     cached_from: int | None = None,
 ) -> KvShape:
-    """Blocks of each group: full attention keeps every token, windows what running requests can hold of them.
+    """Blocks of each group: full attention stores every token, windows only what running requests hold.
 
-    `cached_from` is how many tokens running requests can hold at most: those beyond it are a cache of prefixes, and
-    each has its place in every group. A prefix is reused only while the window before its end is still there, and
-    whatever is computed passes through the windows' pools: a smaller one would have evicted it before the full group.
-    None: prefixes are not reused, and windows need no more than running requests hold.
+    `cached_from` is the most tokens that running requests can hold: those beyond it are prefix cache, with blocks in
+    every group. A prefix is reused only while the window before its end is cached, and every computed token passes
+    through the windows' pools: a smaller pool would have evicted it before the full group.
+    None: no prefix caching, and windows need no more than running requests hold.
     """
     cached = 0 if cached_from is None else max(0, kv_tokens - cached_from)
     blocks = []

@@ -1,11 +1,10 @@
 """Which request holds which blocks, in every group of layers.
 
-`KvLedger` gives blocks to requests and takes them back, all groups or none. What changes in a block table is noted
-down for the device (`updates`), and so is every block that must be copied before it is written, because another request
-still reads it (`copies`).
+`KvLedger` reserves and frees blocks for requests, in all groups or none. Changes of block tables are recorded for the
+device (`updates`), and so are the copies of copy-on-write (`copies`).
 
 What a step reserves is provisional until `commit`, which is called when the step has been launched; `rollback` leaves
-every request with the blocks that it had. Blocks that a failed step may have written to are never findable again.
+every request with the blocks that it had. Blocks that a failed step may have written to are not found by content again.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from brim.units import ceil_div
 
 @dataclass(slots=True)
 class RequestBlocks:
-    """The blocks of one request while it has a slot. In a windowed group the first entries are given up (scratch)."""
+    """The blocks of one request while it has a slot. In a windowed group the first entries are freed (scratch)."""
 
     slot: int
     tables: list[list[int]]
     given_up: list[int]  # by group: entries before this are scratch
-    published: int = 0  # full blocks whose content has been made findable
+    published: int = 0  # full blocks that can be found by content
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Growth:
-    """A reservation that may be taken back: how long the tables of a request were before it."""
+    """A reservation that may be rolled back: the length of a request's tables before it."""
 
     request: RequestBlocks
     lengths: tuple[int, ...]
@@ -38,7 +37,7 @@ class _Growth:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replacement:
-    """A copy on write that may be taken back: the block that was there, still held."""
+    """A copy-on-write that may be rolled back: the old block, still held."""
 
     group: int
     request: RequestBlocks
@@ -48,9 +47,9 @@ class _Replacement:
 
 @dataclass(slots=True)
 class TableUpdates:
-    """Entries of a group's block table that changed since the device last heard.
+    """Entries of a group's block table that changed since the device was last updated.
 
-    Each entry is there once, with the last block noted: a device writes them in any order.
+    Each entry occurs once, with its last block: a device writes them in any order.
     """
 
     entries: dict[tuple[int, int], int] = field(default_factory=dict)  # (row, column) -> block
@@ -72,7 +71,7 @@ class TableUpdates:
 
 
 class KvLedger:
-    """All pools, and who holds what in them."""
+    """All pools, and the blocks of every request."""
 
     def __init__(self, groups: tuple[LayerGroup, ...], shape: KvShape) -> None:
         self.groups = groups
@@ -101,7 +100,7 @@ class KvLedger:
         return RequestBlocks(slot, [[] for _ in self.groups], [0] * len(self.groups))
 
     def reserve(self, request: RequestBlocks, start: int, end: int) -> bool:
-        """Make room for writing tokens [start, end), in all groups; False, and nothing changed, if there is none."""
+        """Reserve blocks for tokens [start, end), in all groups; False, and nothing changed, if there are too few."""
         size = self.block_size
         wanted = ceil_div(end, size)
         first_written = start // size
@@ -121,7 +120,7 @@ class KvLedger:
         return True
 
     def _replace(self, group: int, pool: BlockPool, request: RequestBlocks, column: int) -> None:
-        """Copy on write: the other holders, and whoever finds it by its content, keep the old block."""
+        """Copy-on-write: the other holders, and later lookups by content, keep the old block."""
         old = request.tables[group][column]
         replacement = _Replacement(group, request, column, old)
         new = pool.take()
@@ -131,7 +130,7 @@ class KvLedger:
         self.updates[group].note(request.slot, column, new)
 
     def give_up_behind(self, request: RequestBlocks, position: int) -> None:
-        """Release what no query from this position on can see."""
+        """Release the blocks that no query from this position on attends to."""
         for number, group in enumerate(self.groups):
             if group.window is None:
                 continue
@@ -144,12 +143,12 @@ class KvLedger:
             request.given_up[number] = max(request.given_up[number], needed)
 
     def close(self, request: RequestBlocks) -> None:
-        """Take everything back. The last blocks of a prompt are released first, so that they are evicted first."""
+        """Free all blocks of a request. The last blocks are released first, so that they are evicted first."""
         for pool, table in zip(self.pools, request.tables, strict=True):
             _shorten(pool, table, 0)
 
     def fork(self, source: RequestBlocks, target: RequestBlocks, tokens: int) -> None:
-        """Give a fresh request the blocks of another's first tokens; whoever writes into one first gets a copy."""
+        """Share the blocks of another request's first tokens with a new request, copy-on-write."""
         for number, table in enumerate(source.tables):
             for block in table[: ceil_div(tokens, self.block_size)]:
                 self._share(number, target, block)
@@ -157,7 +156,7 @@ class KvLedger:
         target.published = min(source.published, tokens // self.block_size)
 
     def can_fork(self, source: RequestBlocks, tokens: int) -> bool:
-        """Whether a request still holds all that the last of its first tokens sees."""
+        """Whether a request still holds all that the last of these tokens attends to."""
         return all(
             given_up <= group.first_block_needed(tokens - 1, self.block_size)
             for group, given_up in zip(self.groups, source.given_up, strict=True)
@@ -173,14 +172,14 @@ class KvLedger:
     # -- a step's reservations -----------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """The step was launched: its reservations stand, and the device has heard of all of them."""
+        """The step was launched: its reservations are final, and the device has all updates."""
         for replaced in self._replacements:
             self.pools[replaced.group].release(replaced.old)
         self.updates = [TableUpdates() for _ in self.groups]
         self._forget_reservations()
 
     def rollback(self) -> None:
-        """The step failed: every request holds what it held before. What the device has heard is told anew."""
+        """The step failed: every request holds what it held before. Table updates are sent to the device again."""
         for growth in reversed(self._growths):
             for pool, table, length in zip(self.pools, growth.request.tables, growth.lengths, strict=True):
                 _shorten(pool, table, length)
@@ -202,7 +201,7 @@ class KvLedger:
     # -- reuse by content ----------------------------------------------------------------------------------------
 
     def longest_prefix(self, digests: Sequence[bytes]) -> int:
-        """How many leading full blocks could be reused: present wherever a later token can still see them."""
+        """How many leading full blocks could be reused: cached in every group in which later tokens attend to them."""
         for count in range(self._longest_full(digests), 0, -1):
             if all(self._window_present(number, digests, count) for number in range(len(self.groups))):
                 return count
@@ -223,9 +222,9 @@ class KvLedger:
         return all(self.pools[number].find(digest) is not None for digest in digests[first:count])
 
     def held_by_others(self, digests: Sequence[bytes], start: int) -> list[int]:
-        """By group: of the blocks with this content that tokens from `start` on see, those that somebody holds.
+        """By group: of the blocks with this content that tokens from `start` on attend to, those that a request holds.
 
-        Sharing them takes nothing from the pool; what is only cached counts as available, and is taken.
+        Sharing them takes nothing from the pool; blocks that are only cached count as available, and are taken.
         """
         return [
             sum(pool.is_held(digest) for digest in digests[group.first_block_needed(start, self.block_size) :])
@@ -233,7 +232,7 @@ class KvLedger:
         ]
 
     def reuse(self, request: RequestBlocks, digests: Sequence[bytes]) -> None:
-        """Start a fresh request from these blocks, which `longest_prefix` found."""
+        """Start a new request from these blocks, which `longest_prefix` found."""
         count = len(digests)
         for number, (group, pool) in enumerate(zip(self.groups, self.pools, strict=True)):
             first = group.first_block_needed(count * self.block_size, self.block_size)
@@ -245,7 +244,7 @@ class KvLedger:
         request.published = count
 
     def publish(self, request: RequestBlocks, digests: Sequence[bytes]) -> None:
-        """Make the request's full blocks findable, as far as their content is known."""
+        """Publish the request's full blocks by content, as far as it is known."""
         for column in range(request.published, len(digests)):
             for pool, table in zip(self.pools, request.tables, strict=True):
                 if table[column] != SCRATCH:
@@ -254,7 +253,7 @@ class KvLedger:
 
 
 def _shorten(pool: BlockPool, table: list[int], length: int) -> None:
-    """Release the last blocks of a table, down to a length. One that was interrupted can be called again."""
+    """Release the last blocks of a table, down to a length. Can be called again after an interrupt."""
     while len(table) > length:
         if table[-1] != SCRATCH:
             pool.release(table[-1])

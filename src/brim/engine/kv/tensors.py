@@ -1,6 +1,6 @@
-"""The tensors behind the blocks: keys and values by layer, block tables by group.
+"""The tensors of the KV pool: keys and values by layer, block tables by group.
 
-All of them are made by `KvTensors(...)` and gone with it: nothing else holds keys, values or tables.
+`KvTensors(...)` allocates all of them and is their only owner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LayerCache:
 
     keys: torch.Tensor
     values: torch.Tensor
-    value_in_key: bool = False  # `values` is a view of `keys`: who writes a key has written its value
+    value_in_key: bool = False  # `values` is a view of `keys`: writing a key writes its value
 
     @property
     def stored(self) -> tuple[torch.Tensor, ...]:
@@ -51,7 +51,7 @@ class KvTensors:
                 self.layers.append(self.layers[layer.lender])
                 continue
             slots = (shape.blocks[self.group_of[number]] + 1) * shape.block_size
-            # Zeros, not whatever was there: a masked key may be infinite, but 0 × NaN is NaN.
+            # Zeros, not uninitialised memory: a masked key may be infinite, but 0 × NaN is NaN.
             keys = torch.zeros((slots, layer.kv_heads, layer.key_dim), dtype=dtype, device=device)
             if layer.value_in_key:
                 values = keys[..., : layer.value_dim]

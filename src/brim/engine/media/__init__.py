@@ -1,1 +1,1 @@
-"""Images of prompts: read, prepared and checked on the host, turned into features on the device."""
+"""Images of prompts: read, prepared and checked on the host, encoded on the device."""

@@ -1,4 +1,4 @@
-"""Images against the prompt they belong to and the limits of the engine: refused with the numbers, or let in."""
+"""Checks of images against their prompt and the limits of the engine: refused with the numbers, or accepted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_counts(
 
 
 def check_sizes(parts: tuple[ImagePart, ...], runs: list[tuple[int, int]] | None, limits: ImageLimits) -> None:
-    """No call of the tower larger than the one that was stressed, and no image larger than the user allows."""
+    """No call of the tower larger than the one the fit validated, and no image larger than the user allows."""
     for number, part in enumerate(parts):
         patches = limits.patches(part)
         if patches > limits.call_patches:

@@ -1,6 +1,6 @@
 """How the vision-language models of each family take images: what their processors' output must be, cut into parts.
 
-A part is what the tower is given in one call. Output that would index outside of a tower's tables is refused here.
+A part is the input of one call of the tower. Output that would index outside of a tower's tables is refused here.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _placed_patches(inputs: Mapping[str, Any], config: Any) -> tuple[ImagePart, 
 
 
 def _check_patches(places: torch.Tensor, cell: int, most: int, number: int) -> None:
-    """A whole grid of patches: what is not would index outside of the tower's tables, on the device."""
+    """Check for a whole grid of patches: anything else would index outside of the tower's tables, on the device."""
     real = places[(places != -1).all(-1)]
     width, height = (real.max(0).values + 1).tolist() if real.numel() else (0, 0)
     whole = len(set(map(tuple, real.tolist()))) == width * height == real.shape[0] and bool((real >= 0).all())

@@ -1,9 +1,8 @@
 """Images in prompts, on the device: their features, and where these go in the packed row of a step.
 
-`prepare.py` makes a request's `Media` on the host. Here the model's own tower turns pixels into features,
-one image at a time and not before a step has tokens of it, and the features take the places of their tokens. Those of
-an image that a chunk cuts through are kept until its last token has been computed; a request that gives way and comes
-back has them computed again.
+`prepare.py` makes a request's `Media` on the host. Here the model's own tower encodes pixels, one image at a time and
+not before a step has tokens of it, and the features replace the embeddings of its tokens. Features of an image that is
+split between chunks are kept until its last token has been computed; for a preempted request they are computed again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from brim.engine.weights.text_model import TextModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImagePart:
-    """What the tower is given in one call (an image, or a tile of one), on the host, and the tokens it makes of it."""
+    """The input of one call of the tower (an image, or a tile of one), on the host, and its number of tokens."""
 
     inputs: Mapping[str, torch.Tensor]
     tokens: int
@@ -46,7 +45,7 @@ class Media:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """What a tower makes of a part: a row for each of its tokens."""
+    """The output of a tower for a part: a row for each of its tokens."""
 
     rows: torch.Tensor
     deep: tuple[torch.Tensor, ...] = ()  # what is added to the first layers' output at the same places
@@ -57,7 +56,7 @@ class Features:
 
 @dataclass(slots=True)
 class KeptFeatures:
-    """Features of the parts that chunks have begun and not finished."""
+    """Features of the parts that are split between chunks."""
 
     model: Any
     _kept: dict[Sequence, dict[int, Features]] = field(default_factory=dict)
@@ -79,7 +78,7 @@ class KeptFeatures:
         return features
 
     def forget_ended(self) -> None:
-        """Drop what belongs to requests that have ended or given way."""
+        """Drop the features of requests that have ended or were preempted."""
         for sequence in [sequence for sequence in self._kept if sequence.slot is None]:
             del self._kept[sequence]
 
@@ -96,7 +95,7 @@ def image_features(model: Any, part: ImagePart) -> Features:
         _joined(output.pooler_output),
         tuple(_joined(level) for level in getattr(output, "deepstack_features", None) or ()),
     )
-    assert features.rows.shape[0] == part.tokens, "a tower makes as many features as were counted at the door"
+    assert features.rows.shape[0] == part.tokens, "a tower makes as many features as were counted before"
     return features
 
 
@@ -109,7 +108,7 @@ def _joined(features: Any) -> torch.Tensor:
 def place_media(
     text_model: TextModel, tokens: torch.Tensor, plan: StepPlan, kept: KeptFeatures, staging: Staging
 ) -> tuple[torch.Tensor | None, dict[str, Any]]:
-    """Embeddings of a step with images, and what else the decoder is to be given; None where there is no image."""
+    """Embeddings of a step with images, and other inputs of the decoder; None for a step without images."""
     rows: list[np.ndarray] = []
     found: list[Features] = []
     first_row = len(plan.decodes)

@@ -1,10 +1,10 @@
-"""The largest image that a request may bring: what is let in at the door, and what the stress encodes.
+"""The largest image that a request may have: the limit for requests, and the image that the fit's worst step encodes.
 
-In: a model's config, its processor's file where the folder has one, what the user allows, and the context. Out:
-`ImageLimits`, and an `ImagePart` that no call of the tower is larger than. Its pixels are zeros: a blank image takes
-the memory of any other, and its tokens, being alike, go to the same experts of a mixture.
+In: a model's config, its processor's file if the folder has one, what the user allows, and the context. Out:
+`ImageLimits`, and the largest `ImagePart` for a call of the tower. Its pixels are zeros: a blank image takes as much
+memory as any other, and its equal tokens go to the same experts of a mixture.
 
-Knows nothing of tiles that belong together: each is a call of its own.
+Does not group tiles of one image: each is a call of its own.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class ImageLimits:
     """What an image may be, counted in patches of the tower after processing."""
 
     call_patches: int  # in one call of the tower, padding included
-    source: str  # where that is from
+    source: str  # where the limit comes from
     pixels_per_patch: int
     merge: int  # patches that become one token
-    max_pixels: int | None = None  # of a whole image, by the user's word
+    max_pixels: int | None = None  # of a whole image, set by the user
 
     def patches(self, part: ImagePart) -> int:
         """Patches in the tower's call for this part, padding included."""
@@ -61,7 +61,7 @@ class ImageLimits:
 
 
 def find_limits(loaded: LoadedModel, max_pixels: int | None, max_length: int) -> ImageLimits:
-    """The processor's own limit, else what the planner knows of the family, else whatever the context has room for."""
+    """The processor's own limit, else the planner's limit for the family, else what fits the context."""
     config = loaded.full_config
     patch, merge = _patch_edge(config.vision_config), _merge(config)
     pixels, source = _call_pixels(config, _processor_file(loaded.folder))
@@ -109,7 +109,7 @@ def _processor_file(folder: Path | None) -> Mapping[str, Any]:
 
 
 def _call_pixels(config: Any, processor: Mapping[str, Any]) -> tuple[int, str]:
-    """(pixels of the largest call, where that is from); 0 where nobody knows."""
+    """(pixels of the largest call, source of the limit); 0 if unknown."""
     own = _own_pixels(config, processor)
     if own:
         return own, "the model's processor"
@@ -121,7 +121,7 @@ def _call_pixels(config: Any, processor: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def _own_pixels(config: Any, processor: Mapping[str, Any]) -> int:
-    """Limits of processors that the planner has no use for."""
+    """Limits of processors that the planner does not read."""
     match config.model_type:
         case "internvl" if isinstance(size := processor.get("size"), dict):
             height, width = size.get("height"), size.get("width")
@@ -168,7 +168,7 @@ def _tile(config: Any, tokens: int) -> ImagePart:
 
 
 def _square(config: Any) -> ImagePart:
-    """The one size there is (Gemma 3)."""
+    """The only size there is (Gemma 3)."""
     vision = config.vision_config
     pixels = torch.zeros(1, vision.num_channels, vision.image_size, vision.image_size)
     return ImagePart({"pixel_values": pixels}, config.mm_tokens_per_image)

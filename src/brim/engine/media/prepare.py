@@ -1,10 +1,10 @@
-"""From a prompt with images to what a request carries: token ids, pixels, positions, spans and a salt.
+"""From a prompt with images to the parts of a request: token ids, pixels, positions, spans and a salt.
 
 A prompt in text goes through the model's own processor (from the model's folder), which writes as many image tokens
 as each image takes. Token ids must hold them already; `images` is then the processor's output (`pixel_values`, ...).
-Everything stays on the host, and nothing here touches the device. All refusals of images are made here.
+Everything stays on the host. All checks of images are made here.
 
-Knows nothing of chat templates, addresses (a string is a path: never pass on what a client wrote), videos or sounds.
+Knows nothing of chat templates, URLs (a string is a path: never pass on what a client wrote), video or audio.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIGEST_BYTES = 16
 
 
 def find_vision(loaded: LoadedModel) -> Vision | None:
-    """What prepares images for this model; None if it takes none here."""
+    """Prepares images for this model; None if it takes no images."""
     family = family_of(loaded.full_config)
     if family is None or getattr(loaded.full_config, "vision_config", None) is None:
         return None
@@ -90,7 +90,7 @@ class Vision:
             check_sizes(parts, runs if self._family.tiled else None, limits)
         positions, shift = self._positions(tokens, places, parts)
         digest = _digest(parts)
-        if self._config.image_token_id >= self._vocab:  # the decoder has no such token, and sees features there anyway
+        if self._config.image_token_id >= self._vocab:  # the decoder has no such token; features replace it anyway
             digest += places.tobytes()
             for place in places.tolist():
                 tokens[place] = self._pad

@@ -1,1 +1,1 @@
-"""Tensor parallelism: processes that share a model, and stay in step."""
+"""Tensor parallelism: processes that share a model and run in lockstep."""

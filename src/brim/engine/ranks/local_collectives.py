@@ -1,8 +1,8 @@
-"""A rank's part of a step without the other ranks: what they would send is stood in for, what it takes is taken.
+"""Collectives replaced by local operations of the same memory, so that a rank can run a step without the others.
 
-Inside `collectives_stood_in`, every collective of torch.distributed returns at once, with outputs of the size that they
-would have. All ranks are taken to hold what this one holds, so the values are wrong, but finite where its own are. A
-collective that a CUDA graph captures is let through: it is recorded there, and waits for nobody.
+Inside `collectives_stood_in`, every collective of torch.distributed returns at once, with outputs of the usual size.
+All ranks are assumed to hold what this one holds, so the values are wrong, but finite if its own are. A collective that
+is captured in a CUDA graph is passed on: capturing records it without waiting.
 
 Does not see: graphs that were captured before, collectives that do not go through torch's dispatcher, and what NCCL
 takes for itself when it first connects two ranks.
@@ -24,24 +24,24 @@ from brim.errors import UnsupportedModel
 
 _NAMESPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"}  # of collectives
 _THEMSELVES_COLLECTIVE = (DTensor, AsyncCollectiveTensor)
-_LOCAL = {"_c10d_functional::_wrap_tensor_autograd"}  # of those, what meets nobody
+_LOCAL = {"_c10d_functional::_wrap_tensor_autograd"}  # of those, local operations
 
 
 def collectives_stood_in() -> AbstractContextManager[Any]:
-    """Operations of this thread meet no other rank in here."""
+    """Replace the collectives of this thread."""
     return _StoodIn()  # type: ignore[no-untyped-call]
 
 
 class _StoodIn(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Answers collectives itself; everything else goes on as it came."""
+    """Replaces collectives; passes everything else on."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # compiled code runs as such, and shows its collectives all the same
+        return True  # compiled code stays compiled, and its collectives are still seen
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, _THEMSELVES_COLLECTIVE) for kind in types):
-            return NotImplemented  # their own code comes first, and shows the collectives in it
+            return NotImplemented  # their own code runs first, and its collectives are seen
         kwargs = kwargs or {}
         if getattr(function, "namespace", "") not in _NAMESPACES:
             return function(*args, **kwargs)
@@ -116,7 +116,7 @@ def _exchange(mine: torch.Tensor, output_rows: Sequence[int], *_: Any, **__: Any
 
 
 def _repeated(output: torch.Tensor, mine: torch.Tensor) -> torch.Tensor:
-    """This rank's tensor in every rank's place."""
+    """This rank's tensor, once for every rank."""
     if mine.numel():
         output.view(-1, *mine.shape).copy_(mine)
     return output

@@ -1,4 +1,4 @@
-"""Ranks that run the same steps: plans compared by digest, tokens drawn on rank 0 and given to all."""
+"""Ranks in lockstep: steps are compared by digest, tokens are sampled on rank 0 and broadcast."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from brim.errors import InvalidRequest
 
 
 class InStep:
-    """Keeps the ranks of an engine together; `Runner` calls it once before and once after each step.
+    """Keeps the ranks of an engine in lockstep; `Runner` calls it once before and once after each step.
 
-    A rank that plans another step than rank 0 is found by a digest. On the CPU digests are compared before the step
-    runs. On a GPU that would make all ranks wait for each other: there a digest travels while its step is being
-    launched, and is compared when the next one is.
+    A rank that schedules another step than rank 0 is detected by a digest. On the CPU digests are compared before the
+    step runs. On a GPU that would synchronise all ranks: there a digest is sent while its step is being launched, and
+    compared when the next one is.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -41,7 +41,7 @@ class InStep:
         return self._ranks.broadcast_tokens(tokens)
 
     def _compare(self, digest: int, step: int) -> Callable[[], None]:
-        """Send a digest on its way; calling what is returned waits for those of all ranks."""
+        """Send a digest; calling the returned function waits for those of all ranks."""
         ranks = self._ranks
         mine = torch.tensor([digest, step], dtype=torch.int64)
         everybodys = [torch.empty_like(mine) for _ in range(ranks.size)]
@@ -61,7 +61,7 @@ class InStep:
 
 
 def plan_digest(plan: StepPlan) -> int:
-    """63 bits of everything that must be the same on all ranks for a step to make sense."""
+    """63 bits of everything that must be the same on all ranks in a step."""
     digest = blake2b(digest_size=8)
     rows = zip(plan.decodes, plan.slots, plan.lengths, strict=True)
     decodes = [(*sequence.request.key, sequence.request.seed, slot, length) for sequence, slot, length in rows]

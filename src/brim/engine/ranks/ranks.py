@@ -1,10 +1,10 @@
-"""Tensor parallelism on one machine: the same engine on every rank, each with its part of the model.
+"""Tensor parallelism on one machine: the same engine on every rank, each with its shard of the model.
 
-In: the processes that torchrun started (`Ranks`), and a whole model. Out: a model of which this rank holds its part
-(`split_model`, after transformers' own plan), and ranks that stay in step (`InStep`): tokens are drawn on rank 0 and
-given to all, and the digests of their plans are compared. Every rank must be given the same requests in the same order.
-What may fail on one rank is first tried by each without the others (`local_collectives.py`), and ends alike on all of
-them (`Ranks.ends_alike`), so that nobody waits inside a collective for a rank that has failed.
+In: the processes that torchrun started (`Ranks`), and a whole model. Out: this rank's shard of the model
+(`split_model`, by transformers' own plan), and ranks in lockstep (`InStep`): tokens are sampled on rank 0 and
+broadcast, and digests of the steps are compared. Every rank must be given the same requests in the same order. What may
+fail on one rank is first run by each without the others (`local_collectives.py`), and ends the same way on all of them
+(`Ranks.ends_alike`), so that no rank waits inside a collective for one that has failed.
 
 Knows nothing of several machines, nor of how requests reach the ranks.
 """
@@ -26,15 +26,15 @@ from brim.engine.ranks.sharding import local_bytes, split_model
 from brim.engine.weights.load import LoadedModel
 from brim.errors import DeviceError, InvalidRequest, OutOfMemory, first_line
 
-TIMEOUT_SECONDS = 600.0  # how long a rank waits for another; a rank that has died is noticed at once
+TIMEOUT_SECONDS = 600.0  # how long a rank waits for another; one that has exited is noticed at once
 _SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a part that a rank ran without the others ended there."""
+    """How a part that each rank runs without the others ended on one rank."""
 
-    problem: str = ""  # none: it went well
+    problem: str = ""  # empty: it succeeded
     out_of_memory: bool = False
     missing_bytes: int | None = None
 
@@ -47,14 +47,14 @@ class Ranks:
     size: int
     device: torch.device
     group: Any  # for tensors on the device: NCCL, or gloo on the CPU
-    host_group: Any  # for numbers of the host: gloo
-    owned: bool  # made here, hence ended here
+    host_group: Any  # for numbers on the host: gloo
+    owned: bool  # created here, hence destroyed here
 
     @classmethod
     def join(
         cls, device: str, *, seconds: float = TIMEOUT_SECONDS, environment: Mapping[str, str] = os.environ
     ) -> Ranks:
-        """Meet the other ranks: in the process group that is there, or in one after torchrun's environment."""
+        """Connect to the other ranks: in the existing process group, or in one from torchrun's environment."""
         kind = torch.device(device).type
         missing = [name for name in _SET_BY_TORCHRUN if name not in environment]
         owned = not dist.is_initialized()
@@ -110,10 +110,10 @@ class Ranks:
 
     @contextmanager
     def ends_alike(self, what: str) -> Iterator[None]:
-        """A part that each rank runs without the others: all learn how it ended everywhere before any goes on.
+        """A part that each rank runs without the others; the outcomes are exchanged before any rank continues.
 
-        Out of memory on one rank is out of memory on all. Another error stays with the rank that raised it, and the
-        others are told of it.
+        Out of memory on one rank is raised on all. Any other error is raised as it is on its rank, and as a
+        `DeviceError` that names the rank on the others.
         """
         short: OutOfMemory | None = None
         try:
@@ -121,7 +121,7 @@ class Ranks:
         except OutOfMemory as error:
             short = error
         except BaseException as error:
-            with suppress(DeviceError):  # that others do not answer any more is not what went wrong here
+            with suppress(DeviceError):  # do not hide this rank's own error if the others no longer respond
                 self._gathered(Ended(f"{type(error).__name__}: {first_line(error)}"))
             raise
         mine = Ended() if short is None else Ended(str(short), True, short.missing_bytes)
@@ -139,19 +139,19 @@ class Ranks:
     # -- tensors of the device --------------------------------------------------------------------------------------
 
     def broadcast_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Rank 0's tokens, on all ranks. With NCCL this is one more entry in the device's queue; nobody waits."""
+        """Rank 0's tokens, on all ranks. With NCCL this is queued on the device, and the host does not wait."""
         tokens = tokens.contiguous()
         dist.broadcast(tokens, 0, group=self.group)
         return tokens
 
     def split(self, loaded: LoadedModel) -> LoadedModel:
-        """A whole model becomes this rank's part of it, in place and on this rank's device."""
+        """Reduce a whole model to this rank's shard, in place and on this rank's device."""
         split_model(loaded.model, self.rank, self.size, self.device)
         return replace(loaded, weight_bytes=local_bytes(loaded.model))
 
 
 def worst_end(what: str, ended: list[Ended]) -> DeviceError | None:
-    """What all ranks raise; None if it went well on all of them."""
+    """What all ranks raise; None if it succeeded on all of them."""
     failed = [rank for rank, one in enumerate(ended) if one.problem]
     for rank in failed:
         if not ended[rank].out_of_memory:
@@ -179,7 +179,7 @@ def _place(kind: str, local_rank: int) -> torch.device:
 
 @contextmanager
 def rank_errors() -> Iterator[None]:
-    """What torch.distributed and gloo raise when another rank is gone or late, in one line of Brim's."""
+    """Translate what torch.distributed and gloo raise when another rank has exited or timed out."""
     try:
         yield
     except RuntimeError as error:

@@ -1,12 +1,12 @@
-"""A rank's part of a model, after the tensor-parallel plan that the model's class brings along.
+"""A rank's shard of a model, by the tensor-parallel plan of the model's class.
 
-In: a whole model in memory. Out: the same object, of which projections, experts and embeddings are this rank's part,
-with the collectives that transformers hooks around them. Attention then sees its local heads and needs to know nothing.
-`from_pretrained` could read the parts alone, but only where `accelerate` is installed.
+In: a whole model in memory. Out: the same object with this rank's shard of projections, experts and embeddings, and the
+collectives that transformers hooks around them. Attention then sees its local heads only.
+`from_pretrained` could read only the shard, but needs `accelerate`.
 
-transformers' plans cut keys and values by columns, which goes through the middle of a head where there are fewer KV
-heads than ranks. In such a model those projections are cut here instead: each rank keeps the KV heads its query heads
-use, so that one head may be on several ranks.
+transformers' plans shard keys and values by columns, which cuts through a head where there are fewer KV heads than
+ranks. In such a model those projections are sharded here instead: each rank keeps the KV heads its query heads use, so
+that one head may be on several ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from brim.errors import InvalidRequest, UnsupportedModel
 
 _KEYS_AND_VALUES = ("k_proj", "v_proj")
-_DONE = "brim_split"  # attribute of a model: in how many parts it has been split
+_DONE = "brim_split"  # attribute of a model: the number of ranks it is sharded over
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class _Attention:
 
 
 def split_model(model: Any, rank: int, size: int, device: torch.device) -> None:
-    """Keep this rank's part of a model, in place and on this rank's device."""
+    """Keep this rank's shard of a model, in place and on this rank's device."""
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
     done = getattr(model, _DONE, getattr(model, "_tp_size", None))
@@ -123,9 +123,9 @@ def _keep_heads(attention: _Attention, rank: int, size: int) -> None:
 
 
 def _use_plain_weights(model: torch.nn.Module) -> None:
-    """Linear layers keep their part as a plain tensor.
+    """Linear layers keep their shard as a plain tensor.
 
-    The hooks around them take both; a `DTensor` is unwrapped at every call, which costs more than a small product.
+    The hooks around them take both; a `DTensor` is unwrapped at every call, which costs more than a small matmul.
     """
     for module in model.modules():
         if type(module) is torch.nn.Linear:

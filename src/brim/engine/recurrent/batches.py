@@ -1,7 +1,7 @@
-"""Which chunks of a step run through a recurrent mixer together, and in which pieces: pure functions of their places.
+"""Which chunks of a step run through a recurrent mixer as one batch, and in which pieces: pure functions.
 
-Chunks of one length that all have a past, or all have none, are rows of one batch. What a batch holds while it runs is
-bounded twice: by tokens (rows times the length of a piece) and by rows, each of which brings a state.
+Chunks of equal length that all have a past, or all have none, are rows of one batch. The memory of a batch is bounded
+twice: by tokens (rows times the length of a piece) and by rows, each of which has a state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Pieces:
             size = self.tokens if self.continues or not (has_past or start) else 1
             left = length - start
             if self.continues and left == size + 1:
-                size = left  # one token left over would run in the form for generation, which clamps no time step
+                size = left  # a single token left over would run as a decode, which does not clamp the time step
             yield start, start + min(size, left)
             start += min(size, left)
 

@@ -1,10 +1,10 @@
 """Recurrent mixers on a packed row: each request's tokens run on that request's own state.
 
-In goes the row `[1, T, hidden]` that the model hands to a mixer, and the layout of the step: `decodes` tokens, one for
-each generating request, then chunks of prompts. The decode tokens run as one batch on states gathered by slot, and so
-do chunks of one length; a chunk that is like no other continues its slot's state where it is. The mixers' own
-`transformers` code computes all of it; it only sees another batch and another cache, and Brim's own scans where it
-would fall back to a slow one. Out comes the row in its order, and the states in their slots.
+In: the row `[1, T, hidden]` that the model passes to a mixer, and the layout of the step: `decodes` tokens, one for
+each decode, then chunks of prompts. The decode tokens run as one batch on states gathered by slot, and so do chunks of
+equal length; a chunk of a length of its own updates its slot's state in place. The mixers' own `transformers` code
+computes all of it, on another batch and another cache, and with Brim's scans where it would fall back to a slow one.
+Out: the row in its order, and the states in their slots.
 
 Knows nothing of attention, of scheduling, or of what a token means.
 """
@@ -48,20 +48,20 @@ __all__ = [
     "discover_states",
 ]
 
-# Tokens that run at once, by the kernel that a mixer's code asks for: what it holds for one differs that much.
+# Tokens that run at once, by the kernel that a mixer's code calls: their memory per token differs that much.
 PIECE_TOKENS = {"mamba_chunk_scan_combined": 2048, "chunk_gated_delta_rule": 2048, "chunk_kda": 1024}
 OTHER_PIECE_TOKENS = 256  # Mamba-1: a state for every token
 PIECE_ROWS = 64
-CHUNK_ROWS = PIECE_ROWS // 2  # a chunk's state is there twice: as it was, and as it becomes
+CHUNK_ROWS = PIECE_ROWS // 2  # a chunk's state is held twice: the old one and the new one
 
 _States = Mapping[StateKind, Tensor]  # of one layer: some rows of each state
 _Run = Callable[[Tensor, _States, bool], Tensor]  # hidden states, their sequences' states, whether there is a past
 
 
 class PackedCache(Cache):
-    """What the model gets as `past_key_values`: attention sees the keys and values of this step alone.
+    """What the model gets as `past_key_values`: only the keys and values of this step.
 
-    The engine's attention function stores and reads the paged past, and the wrapped mixers bring their own states.
+    The engine's attention function reads and writes the paged cache, and the wrapped mixers use their own states.
     """
 
     def __init__(self) -> None:
@@ -95,10 +95,10 @@ class _PlacedBatch:
 
 
 class PackedMixers:
-    """The recurrent mixers of a model, taught to read packed rows; `undo` gives the model back as it was.
+    """The recurrent mixers of a model, changed to read packed rows; `undo` restores the model.
 
-    Set `layout` before each step. Without one the mixers take whole batches, as ever. `states` may be exchanged
-    between steps (not under a captured graph, which keeps the addresses of the old ones).
+    Set `layout` before each step. Without one the mixers take whole batches, as usual. `states` may be replaced
+    between steps (not with a captured graph, which keeps the addresses of the old ones).
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class PackedMixers:
         return len(self._mixers)
 
     def undo(self) -> None:
-        """Put every module back as it was found."""
+        """Restore every module."""
         self._give_scans_back()
         while self._mixers:
             mixer = self._mixers.pop()
@@ -163,7 +163,7 @@ class PackedMixers:
         assert forward is not None, "a mixer runs while its module lives"
         if self.layout is None:
             return forward(hidden_states, *args, **kwargs)
-        # What else the model passes (masks, packing hints) describes the row, not the sequences it is made of.
+        # Other arguments (masks, packing hints) describe the row, not the sequences in it.
         return self._packed(partial(_run, forward, mixer), mixer, self.layout, hidden_states)
 
     @torch.no_grad()
@@ -200,7 +200,7 @@ class PackedMixers:
 def _one_chunk(
     run: _Run, states: _States, pieces: Pieces, batch: ChunkBatch, hidden_states: Tensor, output: Tensor
 ) -> None:
-    """A chunk on the state in its slot, which is changed there."""
+    """A chunk on the state in its slot, updated in place."""
     (chunk,) = batch.chunks
     place = slice(chunk.start, chunk.start + chunk.length)
     rows = {kind: tensor[chunk.slot : chunk.slot + 1] for kind, tensor in states.items()}
@@ -226,7 +226,7 @@ def _run_pieces(run: _Run, rows: _States, pieces: Pieces, batch: ChunkBatch, inp
 
 @contextmanager
 def _gathered(states: _States, slots: Tensor) -> Iterator[_States]:
-    """The states in these slots as rows of their own, which are put back and forgotten at the end."""
+    """The states of these slots, gathered as rows and written back at the end."""
     rows = {kind: tensor.index_select(0, slots) for kind, tensor in states.items()}
     yield rows
     for kind, tensor in states.items():
@@ -240,7 +240,7 @@ def _run(forward: Callable[..., Tensor], mixer: _Mixer, hidden_states: Tensor, r
 
 
 def _view(layer: int, rows: _States, goes_on: bool) -> Cache:
-    """A cache of `transformers` over tensors of ours; it copies into them, in both its prefill and its decode."""
+    """A `transformers` cache over our tensors; it copies into them, in prefill and decode."""
     view: Any = LinearAttentionLayer()
     view.conv_states[0] = rows["conv"]
     view.conv_kernel_size[0] = rows["conv"].shape[-1]
@@ -262,7 +262,7 @@ def _placed(found: Sequence[ChunkBatch], staging: Staging) -> Iterator[ChunkBatc
 
 
 def fullest_chunk(model: nn.Module, requests: int, step_tokens: int) -> int | None:
-    """Tokens of each chunk in the batch that holds most: most rows and most tokens at once; None: nothing recurs."""
+    """Tokens of each chunk in the batch that needs most memory; None for a model without recurrent layers."""
     pieces = [_pieces_for(module, None).tokens for module in recurrent_mixers(model)]
     return max(min(max(pieces), step_tokens) // min(requests, CHUNK_ROWS), 1) if pieces else None
 

@@ -1,9 +1,9 @@
 """What the recurrent mixers of a hybrid model keep for a request, and the tensors that keep it for every slot.
 
-In goes a `transformers` model (gated delta nets, Mamba, short convolutions); out come the shapes of its states, read
-off a run of each mixer alone on two tokens, and `RecurrentStates`, which holds a row of each state for each slot.
-Attention, experts and embeddings are never run. Knows nothing of steps, of requests beyond their slots, or of
-attention layers: those keep their past in paged blocks.
+In: a `transformers` model (gated delta nets, Mamba, short convolutions). Out: the shapes of its states, found by
+running each mixer separately on two tokens, and `RecurrentStates`, which holds a row of each state for each slot.
+Attention, experts and embeddings are never run. Knows nothing of steps, of requests beyond their slots, or of attention
+layers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from brim.errors import UnsupportedModel
 
 StateKind = Literal["conv", "recurrent"]
 
-PROBE_TOKENS = 2  # of one token alone a model may take for a step of generation
-PROBE_CHUNK = 16  # of a scan on these tokens: the least that kernels for matrix products take
+PROBE_TOKENS = 2  # a model may take a single token for a decode step
+PROBE_CHUNK = 16  # of a scan on these tokens: the least that matrix-product kernels support
 UPDATES = frozenset({"update_conv_state", "update_recurrent_state"})  # what the code of a mixer calls on its cache
 CACHE_ARGUMENTS = ("cache_params", "past_key_values")
 
@@ -51,7 +51,7 @@ class RecurrentStates:
         self.slots = slots
         self.bytes_per_slot = sum(shape.slot_bytes for shape in shapes)
         self._layers: dict[int, dict[StateKind, Tensor]] = {}
-        with torch.inference_mode(False):  # tensors born in inference mode could not be updated outside it
+        with torch.inference_mode(False):  # tensors created in inference mode cannot be updated outside it
             for shape in shapes:
                 rows = torch.zeros(slots + 1, *shape.shape, dtype=shape.dtype, device=device)
                 self._layers.setdefault(shape.layer, {})[shape.kind] = rows
@@ -78,14 +78,14 @@ class RecurrentStates:
             rows.index_fill_(0, index, 0)
 
     def copy(self, source_slot: int, target_slot: int) -> None:
-        """Let a request in `target_slot` continue from where `source_slot` is."""
+        """Copy the states of `source_slot` to `target_slot`."""
         for states in self._layers.values():
             for rows in states.values():
                 rows[target_slot].copy_(rows[source_slot])
 
 
 def discover_states(model: nn.Module) -> tuple[StateShape, ...]:
-    """The states of every mixer of the model, in the order of its layers; none for a model of attention alone."""
+    """The states of every mixer of the model, in the order of its layers; none for a model without recurrent layers."""
     mixers = recurrent_mixers(model)
     if not mixers:
         return ()
@@ -107,7 +107,7 @@ def recurrent_mixers(model: nn.Module) -> tuple[nn.Module, ...]:
     for mixer in mixers:
         cache_argument(mixer)  # raises for what is not called as a mixer
     if len({layer_of(mixer) for mixer in mixers}) < len(mixers):
-        raise UnsupportedModel(f"{type(model).__name__} has several recurrent mixers in a layer; Brim serves one")
+        raise UnsupportedModel(f"{type(model).__name__} has several recurrent mixers in a layer; Brim supports one")
     return tuple(sorted(mixers, key=layer_of))
 
 
@@ -137,7 +137,7 @@ def cache_argument(mixer: nn.Module) -> str:
 
 @contextmanager
 def scan_chunk(mixer: nn.Module, tokens: int) -> Iterator[None]:
-    """Have a Mamba-2 scan work on chunks of at most `tokens`: it pads to a whole chunk, and pays for the padding."""
+    """Have a Mamba-2 scan work on chunks of at most `tokens`: it pads to a whole chunk."""
     own = getattr(mixer, "chunk_size", None)
     if own is not None:
         mixer.chunk_size = min(own, tokens)
@@ -149,7 +149,7 @@ def scan_chunk(mixer: nn.Module, tokens: int) -> Iterator[None]:
 
 
 def class_forward(module: nn.Module) -> Any:
-    """The function that the class of a module has as its `forward`, whoever wrapped it since."""
+    """The `forward` of a module's class, without later wrappers."""
     return inspect.unwrap(type(module).forward)
 
 
@@ -161,7 +161,7 @@ def _dtype_of(model: nn.Module) -> torch.dtype:
 def _shapes_in(cache: Any, layer: int) -> Iterator[StateShape]:
     states = cache.layers[layer]
     if states.number_of_states > 1:
-        raise UnsupportedModel(f"layer {layer} keeps {states.number_of_states} recurrent states; Brim serves one")
+        raise UnsupportedModel(f"layer {layer} keeps {states.number_of_states} recurrent states; Brim supports one")
     found: dict[StateKind, Tensor | None] = {"conv": states.conv_states[0], "recurrent": states.recurrent_states[0]}
     for kind, tensor in found.items():
         if tensor is not None:

@@ -1,1 +1,1 @@
-"""What was asked, and what it has become: records without behaviour."""
+"""Requests and their sequences: records without behaviour."""

@@ -1,7 +1,7 @@
-"""How a request wants its tokens chosen (`SamplingParams`), refused where a value is absurd.
+"""The sampling parameters of a request (`SamplingParams`), checked.
 
-Values that are wrong for any model are refused when the record is made; `check` refuses what is wrong for a vocabulary.
-Knows nothing of tensors: `sampler.py` does the choosing.
+Values that are wrong for any model are refused when the record is created; `check` refuses what is wrong for a
+vocabulary. Knows nothing of tensors: `sampler.py` does the sampling.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields
 
 from brim.errors import InvalidRequest
 
-GREEDY_BELOW = 1e-5  # temperatures below are 0: the division would only overflow
+GREEDY_BELOW = 1e-5  # temperatures below count as 0: the division would overflow
 MAX_ALTERNATIVES = 20
 MAX_CHOICES = 64
 MAX_STOPS = 16
-MAX_STOP_LENGTH = 1024  # characters: so much of a text may be held back because a stop string begins with it
-MAX_IDS = 1024  # entries of logit_bias and of stop_token_ids: they are sent up with every token
+MAX_STOP_LENGTH = 1024  # characters: as much text may be held back as a possible beginning of a stop string
+MAX_IDS = 1024  # entries of logit_bias and of stop_token_ids: they are sent to the device with every token
 MAX_BIAS = 100.0
 
 _INT_RANGES: dict[str, tuple[int, int]] = {
@@ -42,7 +42,7 @@ _FLOAT_RANGES_ABOVE: dict[str, tuple[float, float]] = {  # the lower bound itsel
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """What a request may ask of the sampler. 0 turns `temperature` (greedy) and `top_k` (all tokens) off."""
+    """Sampling parameters. `temperature` 0 is greedy; `top_k` 0 samples from all tokens."""
 
     max_tokens: int = 128
     temperature: float = 1.0
@@ -57,7 +57,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()
-    logprobs: int | None = None  # alternatives to report; 0 is the chosen token alone
+    logprobs: int | None = None  # alternatives to report; 0: the sampled token only
     prompt_logprobs: int | None = None
     n: int = 1
     min_tokens: int = 0  # neither end of sequence nor stop ids before
@@ -74,17 +74,17 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """The likeliest token is taken; nothing is drawn."""
+        """The likeliest token is taken."""
         return self.temperature < GREEDY_BELOW or self.top_k == 1
 
     @property
     def needs_history(self) -> bool:
-        """What came before changes the logits."""
+        """Earlier tokens change the logits (penalties)."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     @property
     def plain_greedy(self) -> bool:
-        """The argmax of the model's own logits is all there is to do."""
+        """The argmax of the model's logits is enough."""
         return (
             self.greedy
             and not self.needs_history

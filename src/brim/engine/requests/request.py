@@ -1,4 +1,4 @@
-"""A request as it was asked, checked at the door."""
+"""A request as it was submitted, already checked."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens, or the end of the context
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
-    ERROR = "error"  # it alone could not go on; the completion says why
+    ERROR = "error"  # only this request failed; the completion says why
 
 
 @dataclass(frozen=True, slots=True)
 class MediaSpan:
-    """Prompt tokens [start, end) that stand for an image or a sound.
+    """Prompt tokens [start, end) of an image or of audio.
 
-    `together` forbids to cut it: its tokens see each other in both directions.
+    `together`: it must not be split between steps, because its tokens attend to each other in both directions.
     """
 
     start: int
@@ -33,19 +33,19 @@ class MediaSpan:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One answer that was asked for. The `n` answers to one prompt have one id, and differ in `index` and seed."""
+    """One requested answer. The `n` answers to one prompt have one id, and differ in `index` and seed."""
 
     id: str
     prompt: tuple[int, ...]
     params: SamplingParams
     seed: int
-    max_tokens: int  # what was asked, cut to the context
+    max_tokens: int  # as requested, limited to the context
     stop_ids: frozenset[int] = frozenset()
     deadline: float | None = None  # on the clock of `time.monotonic`
     media: Any = None  # prepared media (`brim.engine.media`), None for text
     spans: tuple[MediaSpan, ...] = ()
-    salt: bytes = b""  # what the keys depend on beside the tokens
-    index: int = 0  # which of the answers; those behind the first may share its prompt's blocks
+    salt: bytes = b""  # what the keys depend on besides the tokens
+    index: int = 0  # which of the answers; those after the first may share its prompt's blocks
 
     @property
     def key(self) -> tuple[str, int]:

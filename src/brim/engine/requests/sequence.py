@@ -1,4 +1,4 @@
-"""A request while it is being answered: its tokens, and what it holds."""
+"""A request in the scheduler: its tokens, and what it holds."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from brim.engine.requests.request import FinishReason, Request
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request being answered. The scheduler alone writes to it."""
+    """A waiting or running request. Only the scheduler writes to it."""
 
     request: Request
     tokens: list[int]
-    computed: int = 0  # tokens whose keys and values are in the pool, or will be when the launched steps are through
-    unseen: int = 0  # tokens drawn in a launched step and not read back yet
+    computed: int = 0  # tokens whose keys and values are in the pool, or will be after the launched steps
+    unseen: int = 0  # tokens sampled in a launched step and not read back yet
     slot: int | None = None
     blocks: RequestBlocks | None = None
     drawn_on_device: bool = False  # the last token is in the device's own row for this slot
     digests: list[bytes] = field(default_factory=list)
-    reused: int = 0  # prompt tokens that were found in the pool
+    reused: int = 0  # prompt tokens found in the prefix cache
     preemptions: int = 0
     finish: FinishReason | None = None
-    # What is asked of every request in every step, worked out once.
+    # Needed of every request in every step, computed once.
     prompt_length: int = field(init=False)
     longest: int = field(init=False)  # its length when no token is left to draw
     needs_history: bool = field(init=False)

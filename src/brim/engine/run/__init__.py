@@ -1,1 +1,1 @@
-"""A planned step on the device: packed, launched, sampled, read back."""
+"""A scheduled step on the device: packed, launched, sampled, read back."""

@@ -1,7 +1,7 @@
 """`torch.compile` for a decoder's layers, one at a time: equal layers share one compiled function.
 
-Attention is one opaque operator in the compiled code (`brim.engine.attention.paged`), so what is compiled is what lies
-around it. Layers with recurrent mixers stay as they are: they run in pieces that a compiler would unroll.
+Attention is one opaque operator in the compiled code (`brim.engine.attention.paged`); the rest of a layer is compiled.
+Layers with recurrent mixers stay eager: they run in pieces that a compiler would unroll.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brim.engine.weights.discover import AttentionLayers
 
 
 def compile_layers(backbone: torch.nn.Module, layers: AttentionLayers, backend: str = "inductor") -> int:
-    """Compile every decoder layer that attends and does not recur; how many there are."""
+    """Compile every decoder layer with attention and without a recurrent mixer; returns how many there are."""
     # A layer's numbers (an epsilon, a scale) are constants. As unknowns they would cost a second pass of the compiler,
     # about two seconds of every start. The setting is read at the first call of a layer, hence for the whole process.
     torch._dynamo.config.specialize_float = True
@@ -32,10 +32,10 @@ def compile_layers(backbone: torch.nn.Module, layers: AttentionLayers, backend: 
 
 
 def _keep_kernels_together() -> None:
-    """Leave Triton's cache where it is.
+    """Keep Triton's cache directory.
 
-    torch's compiler moves it when it compiles, and does not when it finds its code compiled: every second start would
-    look for Brim's own kernels in the wrong place, and compile them again.
+    torch's compiler changes it when it compiles, but not when it finds its code in a cache: every second start would
+    look for Brim's kernels in the wrong place and compile them again.
     """
     if find_spec("triton") is not None:
         from triton import knobs
@@ -44,7 +44,7 @@ def _keep_kernels_together() -> None:
 
 
 def drop_compiled(model: torch.nn.Module) -> None:
-    """Run every module as it was written again."""
+    """Make every module eager again."""
     for module in model.modules():
         module._compiled_call_impl = None
 

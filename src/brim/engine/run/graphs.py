@@ -1,6 +1,6 @@
-"""CUDA graphs for steps in which every request generates: one for each of a few batch sizes, in one memory pool.
+"""CUDA graphs of decode-only steps: one for each of a few batch sizes, in one memory pool.
 
-A step takes the smallest graph that holds it; the rows beyond it work on a scratch slot.
+A step uses the smallest graph that holds its batch; padding rows work on a scratch slot.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from brim.records.progress import Stage, Told, silent
 
 
 def batch_sizes(max_batch: int) -> list[int]:
-    """The sizes that are captured: close together where a row more or less is felt.
+    """The batch sizes that are captured: close together where one row more makes a difference.
 
-    Up to some hundred rows a step reads the weights and hardly feels its rows, and each size costs its part of the
-    start-up. So a lone request takes the graph of two: a graph of one would save next to nothing, and cost another
-    pass of the compiler, to which a size of one is a case of its own. An engine made for one request has only that.
-    No size is above `max_batch`: tables, states and the scratch of attention are made for so many rows.
+    Up to some hundred rows, a step is bound by reading the weights, and each captured size costs start-up time. So a
+    single request uses the graph of two: a graph of one would save next to nothing and cost another compilation, since
+    the compiler treats a size of one as a special case. An engine with `max_batch` 1 captures only that.
+    No size is above `max_batch`: tables, states and the scratch of attention have so many rows.
     """
     sizes = [2, 4, 8, 16, 24, *range(32, 128, 16), *range(128, max_batch, 32)]
     return [size for size in sizes if size < max_batch] + [max_batch]
@@ -49,12 +49,12 @@ class DecodeGraphs:
     def capture(self, told: Told = silent) -> None:
         """Capture every size, the largest first, so that the others fit into its memory."""
         pool = torch.cuda.graph_pool_handle()
-        told(Stage("build", "kernels and compiled layers"))  # which the first call loads, or makes
+        told(Stage("build", "kernels and compiled layers"))  # loaded or compiled at the first call
         for number, size in enumerate(reversed(self._sizes)):
             if number:
                 told(Stage("build", "graphs", number, len(self._sizes)))
             slots, lengths = self._inputs[0, :size], self._inputs[1, :size]
-            logits = self._decode(slots, lengths)  # what is compiled or loaded at the first call is not captured
+            logits = self._decode(slots, lengths)  # a first call outside the capture: it compiles and loads kernels
             if self._logits is None:
                 self._logits = torch.empty_like(logits)
             del logits

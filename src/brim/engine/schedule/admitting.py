@@ -1,4 +1,4 @@
-"""What the admission policy is shown of a request: what it would take of the pools beside what it shares.
+"""The admission policy's view of a request: the blocks it would take from the pools, without those it shares.
 
 In: a request and where it would begin (`Prospect`), the ledger, the running requests. Out: an `AdmissionView`, in
 blocks by pool. Decides nothing.
@@ -22,7 +22,7 @@ class Prospect:
     sequence: Sequence
     reused: int = 0  # tokens that need not be computed
     digests: tuple[bytes, ...] = ()  # the content of the blocks they are in
-    forks: bool = False  # those blocks are another answer's, and shared with it
+    forks: bool = False  # it shares the blocks of another answer, copy-on-write
 
 
 def admission_view(
@@ -38,9 +38,9 @@ def admission_view(
 
 
 def _needed(prospect: Prospect, ledger: KvLedger, step_tokens: int) -> list[int]:
-    """Blocks that the pools would have to give for the whole prompt and one token more."""
+    """Blocks that the whole prompt and one more token would take from the pools."""
     end = len(prospect.sequence.tokens) + 1
-    if prospect.forks:  # a copy of the block that it writes to first, and what comes behind
+    if prospect.forks:  # a copy of the block that it writes to first, and the blocks after it
         behind = ceil_div(end, ledger.block_size) - prospect.reused // ledger.block_size
         return [behind] * len(ledger.groups)
     total = _blocks_ahead(prospect.reused, end, ledger, step_tokens)
@@ -49,7 +49,7 @@ def _needed(prospect: Prospect, ledger: KvLedger, step_tokens: int) -> list[int]
 
 
 def _promised(running: Iterable[Sequence], ledger: KvLedger, step_tokens: int) -> list[int]:
-    """Blocks that prompts which are being computed have yet to take."""
+    """Blocks that prompts in prefill have yet to take."""
     promised = [0] * len(ledger.groups)
     for sequence in running:
         if sequence.drawn_on_device or sequence.computed >= len(sequence.tokens):
@@ -62,5 +62,5 @@ def _promised(running: Iterable[Sequence], ledger: KvLedger, step_tokens: int) -
 
 
 def _blocks_ahead(start: int, end: int, ledger: KvLedger, step_tokens: int) -> list[int]:
-    """Blocks held at most while these tokens are computed: windows pass on from step to step."""
+    """Most blocks held while these tokens are computed: windows move on from step to step."""
     return ledger.blocks_for(max(start, end - step_tokens), end)

@@ -1,4 +1,4 @@
-"""What a step made known of a request: a token, its log-probabilities, an end."""
+"""Results of a step for a request: a token, its log-probabilities, an end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brim.engine.requests.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """How likely a token was, and what else could have been there."""
+    """The log-probability of a token, and the likeliest alternatives."""
 
     token: int
     logprob: float
@@ -19,11 +19,11 @@ class TokenLogprobs:
 
 
 class Event(NamedTuple):
-    """Something happened to a request: a token, an end, or scores of its prompt."""
+    """A token, an end, or prompt log-probabilities of a request."""
 
     sequence: Sequence
     token: int | None = None
     logprobs: TokenLogprobs | None = None
     finish: FinishReason | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_start: int = 0  # the place of the first token they score
+    prompt_start: int = 0  # position of the first of these prompt tokens

@@ -1,4 +1,4 @@
-"""One step as it is planned: which tokens of which requests."""
+"""A scheduled step: which tokens of which requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brim.engine.requests.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens [start, start + length) of a request's prompt (or of what it must compute again)."""
+    """Tokens [start, start + length) of a request's prompt (or of what is recomputed after a preemption)."""
 
     sequence: Sequence
     slot: int

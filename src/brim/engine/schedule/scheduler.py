@@ -1,14 +1,14 @@
 """Which tokens of which requests make up the next step.
 
-Continuous batching, first come first served: every running request that generates gets its token, prompts get what is
-left of the step in chunks, waiting requests are admitted while `guard` says so. When blocks run out, the request that
-was admitted last is preempted and computed again later. Steps may be planned ahead: what a launched step draws is
-counted (`Sequence.unseen`) before it is known.
+Continuous batching, first come first served: every decoding request gets one token, the rest of the step goes to
+prefill chunks, and waiting requests are admitted by the policy of `guard`. When blocks run out, the request that was
+admitted last is preempted and recomputed later. Steps may be planned ahead: tokens of a launched step are counted
+(`Sequence.unseen`) before they are read.
 
-`plan` only reserves. `commit`, when the step has been launched, counts its tokens, makes full blocks findable and gives
-up what windows leave behind; it cannot fail. `abandon`, when the step failed, leaves every request as it was before
-`plan`. Two things cannot be taken back, and such requests are computed again: preemptions (the blocks may have been
-written to), and recurrent states that the failed step has moved on.
+`plan` only reserves. `commit`, when the step has been launched, counts its tokens, publishes full blocks and frees
+those behind the windows; it cannot fail. `abandon`, when the step failed, leaves every request as it was before `plan`.
+Two things cannot be undone, and such requests are recomputed: preemptions (the blocks may have been written to), and
+recurrent states that the failed step has updated.
 
 Knows nothing of tensors, time or text.
 """
@@ -31,7 +31,7 @@ from brim.guard.admission import AdmissionView, Decision, admit
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a step and a request may be at most."""
+    """Limits of a step."""
 
     max_batch: int
     max_batch_tokens: int
@@ -40,7 +40,7 @@ class Limits:
 
 
 class Scheduler:
-    """The waiting, the running, and the blocks they hold."""
+    """The waiting and running requests, and the blocks they hold."""
 
     def __init__(self, ledger: KvLedger, limits: Limits, policy: Callable[[AdmissionView], Decision] = admit) -> None:
         self.ledger = ledger
@@ -52,13 +52,13 @@ class Scheduler:
         self._free_slots = list(range(limits.max_batch - 1, -1, -1))
         self._by_key: dict[tuple[str, int], Sequence] = {}
         windows = [group.window for group in ledger.groups if group.window is not None]
-        # Where in a block a request's next token lies when a window leaves another block behind.
+        # Position in a block of a request's next token when its window has left another block.
         self._passing = {(window - 1) % ledger.block_size for window in windows}
-        # Answers to one prompt start from its last token. What a window or a state was there is gone one token later.
+        # Answers to one prompt fork at its last token. The window and state of that point are gone one token later.
         self._forks_early = limits.has_states or bool(windows)
         self._admitted: list[Sequence] = []  # by the step that is being planned or launched
         self._leaving: Sequence | None = None  # being preempted
-        # Tokens that belong together and found no room behind the decodes: whose, and how many.
+        # Tokens that must be computed together and did not fit after the decodes: of which request, and how many.
         self._blocked: tuple[Sequence, int] | None = None
         self._first: Sequence | None = None  # they come first in the step that is being planned
         self._left_out = False  # decodes were left out of the last step for them
@@ -72,7 +72,7 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """End a request, wherever it is; everything it holds goes back at once."""
+        """End a request, waiting or running; everything it holds is freed at once."""
         if sequence.finish is not None:
             return
         sequence.finish = reason
@@ -136,7 +136,7 @@ class Scheduler:
         )
 
     def commit(self, plan: StepPlan) -> None:
-        """The step was launched: everything planned counts as computed from here on, as the device works in order."""
+        """The step was launched: its tokens count as computed from now on, since the device works in order."""
         self._admitted.clear()
         self.ledger.commit()
         for sequence in plan.decodes:
@@ -148,7 +148,7 @@ class Scheduler:
             if chunk.draws:
                 sequence.unseen += 1
                 sequence.drawn_on_device = True
-            self.publish(sequence)  # before its window passes on: later steps find what this one will have written
+            self.publish(sequence)  # before its window moves on: later steps find what this one writes
         if self._passing:
             size = self.ledger.block_size
             passed = [sequence for sequence in plan.decodes if sequence.computed % size in self._passing]
@@ -157,15 +157,15 @@ class Scheduler:
                 self.ledger.give_up_behind(sequence.blocks, sequence.computed)
 
     def abandon(self, plan: StepPlan) -> None:
-        """The step failed while it was launched: every request is as before, or will be computed again."""
+        """The step failed while it was launched: every request is as before, or preempted."""
         self._take_back()
-        if self.limits.has_states:  # which the failed step may have moved on
+        if self.limits.has_states:  # which the failed step may have updated
             touched = {id(sequence) for sequence in plan.sequences}
             for sequence in reversed([one for one in self.running if id(one) in touched]):
                 self._preempt(sequence)
 
     def _take_back(self) -> None:
-        """Undo what planning has done, preemptions excepted, from whatever point it has come to."""
+        """Undo what planning has done so far, except for preemptions."""
         if self._leaving is not None:
             self._put_back(self._leaving)
             self._leaving = None
@@ -183,7 +183,7 @@ class Scheduler:
         for sequence in list(self.running):
             position = sequence.computed
             length = len(sequence.tokens) + sequence.unseen
-            # `decoding` and not `complete`, written out: this is asked of every request in every step.
+            # `decoding` and not `complete`, inlined: this runs for every request in every step.
             if not sequence.drawn_on_device or position != length - 1 or length >= sequence.longest:
                 continue
             if len(decodes) == budget:
@@ -196,7 +196,7 @@ class Scheduler:
         return decodes
 
     def _reserve_or_preempt(self, sequence: Sequence, start: int, end: int, keep: list[Sequence]) -> bool:
-        """Room for these tokens, preempting from the last admitted; False if that is the sequence itself."""
+        """Reserve blocks for these tokens, preempting the last admitted; False if that is the sequence itself."""
         blocks = sequence.blocks
         assert blocks is not None
         while not self.ledger.reserve(blocks, start, end):
@@ -216,7 +216,7 @@ class Scheduler:
         self._leaving = None
 
     def _put_back(self, sequence: Sequence) -> None:
-        """To the front of the queue, holding nothing. One that was interrupted can be called again."""
+        """To the front of the queue, holding nothing. Can be called again after an interrupt."""
         self._release(sequence)
         if sequence in self.running:
             self.running.remove(sequence)
@@ -228,7 +228,7 @@ class Scheduler:
     # -- chunks of prompts ---------------------------------------------------------------------------------------
 
     def _plan_blocked(self) -> Chunk | None:
-        """Tokens that belong together and found no room behind the decodes come before them, in every other step."""
+        """Tokens that must be computed together and did not fit after the decodes come first, in every other step."""
         blocked, self._blocked = self._blocked, None
         if blocked is None or self._left_out:
             return None
@@ -255,7 +255,7 @@ class Scheduler:
         return Chunk(sequence, sequence.slot, start, length, draws, state_from)
 
     def _reserve_chunk(self, sequence: Sequence, start: int, end: int) -> bool:
-        """Room for a chunk, preempting those admitted later whose prompts are not computed either."""
+        """Reserve blocks for a chunk, preempting requests that were admitted later and are still in prefill."""
         blocks = sequence.blocks
         assert blocks is not None
         while not self.ledger.reserve(blocks, start, end):
@@ -266,7 +266,7 @@ class Scheduler:
         return True
 
     def _before_forks(self, sequence: Sequence, start: int, length: int) -> int:
-        """Stop before the last token of a prompt whose other answers come next: they start from there."""
+        """Stop before the last token of a prompt whose other answers are admitted next: they fork there."""
         last = sequence.prompt_length - 1
         if not self._forks_early or not start < last < start + length:
             return length
@@ -312,7 +312,7 @@ class Scheduler:
         return chunk
 
     def _parent(self, sequence: Sequence) -> Sequence | None:
-        """The running request whose prompt a fresh answer to the same prompt may share."""
+        """The running request whose prompt a new answer to the same prompt may share."""
         request = sequence.request
         if request.index == 0 or len(sequence.tokens) > sequence.prompt_length:
             return None
@@ -322,7 +322,7 @@ class Scheduler:
         return parent if parent is not None and parent.slot is not None else None
 
     def _can_fork(self, parent: Sequence) -> bool:
-        """Whether all that the prompt's last token sees is there: blocks, and a state that is exactly there."""
+        """Whether all that the prompt's last token attends to is still there: blocks, and the state at that point."""
         last = parent.prompt_length - 1
         if self.limits.has_states:
             return parent.computed == last and parent not in self._admitted
@@ -348,7 +348,7 @@ class Scheduler:
     # -- accounting ----------------------------------------------------------------------------------------------
 
     def record(self, sequence: Sequence, token: int) -> bool:
-        """A token that was read back. False: the request has ended in the meantime and the token is dropped."""
+        """Append a token that was read back. False: the request has ended in the meantime; the token is dropped."""
         if sequence.finish is not None:
             return False
         sequence.unseen -= 1
@@ -356,7 +356,7 @@ class Scheduler:
         return True
 
     def publish(self, sequence: Sequence) -> None:
-        """Make what a request has computed findable for others."""
+        """Publish a request's full blocks for prefix caching."""
         if not self.limits.reuse_prefixes or sequence.blocks is None:
             return
         size = self.ledger.block_size

@@ -8,7 +8,7 @@ from brim.engine.requests.request import MediaSpan
 
 
 def whole_spans(spans: Sequence[MediaSpan], start: int, length: int) -> int:
-    """Shorten a chunk that would cut through tokens that must be computed together; 0 if nothing of it is left."""
+    """Shorten a chunk that would cut tokens that must be computed together; 0 if nothing of it is left."""
     end = start + length
     for span in spans:
         if span.together and span.start < end < span.end:

@@ -1,1 +1,1 @@
-"""The worst steps that serving may ask of an engine, made by hand for the fit."""
+"""The worst steps that serving can produce, constructed for the fit."""

@@ -1,6 +1,6 @@
-"""The worst steps with images, run for real on an engine's runner: the largest ones, in full steps, one after another.
+"""The worst steps with images, run on an engine's runner: the largest images, in full steps, one after another.
 
-Made by hand like the other worst steps (`brim.engine.stress.text`), of images that came through the door.
+Constructed like the other worst steps (`brim.engine.stress.text`), with images prepared like those of requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHOWN = replace(EVERYTHING, prompt_logprobs=20)
 
 @dataclass(frozen=True, slots=True)
 class ImagePrompt:
-    """A prompt of largest images, with a token of text behind each, as the door prepared it."""
+    """A prompt of largest images, each followed by a text token, prepared like that of a request."""
 
     tokens: tuple[int, ...]
     media: Any
@@ -54,10 +54,10 @@ def image_prompt_tokens(token: int, image_tokens: int, settings: EngineSettings,
 def run_image_shape(
     prompt: ImagePrompt, runner: Runner, ledger: KvLedger, settings: EngineSettings, max_length: int
 ) -> None:
-    """Images go by in full steps while everybody else generates.
+    """Full steps of images while all other requests decode.
 
-    Prompts follow each other as they do in serving: the features of an image that the end of a step cuts are kept, and
-    the next image is encoded while those of the last one are still there.
+    Prompts follow each other as in serving: the features of an image that is split between steps are kept, and the next
+    image is encoded while they are still alive.
     """
     shown, others = _image_sequences(prompt, ledger, settings), []
     try:
@@ -67,7 +67,7 @@ def run_image_shape(
             launched = runner.launch(plan, ledger)
             ledger.commit()
             if before is not None:
-                before.tokens()  # read when the next one is on its way, as in serving
+                before.tokens()  # read after the next one is launched, as in serving
             before = launched
         if before is not None:
             before.tokens()
@@ -75,12 +75,12 @@ def run_image_shape(
         for sequence in (*shown, *others):
             assert sequence.blocks is not None
             ledger.close(sequence.blocks)
-            sequence.slot = None  # if it did not come to its end, its features are dropped with the next step
+            sequence.slot = None  # if it did not finish, its features are dropped with the next step
         ledger.commit()
 
 
 def _image_sequences(prompt: ImagePrompt, ledger: KvLedger, settings: EngineSettings) -> list[Sequence]:
-    """Requests with images: enough for a full step, and one that begins behind it."""
+    """Requests with images: enough for a full step, and one that begins after it."""
     params = _SHOWN
     first = Request("stress-0", prompt.tokens, params, 0, params.max_tokens, media=prompt.media, spans=prompt.spans)
     count = min(settings.max_batch, ceil_div(settings.max_batch_tokens, len(prompt.tokens)) + 1)
@@ -91,7 +91,7 @@ def _image_sequences(prompt: ImagePrompt, ledger: KvLedger, settings: EngineSett
 
 
 def _generating(first_slot: int, prompt: ImagePrompt, ledger: KvLedger, settings: EngineSettings) -> list[Sequence]:
-    """Requests that generate beside the images, as many as leave these the room that they need."""
+    """Requests that decode in the same steps, as many as leave the images enough tokens."""
     step = min(settings.max_batch_tokens, max(prompt.whole, len(prompt.tokens)))
     count = min(
         settings.max_batch - first_slot,
@@ -110,7 +110,7 @@ def _image_steps(
     while any(sequence.computed < sequence.prompt_length for sequence in shown):
         chunks = _image_chunks(shown, settings.max_batch_tokens - len(others), ledger)
         if not chunks:
-            return  # the pool cannot hold such an image, and the door refuses it
+            return  # the pool cannot hold such an image, and requests with it are refused
         left = settings.max_batch_tokens - len(others) - sum(chunk.length for chunk in chunks)
         length = min(left, max_length - 1, min(ledger.available()) * ledger.block_size)
         text = stress_sequence(filler, length, EVERYTHING, ledger) if length and filler < settings.max_batch else None
@@ -149,9 +149,9 @@ def _image_chunks(shown: list[Sequence], budget: int, ledger: KvLedger) -> list[
 
 
 def _let_go(sequence: Sequence, ledger: KvLedger) -> None:
-    """Full blocks go back, so that a pool for one step is enough for the longest image.
+    """Free full blocks, so that a pool for one step is enough for the longest image.
 
-    The device's table goes on naming them: attention reads as much as it would.
+    The device's block table still has them: attention reads as much as it would.
     """
     assert sequence.blocks is not None
     for pool, table in zip(ledger.pools, sequence.blocks.tables, strict=True):

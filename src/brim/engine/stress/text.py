@@ -1,7 +1,7 @@
-"""The worst steps that serving may ask of an engine, run for real on its runner.
+"""The worst text steps that serving can produce, run on an engine's runner.
 
-The steps are made by hand, not scheduled: their shapes are exact, and nothing of them stays behind. Every token is the
-same one, so that a mixture sends all of them to the same experts.
+The steps are constructed, not scheduled: their shapes are exact, and they leave nothing in the pool. All tokens are
+equal, so that a mixture sends all of them to the same experts.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _PARAMS = {
     DECODE: EVERYTHING,
     ALIKE: EVERYTHING,
     SCORES: SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=20, ignore_eos=True),
-    PLAIN: SamplingParams(max_tokens=1, temperature=0, ignore_eos=True),  # the model alone: what a trace predicts
+    PLAIN: SamplingParams(max_tokens=1, temperature=0, ignore_eos=True),  # the model only: what a trace predicts
 }
 
 
 def text_shapes(settings: EngineSettings, max_length: int, alike: int | None = None) -> tuple[StressShape, ...]:
-    """Full steps of every kind: prompts that all draw, a token for every request, and scores of a whole prompt.
+    """Full steps of every kind: prefill in which every prompt samples, decode, log-probabilities of a whole step.
 
-    `alike` is the length of chunks that recurrent layers hold most for when they run together, where there are such.
+    `alike` is the chunk length at which a batch of recurrent layers needs the most memory, if there are such layers.
     """
     tokens = min(settings.max_batch_tokens, settings.max_batch * (max_length - 1))
     shapes = (
-        StressShape(PREFILL, tokens, len(_lengths(tokens, settings.max_batch, max_length)), "every prompt draws"),
+        StressShape(PREFILL, tokens, len(_lengths(tokens, settings.max_batch, max_length)), "every prompt samples"),
         StressShape(DECODE, settings.max_batch, settings.max_batch, "full sampler"),
         StressShape(SCORES, tokens, len(_lengths(tokens, 1, max_length)), "log-probabilities of all tokens"),
     )
@@ -59,11 +59,11 @@ def text_shapes(settings: EngineSettings, max_length: int, alike: int | None = N
         return shapes
     length = max(1, min(alike, (max_length - 1) // 2))  # as much has been computed before
     count = max(1, min(settings.max_batch, tokens // length))
-    return (*shapes, StressShape(ALIKE, count * length, count, "equal parts of prompts"))
+    return (*shapes, StressShape(ALIKE, count * length, count, "chunks of equal length"))
 
 
 def run_text_shape(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: int) -> None:
-    """One step of this shape, to its end."""
+    """Run one step of this shape to its end."""
     with text_step(shape, runner, ledger, max_length) as plan:
         runner.launch(plan, ledger).tokens()
 
@@ -77,7 +77,7 @@ def text_step(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: 
         plan = _equal_parts(shape.tokens // shape.sequences, shape.sequences, ledger)
     else:
         lengths = _within_pool(_lengths(shape.tokens, shape.sequences, max_length), max_length, ledger)
-        gathers = runner.shape.device.type == "cpu" and shape.name != PLAIN  # kernels take nothing by context
+        gathers = runner.shape.device.type == "cpu" and shape.name != PLAIN  # kernels allocate nothing by context
         plan = _chunks(lengths, max_length if gathers else 0, _PARAMS[shape.name], ledger)
     try:
         yield plan
@@ -104,7 +104,7 @@ def _lengths(tokens: int, sequences: int, max_length: int) -> list[int]:
 
 
 def _within_pool(lengths: list[int], max_length: int, ledger: KvLedger) -> list[int]:
-    """As much of a step as the pool can hold, which is as much as serving could take on: rows first, then tokens."""
+    """As much of a step as the pool can hold, which is the most that serving could run: rows first, then tokens."""
     size, blocks = ledger.block_size, min(ledger.available())
     if sum(ceil_div(length, size) for length in lengths) <= blocks:
         return lengths
@@ -119,7 +119,7 @@ def _within_pool(lengths: list[int], max_length: int, ledger: KvLedger) -> list[
 
 
 def _chunks(lengths: list[int], max_length: int, params: SamplingParams, ledger: KvLedger) -> StepPlan:
-    """Prompts; the first of them is the end of as long a request as may be and as the pool can hold."""
+    """Prompts; the first is the end of the longest request that is allowed and fits the pool."""
     others = [stress_sequence(number, length, params, ledger) for number, length in enumerate(lengths) if number > 0]
     first = _longest(lengths[0], sum(lengths), max_length, params, ledger)
     chunks = []
@@ -129,7 +129,7 @@ def _chunks(lengths: list[int], max_length: int, params: SamplingParams, ledger:
 
 
 def _equal_parts(length: int, count: int, ledger: KvLedger) -> StepPlan:
-    """Equal parts of prompts. As many as run together have been computed as far before, where the pool has the room."""
+    """Chunks of equal length. As many as run in one batch have a past of that length, if the pool has the blocks."""
     size, blocks = ledger.block_size, min(ledger.available())
     length = min(length, blocks * size)
     whole, both = ceil_div(length, size), ceil_div(2 * length, size)
@@ -146,7 +146,7 @@ def _equal_parts(length: int, count: int, ledger: KvLedger) -> StepPlan:
 
 
 def _longest(length: int, step: int, max_length: int, params: SamplingParams, ledger: KvLedger) -> Sequence:
-    """A request whose last tokens are computed, and all the others are in the pool already."""
+    """A request whose last tokens are computed in this step, and all others are in the pool."""
     size = ledger.block_size
     whole = [pool.available for pool, group in zip(ledger.pools, ledger.groups, strict=True) if group.window is None]
     spare = min(whole, default=max_length) - ceil_div(length, size)
@@ -161,7 +161,7 @@ def _longest(length: int, step: int, max_length: int, params: SamplingParams, le
 
 
 def _reserve_in_steps(blocks: RequestBlocks, context: int, length: int, step: int, ledger: KvLedger) -> bool:
-    """As serving comes to hold a long request: step by step, each giving up what its windows leave behind."""
+    """Reserve a long request as serving does: step by step, each freeing the blocks behind its windows."""
     for start in range(0, context, step):
         end = min(start + step, context)
         if not ledger.reserve(blocks, start, end):
@@ -190,5 +190,5 @@ def _request(slot: int, length: int, params: SamplingParams, blocks: RequestBloc
 
 
 def least_stress_tokens(settings: EngineSettings) -> int:
-    """KV tokens with which every shape can run whole: a full step, and each request's last block half empty."""
+    """KV tokens with which every shape can run in full: a full step, and each request's last block half empty."""
     return max(settings.max_batch_tokens + settings.max_batch * settings.block_size, 8192)

@@ -1,11 +1,11 @@
-"""Small steps of every kind, run once when an engine is built: what is compiled, tuned or loaded at a first call.
+"""Warm-up: small steps of every kind, run once when an engine is built, so that nothing compiles at the first requests.
 
-Kernels have variants by the longest chunk of a step, torch's compiler takes a row of one token for a case of its own,
-and the driver loads kernels when they are first called. Run here, none of that is paid for by the first requests. The
-caches on disk of Triton and of torch's compiler make the next start short.
+Kernels have variants by the longest chunk of a step, torch's compiler treats a row of one token as a special case, and
+the driver loads kernels when they are first called. The disk caches of Triton and of torch's compiler make the next
+start short.
 
-In: a runner that has just been built, and its ledger. Nothing of it stays in the pool. No step is larger than what the
-fit stresses.
+In: a runner that has just been built, and its ledger. Nothing stays in the pool. No step is larger than the worst steps
+of the fit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SPAN = 64  # tokens of an image that are computed together
 
 
 def warm_up(runner: Runner, ledger: KvLedger, max_length: int, *, together: bool, told: Told) -> None:
-    """Run them all. `together`: images of this model see their own tokens in both directions."""
+    """Run them all. `together`: the tokens of an image attend to each other in both directions."""
     shape = runner.shape
     room = min(shape.max_batch_tokens, max_length - 1, min(ledger.available()) * ledger.block_size // 2)
     for length in LENGTHS:
@@ -65,7 +65,7 @@ def _sequence(slot: int, length: int, params: SamplingParams, ledger: KvLedger, 
 
 
 def _run(runner: Runner, ledger: KvLedger, sequences: list[Sequence], decodes: int) -> None:
-    """One step: the first so many generate, the others compute their prompts."""
+    """One step: the first of these sequences decode, the others are in prefill."""
     generating, prompts = sequences[:decodes], sequences[decodes:]
     chunks = tuple(
         Chunk(sequence, slot, 0, sequence.prompt_length, draws=True) for slot, sequence in enumerate(prompts, decodes)

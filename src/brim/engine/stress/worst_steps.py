@@ -1,7 +1,7 @@
 """The worst steps of one engine: which they are, and how each is run.
 
-In: the parts of an engine, and the images that its door lets in. Out: shapes, and for a shape what runs it. Steps of
-text are made in `brim.engine.stress.text`, those with images in `brim.engine.stress.images`.
+In: the parts of an engine, and its limits on images. Out: shapes, and for a shape the function that runs it. Text steps
+are constructed in `brim.engine.stress.text`, those with images in `brim.engine.stress.images`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorstSteps:
-    """What an engine may be asked for at the worst."""
+    """The worst steps of an engine."""
 
     loaded: LoadedModel
     parts: EngineParts
@@ -42,7 +42,7 @@ class WorstSteps:
         return (*text, image_shape(image.tokens, self.image_limits.patches(image)))
 
     def image(self) -> ImagePart | None:
-        """The largest image that the door lets through; None where it lets none."""
+        """The largest image that a request may have; None if images are not allowed."""
         from brim.engine.media.limits import worst_part
 
         if self.parts.vision is None or self.image_limits is None:
@@ -53,23 +53,23 @@ class WorstSteps:
         return worst_part(self.loaded.full_config, self.image_limits, most_tokens)
 
     def warm_up(self, ledger: KvLedger, told: Told) -> None:
-        """Small steps of every kind, for what is compiled or loaded at a first call."""
+        """Warm-up: small steps of every kind."""
         together = self.parts.vision is not None and self.parts.vision.together
         warm_up(self.parts.runner, ledger, self.parts.max_length, together=together, told=told)
 
     def step(self, shape: StressShape, ledger: KvLedger) -> Callable[[], None]:
-        """What runs a step of this shape to its end. Images are prepared now: that is not the device's work."""
+        """A function that runs a step of this shape to its end. Images are prepared now, on the host."""
         runner, settings, max_length = self.parts.runner, self.parts.settings, self.parts.max_length
         if shape.name == IMAGE_SHAPE:
             return partial(run_image_shape, self._image_prompt(), runner, ledger, settings, max_length)
         return partial(run_text_shape, shape, runner, ledger, max_length)
 
     def _image_prompt(self) -> ImagePrompt:
-        """The largest images, through the door that every image comes through."""
+        """The largest images, prepared like those of requests."""
         import torch
 
         image, vision = self.image(), self.parts.vision
-        assert image is not None, "an engine that lets no image in has no such shape"
+        assert image is not None, "an engine without images has no such shape"
         assert vision is not None
         token = self.loaded.full_config.image_token_id
         tokens = image_prompt_tokens(token, image.tokens, self.parts.settings, self.parts.max_length)

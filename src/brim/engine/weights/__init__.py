@@ -1,1 +1,1 @@
-"""A model from files or at random, and what its layers keep."""
+"""A model from files or with random weights, and what its layers cache."""

@@ -1,7 +1,7 @@
 """A model that needs no files: `brim-tiny`, random weights and a tokenizer of bytes.
 
-What it writes means nothing. It runs everywhere in a second, through the same code as any other model, which is what
-demos, tests and a first look need.
+Its text is meaningless. It runs anywhere in a second, through the same code as any other model: for demos, tests and a
+first look.
 """
 
 from __future__ import annotations

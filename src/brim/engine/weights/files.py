@@ -1,7 +1,7 @@
-"""A checkpoint's safetensors files, looked at before anything is loaded: all there, and each as long as it says.
+"""A checkpoint's safetensors files, checked before anything is loaded: all present, and each of the right length.
 
-In: a model's directory. Out: its weight files. A download that broke off is found here, in milliseconds, with the name
-of the file and the bytes that are missing; only headers are read, so wrong numbers in the middle are not.
+In: a model's directory. Out: its weight files. An incomplete download is found here, in milliseconds, with the name of
+the file and the missing bytes; only headers are read, so corrupt values are not found.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Rotary embeddings whose frequencies follow the length of a text, settled once for all requests of an engine.
+"""Rotary embeddings whose frequencies depend on the sequence length, fixed once for all requests of an engine.
 
-LongRoPE (Phi-3, Phi-4-mini) has factors for short texts and for long ones, and dynamic NTK stretches its frequencies
-as a text grows. `transformers` decides by the largest position of a forward. In a step of many requests that is the
-longest request's: it would change what the others compute, and the keys that they leave for reuse. It is a question to
-the device, too, at which no CUDA graph can wait.
+LongRoPE (Phi-3, Phi-4-mini) has factors for short and for long sequences, and dynamic NTK scales its frequencies with
+the length. `transformers` decides by the largest position of a forward. In a batch that is the longest request's: it
+would change the results of the others, and the keys they publish for prefix caching. It also needs a synchronisation
+with the device, which a CUDA graph cannot contain.
 
-In: a model, and the tokens of the longest request that its engine takes. The frequencies become those of a text of that
-length, for every request. Knows nothing of positions, or of other kinds of scaling: those do not depend on the text.
+In: a model, and the tokens of the longest request that its engine takes. The frequencies become those of that length,
+for every request. Does not touch other kinds of scaling: those do not depend on the length.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNCHANGING = "default"  # under this name transformers leaves the frequencies o
 
 
 class SettledRotary:
-    """The rotary embeddings of a model, settled for one length; `undo` gives the model back as it was."""
+    """The rotary embeddings of a model, fixed for one length; `undo` restores the model."""
 
     def __init__(self, model: nn.Module, max_length: int) -> None:
         self._before: list[tuple[nn.Module, dict[str, Any]]] = []
@@ -37,7 +37,7 @@ class SettledRotary:
         return len(self._before)
 
     def undo(self) -> None:
-        """Put every module back as it was found."""
+        """Restore every module."""
         while self._before:
             _write(*self._before.pop())
 
@@ -51,7 +51,7 @@ def _write(module: nn.Module, values: dict[str, Any]) -> None:
 
 
 def _settled(module: Any, max_length: int) -> dict[str, Any]:
-    """What attributes of a module must be; none of a module that does not depend on the length of a text."""
+    """The attributes to set on a module; none if it does not depend on the sequence length."""
     kinds = getattr(module, "rope_type", None)
     by_layer: dict[Any, Any] = kinds if isinstance(kinds, dict) else {None: kinds}  # some have one for each layer type
     following = {layer: kind for layer, kind in by_layer.items() if _follows_length(kind)}
@@ -72,7 +72,7 @@ def _follows_length(kind: Any) -> bool:
 
 
 def _of_length(module: Any, kind: str, layer: str | None, max_length: int) -> tuple[Tensor, float]:
-    """Frequencies, and what cosine and sine are multiplied by, for a text of this length."""
+    """Frequencies, and the scale of cosine and sine, for this length."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     device = getattr(module, "inv_freq" if layer is None else f"{layer}_inv_freq").device
@@ -86,13 +86,13 @@ def _of_length(module: Any, kind: str, layer: str | None, max_length: int) -> tu
 
 
 def _asks_for_largest(module: nn.Module) -> bool:
-    """Whether the class's own code, beneath what transformers wraps around it, asks for the largest position."""
+    """Whether the class's own code, inside transformers' wrappers, uses the largest position."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code is not None and "max" in code.co_names
 
 
 def _rotated(inv_freq: Tensor, scale: float, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """In the place of a `forward` that asks for the largest position (PhiMoE): cosine and sine of each position."""
+    """Replaces a `forward` that uses the largest position (PhiMoE): cosine and sine of each position."""
     angles = position_ids[..., None].float() * inv_freq.to(x.device)
     both = torch.cat((angles, angles), dim=-1)
     return (both.cos() * scale).to(x.dtype), (both.sin() * scale).to(x.dtype)

@@ -306,5 +306,5 @@ def decode(
 
 
 def _multiprocessors(device: torch.device) -> int:
-    """Of the device; of none (Triton's interpreter), 1."""
+    """Of the device; 1 in Triton's interpreter, which has none."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -227,7 +227,7 @@ def _prefill_kernel(
         exponent = LOG2_E * 1.0
     row_max, row_sum = first_state(sinks, head, kept, exponent, HAS_SINKS, BLOCK_M)
     out_first = tl.zeros([BLOCK_M, VALUE_FIRST], tl.float32)
-    out_rest = row_sum  # stands for nothing
+    out_rest = row_sum  # a placeholder, not used
     if VALUE_REST > 0:
         out_rest = tl.zeros([BLOCK_M, VALUE_REST], tl.float32)
     key_base = key_cache + kv_head * key_head_stride

@@ -1,8 +1,8 @@
-"""Into how many parts decoding cuts a request (split-K), and the scratch in which the parts leave their results.
+"""How many parts decode splits a request into (split-K), and the scratch for the results of the parts.
 
-In: the shapes of a model's layers and the batch sizes that can occur. Out: `SplitTable`, which says for each of them
-how requests are cut and how large the scratch must be, so the two cannot disagree. Plain Python and torch: knows
-nothing of Triton, so all of it can be tried without a GPU.
+In: the shapes of a model's layers and the batch sizes that can occur. Out: `SplitTable`, which has for each of them
+the splits and the size of the scratch, so the two cannot disagree. Plain Python and torch, without Triton, so it can be
+tested without a GPU.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from brim.units import MIB, ceil_div
 
 MAX_SPLITS = 64
 RESIDENT_PROGRAMS = 4  # an SM should have, so that one loads while another computes
-SHORTEST_PART = 128  # positions; below it a part's start-up costs more than it hides
-FULL_SHORTEST_PART = 512  # the same when the requests alone fill the device
-LONGEST_PART = 8192  # positions; a lone long request should not outlast all others by much
+SHORTEST_PART = 128  # positions; below it a part costs more to start than it saves
+FULL_SHORTEST_PART = 512  # the same when the batch fills the device without splits
+LONGEST_PART = 8192  # positions; one long request should not take much longer than all others
 LARGEST_SCRATCH_BYTES = 256 * MIB
 FP32_BYTES = 4
 
@@ -113,7 +113,7 @@ class DecodeScratch:
 
 
 def splits_within(shape: DecodeShape, batch: int, max_length: int, multiprocessors: int) -> int:
-    """Parts that requests are cut into: as many as keep the device busy, within what the scratch may be."""
+    """Parts that requests are split into: as many as keep the device busy, within the limit of the scratch."""
     context = max_length if shape.window is None else min(shape.window, max_length)
     tiles = ceil_div(shape.heads // shape.kv_heads, MOST_TILE_HEADS)  # of heads that share keys
     splits = choose_splits(batch, shape.kv_heads * tiles, context, multiprocessors)
@@ -123,7 +123,7 @@ def splits_within(shape: DecodeShape, batch: int, max_length: int, multiprocesso
 
 
 def choose_splits(batch: int, kv_heads: int, max_context: int, multiprocessors: int) -> int:
-    """Parts to cut each request into: enough to fill the device, and no part of `max_context` overly long."""
+    """Parts to split each request into: enough to fill the device, and no part of `max_context` too long."""
     to_fill = RESIDENT_PROGRAMS * multiprocessors // max(1, batch * kv_heads)
     to_even = max_context // LONGEST_PART
     useful = max_context // SHORTEST_PART
@@ -131,6 +131,6 @@ def choose_splits(batch: int, kv_heads: int, max_context: int, multiprocessors: 
 
 
 def choose_shortest_part(batch: int, kv_heads: int, multiprocessors: int) -> int:
-    """Positions below which a part is not worth starting: more where the requests alone keep the device busy."""
+    """Positions below which a part is not worth starting: more where the batch keeps the device busy without splits."""
     crowded = batch * kv_heads >= 2 * multiprocessors
     return FULL_SHORTEST_PART if crowded else SHORTEST_PART

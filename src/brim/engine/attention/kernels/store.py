@@ -114,7 +114,7 @@ def store_kv(
     assert (value is None) == (value_cache is None)
     has_value = value is not None
     if value is None or value_cache is None:
-        value, value_cache = key, key_cache  # stand for them, and are not used
+        value, value_cache = key, key_cache  # placeholders, not used
     value_dim = value.shape[2]
     assert value.shape[:2] == key.shape[:2]
     assert key_cache.shape[1:] == (heads, key_dim)

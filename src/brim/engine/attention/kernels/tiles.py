@@ -1,7 +1,7 @@
 """The shapes of the kernels' work: tiles by head dimension, group and type, as records.
 
-Plain Python: knows neither Triton nor a device. What is said of registers and shared memory is of an H100 or H200.
-The functions remember their answers: every layer of every step asks them the same few questions.
+Plain Python, without Triton or a device. Remarks about registers and shared memory are for an H100 or H200.
+The functions are cached: every layer of every step calls them with the same few arguments.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def prefill_config(key_dim: int, value_dim: int, rows: int, dtype: torch.dtype) 
     The limit is registers: the output of a tile takes block_m × value_dim of the 64 Ki of an SM.
     """
     both, widest = key_dim + value_dim, max(key_dim, value_dim)
-    if dtype == torch.float32:  # multiplied without tensor cores, and there for tests: small tiles compile fast
+    if dtype == torch.float32:  # multiplied without tensor cores, and only used in tests: small tiles compile fast
         return TileConfig(16, 32 if both <= 256 else 16, warps=4, stages=1)
-    if rows <= 16:  # a token or two, as when drafts are checked: decoding in all but name
+    if rows <= 16:  # a token or two, as when drafts are verified: almost a decode
         return TileConfig(16, 64 if both <= 256 else 32, warps=8 if widest > 256 else 4, stages=2)
     if widest > 256:
         return TileConfig(64, 32, warps=8, stages=2)

@@ -1,1 +1,1 @@
-"""Recurrences over many tokens at once, as matrix products: Brim's own forms of what `transformers` only has slowly."""
+"""Recurrences over many tokens at once, as matrix products: faster than the reference code of `transformers`."""

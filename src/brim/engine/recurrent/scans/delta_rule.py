@@ -1,4 +1,4 @@
-"""The gated delta rule: a state for each head that decays and is corrected towards what a token says.
+"""The gated delta rule: a state for each head that decays and is corrected by each token.
 
 For a token with key k, value v, decay g and rate b, `state = exp(g) * state`, then `state += k ⊗ b * (v - k state)`,
 and `y = q state`. Two forms with the arguments of the kernels of `fla`: many tokens at once, and one token on a state.

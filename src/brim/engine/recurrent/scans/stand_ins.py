@@ -1,12 +1,12 @@
-"""Brim's forms of the recurrences where the code of `transformers` looks for them, for as long as somebody wants them.
+"""Brim's scans in place of the slow reference code of `transformers`, while a model uses them.
 
 Modeling code calls functions that `transformers` registers under the name of a kernel (`mamba_chunk_scan_combined`,
-...). Where the package with the kernel is installed they are that kernel, and stay; where it is not, they are a slow
-reference in torch, and Brim's form takes its place in the module's namespace. Which function is which is read off what
-the registration left behind, so no model is known by name here.
+...). If the package with the kernel is installed, they are that kernel and stay; if not, they are a slow reference in
+torch, and Brim's function replaces it in the module's namespace. The functions are identified by their registration, so
+no model is known by name here.
 
-A namespace is shared by every model made from it, so a stand-in counts its users and goes with the last one. For who
-wants gradients, or keeps packed sequences apart by their lengths, it calls what it stands for.
+A namespace is shared by all models of a class, so a replacement counts its users and is removed with the last one. For
+calls that need gradients, or pass packed sequences by their lengths, it calls the original function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 
 from brim.engine.recurrent.scans import delta_rule, mamba2
 
-# Forms by the names of their kernels. The kernel for many tokens tells the kind: Mamba-1 updates a state as well.
+# Functions by the names of their kernels. The kernel for many tokens identifies the kind: Mamba-1 updates a state too.
 OWN: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "mamba_chunk_scan_combined": {
         "mamba_chunk_scan_combined": mamba2.chunk_scan,
@@ -39,7 +39,7 @@ _LOCK = threading.RLock()  # models are dropped in any thread, and in the middle
 
 
 class StandIn:
-    """A form of Brim's in a namespace, in the place of the function that was found there."""
+    """One of Brim's functions in a namespace, replacing the function that was found there."""
 
     def __init__(self, original: Callable[..., Any], own: Callable[..., Any]) -> None:
         self.original = original
@@ -55,7 +55,7 @@ class StandIn:
 
 @contextmanager
 def own_scans(functions: Iterable[FunctionType]) -> Iterator[None]:
-    """Have these functions of modeling code call Brim's forms instead of the references of `transformers`."""
+    """Have these functions of modeling code call Brim's functions instead of the references of `transformers`."""
     namespaces = {id(function.__globals__): function.__globals__ for function in functions}
     places = [(namespace, name, own) for namespace in namespaces.values() for name, own in _replaceable(namespace)]
     with _LOCK:
@@ -71,12 +71,12 @@ def own_scans(functions: Iterable[FunctionType]) -> Iterator[None]:
 
 
 def kernels_in(namespace: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the kernels that functions of a namespace are registered for, whoever computes them."""
+    """The names of the kernels that functions of a namespace are registered for, whichever implementation runs."""
     return frozenset(found["func_name"] for found in map(_registration, namespace.values()) if found)
 
 
 def _stand_in(namespace: dict[str, Any], name: str, own: Callable[..., Any]) -> StandIn:
-    """The stand-in at a place, put there if it is not, with one more user."""
+    """The replacement at a place, installed if it is not there, with one more user."""
     if not isinstance(namespace[name], StandIn):
         namespace[name] = StandIn(namespace[name], own)
     stand_in: StandIn = namespace[name]
@@ -85,7 +85,7 @@ def _stand_in(namespace: dict[str, Any], name: str, own: Callable[..., Any]) -> 
 
 
 def _replaceable(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The names under which a namespace has a reference that Brim has its own form of, and that form."""
+    """The names under which a namespace has a reference that Brim can replace, and the replacement."""
     own = {kernel: form for kind in kernels_in(namespace) & OWN.keys() for kernel, form in OWN[kind].items()}
     for name, value in namespace.items():
         found = _registration(value)
@@ -94,7 +94,7 @@ def _replaceable(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Callable[.
 
 
 def _registration(value: Any) -> dict[str, Any] | None:
-    """What is known of a function that was registered for a kernel: its name, its reference, what computes it."""
+    """The registration of a function for a kernel: its name, its reference, its implementation."""
     if isinstance(value, StandIn):
         value = value.original
     if isinstance(value, torch.nn.Module):  # the package `kernels` makes a module of it, which it may give a kernel
