@@ -41,6 +41,6 @@ def keep_free(asked_bytes: int | None, facts: DeviceFacts, total_bytes: int) -> 
 
 def _spilling(kept_bytes: int) -> str:
     return (
-        "no size can be proven here: under WSL the driver spills to host memory instead of failing an allocation, and "
+        "nothing can be proven here: under WSL the driver spills to host memory instead of failing an allocation, and "
         f"steps only become slow; {format_bytes(kept_bytes)} are kept free (keep_free)"
     )

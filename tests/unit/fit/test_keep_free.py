@@ -43,7 +43,7 @@ def test_what_stays_free_by_default(facts: DeviceFacts, total: int, kept: int) -
     found = keep_free(None, facts, total)
     assert found.bytes == kept
     assert bool(found.note) is (kept > 0)
-    assert ("no size can be proven" in found.warning) is facts.spills
+    assert ("nothing can be proven" in found.warning) is facts.spills
 
 
 @pytest.mark.parametrize("asked", [0, 1, 8 * GIB])
@@ -51,7 +51,7 @@ def test_what_was_asked_for_wins(asked: int) -> None:
     assert keep_free(asked, DISPLAY, 24 * GIB) == KeepFree(asked)
     spilling = keep_free(asked, SPILLS, 24 * GIB)
     assert (spilling.bytes, spilling.note) == (asked, "")
-    assert "no size can be proven" in spilling.warning
+    assert "nothing can be proven" in spilling.warning
 
 
 class Nvml:
