@@ -69,6 +69,7 @@ class Answered:
     """A step whose tokens are there already."""
 
     sampled = None
+    read_first = False
 
     def __init__(self, plan: StepPlan, tokens: list[int]) -> None:
         self.plan = plan

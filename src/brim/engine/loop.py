@@ -1,8 +1,8 @@
 """The serving loop, the one place where what happens feeds back into what is done.
 
 Observe: read a launched step back. Decide: the scheduler plans, `guard` admits. Act: launch. By default the next step
-is launched before the last one is read, so that the device never waits for Python; a request whose next token depends
-on the text so far (penalties) is read back at once.
+is launched before the last one is read, so that the device never waits for Python. A step is read at once where the
+device cannot hold what the next one needs of it (penalties over more tokens than `run/history.py` has room for).
 
 A step that raises, for whatever reason, leaves every request as it was before it or to be computed again, and the loop
 may go on: nothing counts before its launch has succeeded, nothing launched is lost before it has been read, and events
@@ -99,9 +99,8 @@ class ServingLoop:
         plan = self._launch_next()
         while len(self._launched) > bool(plan):
             self._read_back()
-        if not self._overlap or any(sequence.needs_history for sequence in plan.drawing):
-            while self._launched:
-                self._read_back()
+        while self._launched and (not self._overlap or self._launched[-1].read_first):
+            self._read_back()
 
     def _launch_next(self) -> StepPlan:
         """Plan a step and launch it; what was planned counts when it has been launched, or not at all."""

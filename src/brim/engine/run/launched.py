@@ -23,10 +23,16 @@ class Launched:
     """A step in the device's queue. Reading anything of it waits for the device to come so far, and no further."""
 
     def __init__(
-        self, plan: StepPlan, drawn: Drawn | None, prompt: dict[int, PromptLogprobs], device: torch.device
+        self,
+        plan: StepPlan,
+        drawn: Drawn | None,
+        prompt: dict[int, PromptLogprobs],
+        device: torch.device,
+        read_first: bool = False,
     ) -> None:
         self.plan = plan
         self.drawn = drawn
+        self.read_first = read_first  # before the next step is launched
         self.sampled = None if drawn is None else _on_the_way(drawn.sampled)
         self.prompt = {number: _on_the_way(scores) for number, scores in prompt.items()}  # by number of the chunk
         self._ready: torch.cuda.Event | None = None

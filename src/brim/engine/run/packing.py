@@ -81,15 +81,19 @@ def drawing_rows(plan: StepPlan) -> list[int]:
     return rows
 
 
+def drawing_slots(plan: StepPlan) -> list[tuple[Sequence, int]]:
+    """The sequences that get a token from a step, in the order of the rows, and their slots."""
+    decodes = zip(plan.decodes, plan.slots, strict=True)
+    return [*decodes, *((chunk.sequence, chunk.slot) for chunk in plan.chunks if chunk.draws)]
+
+
 def sample_rows(drawing: tuple[Sequence, ...]) -> list[SampleRow]:
-    """How each row's token is to be drawn. The text so far, and what ends it, go along only where they matter."""
+    """How each row's token is to be drawn. What ends a text goes along where it matters; the text itself does not."""
     return [
         SampleRow(
             params=sequence.request.params,
             seed=sequence.request.seed,
             index=sequence.generated,
-            prompt=sequence.request.prompt,
-            output=sequence.tokens[sequence.prompt_length :] if sequence.needs_history else (),
             eos_ids=tuple(sequence.request.stop_ids) if sequence.request.params.min_tokens else (),
         )
         for sequence in drawing

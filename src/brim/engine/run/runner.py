@@ -29,6 +29,7 @@ from brim.engine.media.features import KeptFeatures, place_media, rope_positions
 from brim.engine.recurrent.mixers import PackedCache, PackedMixers
 from brim.engine.recurrent.states import RecurrentStates, StateShape
 from brim.engine.run.graphs import DecodeGraphs
+from brim.engine.run.history import TokenHistory
 from brim.engine.run.launched import Drawn, Launched
 from brim.engine.run.packing import drawing_rows, pack, sample_rows
 from brim.engine.run.sampler import PromptLogprobs, Sampled, prompt_logprobs, sample
@@ -94,6 +95,7 @@ class Runner:
         self._graphs: DecodeGraphs | None = None
         self._last_tokens: torch.Tensor | None = None
         self._accepted: Drawn | None = None  # by the last step that counts
+        self._history: TokenHistory | None = None
         self._rope_shift: torch.Tensor | None = None
 
     @property
@@ -129,6 +131,7 @@ class Runner:
         self._rotary = SettledRotary(self.text_model.backbone, shape.max_length)
         backend = self._backend = self._make_backend()
         self._last_tokens = torch.zeros(rows, dtype=torch.int64, device=shape.device)
+        self._history = TokenHistory(shape.max_batch, shape.max_length, shape.device, self._staging)
         self._rope_shift = torch.zeros(rows, dtype=torch.int64, device=shape.device)
         for number, module in enumerate(self._layers.modules):
             group = self._kv.group_of[number]
@@ -173,7 +176,7 @@ class Runner:
         if self._rotary is not None:
             self._rotary.undo()
         self._kv = self._states = self._mixers = self._latents = self._rotary = self._backend = None
-        self._last_tokens = self._rope_shift = self._accepted = None
+        self._last_tokens = self._history = self._rope_shift = self._accepted = None
         self._step.layout = None
         self._features.clear()
         gc.collect()
@@ -317,15 +320,21 @@ class Runner:
         self, plan: StepPlan, logits: torch.Tensor, slots: torch.Tensor | None, scores: dict[int, PromptLogprobs]
     ) -> Launched:
         """Draw a token for each row."""
+        assert self._last_tokens is not None
+        assert self._history is not None
         drawing = plan.drawing
         if slots is None:
             slots = self._staging.send([np.array(plan.slots, dtype=np.int64)])[0]
         if all(sequence.request.params.plain_greedy for sequence in drawing):
-            sampled = Sampled(logits.argmax(-1))
+            sampled, looked_up = Sampled(logits.argmax(-1)), None
         else:
-            sampled = sample(logits, sample_rows(drawing))
+            looked_up = self._history.look_up(plan, sample_rows(drawing), logits.shape[1], self._last_tokens)
+            sampled = sample(logits, looked_up.rows)
         sampled = replace(sampled, tokens=self._same_tokens(sampled.tokens))
-        return Launched(plan, Drawn(sampled, slots), scores, self.shape.device)
+        if looked_up is not None:
+            self._history.append(looked_up, sampled.tokens)
+        read_first = looked_up is not None and looked_up.read_first
+        return Launched(plan, Drawn(sampled, slots), scores, self.shape.device, read_first)
 
     def _score_prompts(self, plan: StepPlan, hidden: torch.Tensor) -> dict[int, PromptLogprobs]:
         """Log-probabilities of prompt tokens for the chunks that ask for them, a slice of logits at a time."""

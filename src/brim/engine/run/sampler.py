@@ -14,8 +14,7 @@ Nothing here waits for the device. Does not know what ends a request, nor what t
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from brim.engine.requests.params import SamplingParams
+from brim.engine.run.penalties import NO_TOKENS, HeldTokens, Places, Tokens, penalise_said, penalise_seen, places_of
 
 TOPK_LIMIT = 1024  # `torch.topk` up to here, a sort of the vocabulary beyond
 WEIGHT_ONE = 2.0**40  # the weight of the likeliest token; 2^22 of them still fit 63 bits
@@ -32,7 +32,10 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class SampleRow(NamedTuple):  # one for each request and step: a tuple is made three times as fast as a frozen record
-    """Whose token a row of logits is for. The histories are read only when `params.needs_history`."""
+    """Whose token a row of logits is for.
+
+    The history is read only when `params.needs_history`: from the device where that holds it, or else from the host.
+    """
 
     params: SamplingParams
     seed: int
@@ -40,6 +43,7 @@ class SampleRow(NamedTuple):  # one for each request and step: a tuple is made t
     prompt: Sequence[int] = ()  # each id once will do, in any order; `array("q")` is copied fastest
     output: Sequence[int] = ()
     eos_ids: tuple[int, ...] = ()
+    held: HeldTokens | None = None  # in place of `prompt` and `output`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,17 +77,12 @@ class _Way(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slice:
-    """Some rows in order of their way, with their numbers on the device. Positions count through the flat slice."""
+    """Some rows in order of their way, with their numbers on the device."""
 
     params: list[SamplingParams]
     ways: list[_Way]
     picked: Tensor  # the rows' places in the batch
     columns: Tensor  # float64 [len(_COLUMNS), rows]
-    biased: Tensor
-    bias: Tensor  # float64, beside `biased`
-    seen: Tensor  # prompt and output of rows with a repetition penalty
-    said: Tensor  # output of rows with a presence or frequency penalty
-    banned: Tensor
 
     def column(self, name: str) -> Tensor:
         return self.columns[_COLUMNS.index(name)]
@@ -93,12 +92,24 @@ class _Slice:
         return sum(other < way for other in self.ways)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Changes:
+    """What is done to the logits of a slice before a token is drawn. Places count through the flat slice."""
+
+    biased: Tensor
+    bias: Tensor  # float64, beside `biased`
+    seen: Places  # prompt and output of rows with a repetition penalty
+    said: Places  # output of rows with a presence or frequency penalty
+    banned: Tensor
+
+
+ROWS_AT_ONCE = 64
 HISTORY_AT_ONCE = 1 << 18  # tokens of prompts and outputs that penalties of one slice look at
 _COLUMNS = ("uniform", "temperature", "top_k", "top_p", "log_min_p", "repetition", "presence", "frequency")
 
 
 @torch.no_grad()
-def sample(logits: Tensor, rows: Sequence[SampleRow], rows_at_once: int = 64) -> Sampled:
+def sample(logits: Tensor, rows: Sequence[SampleRow], rows_at_once: int = ROWS_AT_ONCE) -> Sampled:
     """Choose a token for each row of `logits` [rows, vocab], which are left as they are.
 
     Rows that want more than an argmax are copied to float32, `rows_at_once` at a time.
@@ -121,7 +132,7 @@ def _slices(order: list[int], rows: Sequence[SampleRow], rows_at_once: int) -> I
     places: list[int] = []
     history = 0
     for place in order:
-        size = sum(len(ids) for ids in (*_seen(rows[place]), *_said(rows[place])))
+        size = _looked_at(rows[place])
         if places and (len(places) == rows_at_once or history + size > HISTORY_AT_ONCE):
             yield places
             places, history = [], 0
@@ -178,9 +189,10 @@ def _with_logprobs(tokens: Tensor, k: int) -> Sampled:
 
 def _sample_slice(logits: Tensor, rows: Sequence[SampleRow], places: list[int], result: Sampled) -> None:
     """Choose for the rows at `places`, and write what was chosen into `result`."""
-    part = _sent_up([rows[place] for place in places], places, logits)
+    ours = [rows[place] for place in places]
+    part = _sent_up(ours, places, logits)
     scores = logits.index_select(0, part.picked).float()  # ours to write on
-    _adjust(scores, part)
+    _adjust(scores, part, _changes(ours, logits))
     wants_logprobs = any(params.logprobs is not None for params in part.params)
 
     drawn = part.first(_Way.DRAW)
@@ -204,22 +216,20 @@ def _sample_slice(logits: Tensor, rows: Sequence[SampleRow], places: list[int], 
         result.top_tokens.index_copy_(0, part.picked, top.indices)
 
 
-def _adjust(scores: Tensor, part: _Slice) -> None:
-    """Logit bias, penalties and `min_tokens`, in place. An id may stand many times in a history: all write the same."""
-    vocab = scores.shape[1]
+def _adjust(scores: Tensor, part: _Slice, changes: _Changes) -> None:
+    """Logit bias, penalties and `min_tokens`, in place."""
     flat = scores.view(-1)
-    if len(part.biased):
-        flat.scatter_add_(0, part.biased, part.bias.float())
-    if len(part.seen):
-        penalty = part.column("repetition").float()[part.seen // vocab]
-        before = flat[part.seen]
-        flat.scatter_(0, part.seen, torch.where(before < 0, before * penalty, before / penalty))
-    if len(part.said):
-        owner = part.said // vocab
-        flat.scatter_(0, part.said, flat[part.said] - part.column("presence").float()[owner])
-        flat.scatter_add_(0, part.said, -part.column("frequency").float()[owner])
-    if len(part.banned):
-        flat.scatter_(0, part.banned, -math.inf)
+    if len(changes.biased):
+        flat.scatter_add_(0, changes.biased, changes.bias.float())
+    seen = changes.seen.found()
+    if len(seen):
+        penalise_seen(scores, seen, part.column("repetition").float())
+    del seen
+    said = changes.said.found()
+    if len(said):
+        penalise_said(scores, said, part.column("presence").float(), part.column("frequency").float())
+    if len(changes.banned):
+        flat.scatter_(0, changes.banned, -math.inf)
 
 
 def _draw(scores: Tensor, part: _Slice, drawn: int) -> Tensor:
@@ -268,6 +278,17 @@ def _weights(scores: Tensor) -> Tensor:
 
 def _sent_up(rows: list[SampleRow], places: list[int], logits: Tensor) -> _Slice:
     """Put the numbers of these rows on the device of the logits."""
+    numbers = [_column_values(row, logits.shape[1]) for row in rows]
+    picked, columns = _in_one_copy(
+        [torch.tensor(places, dtype=torch.int64), torch.tensor(numbers, dtype=torch.float64).t().reshape(-1)],
+        logits.device,
+    )
+    params = [row.params for row in rows]
+    return _Slice(params, [_way(each) for each in params], picked, columns.view(len(_COLUMNS), -1))
+
+
+def _changes(rows: list[SampleRow], logits: Tensor) -> _Changes:
+    """Put what these rows ask to be changed on the device; a copy of its own, which is gone when that is done."""
     vocab = logits.shape[1]
     bias = [
         (number * vocab + token, value)
@@ -275,21 +296,20 @@ def _sent_up(rows: list[SampleRow], places: list[int], logits: Tensor) -> _Slice
         for token, value in row.params.logit_bias
         if token < vocab
     ]
-    picked, columns, biased, values, seen, said, banned = _in_one_copy(
+    seen = places_of([_seen(row) for row in rows], vocab)
+    said = places_of([_said(row) for row in rows], vocab)
+    banned = places_of([_banned(row) for row in rows], vocab)
+    sent = _in_one_copy(
         [
-            torch.tensor(places, dtype=torch.int64),
-            torch.tensor([_column_values(row, vocab) for row in rows], dtype=torch.float64).t().reshape(-1),
-            torch.tensor([position for position, _ in bias], dtype=torch.int64),
+            torch.tensor([place for place, _ in bias], dtype=torch.int64),
             torch.tensor([value for _, value in bias], dtype=torch.float64),
-            _positions((_seen(row) for row in rows), vocab),
-            _positions((_said(row) for row in rows), vocab),
-            _positions((_banned(row) for row in rows), vocab),
+            *seen.arrays,
+            *said.arrays,
+            banned.arrays[0],
         ],
         logits.device,
     )
-    params = [row.params for row in rows]
-    ways = [_way(each) for each in params]
-    return _Slice(params, ways, picked, columns.view(len(_COLUMNS), -1), biased, values, seen, said, banned)
+    return _Changes(sent[0], sent[1], seen.on_device(sent[2:6]), said.on_device(sent[6:10]), sent[10])
 
 
 def _column_values(row: SampleRow, vocab: int) -> tuple[float, ...]:
@@ -306,33 +326,29 @@ def _column_values(row: SampleRow, vocab: int) -> tuple[float, ...]:
     )
 
 
-def _seen(row: SampleRow) -> tuple[Sequence[int], ...]:
-    return (row.prompt, row.output) if row.params.repetition_penalty != 1 else ()
+def _looked_at(row: SampleRow) -> int:
+    """Tokens that the penalties of a row look at; twice at those that two of them look at."""
+    return _seen(row).size + _said(row).size if row.params.needs_history else 0
 
 
-def _said(row: SampleRow) -> tuple[Sequence[int], ...]:
-    return (row.output,) if row.params.presence_penalty != 0 or row.params.frequency_penalty != 0 else ()
+def _seen(row: SampleRow) -> Tokens:
+    if row.params.repetition_penalty == 1:
+        return NO_TOKENS
+    if row.held is None:
+        return Tokens((row.prompt, row.output))
+    return Tokens(held=row.held, end=row.held.prompt + row.held.output)
 
 
-def _banned(row: SampleRow) -> tuple[Sequence[int], ...]:
-    return (row.eos_ids, row.params.stop_token_ids) if row.index < row.params.min_tokens else ()
+def _said(row: SampleRow) -> Tokens:
+    if row.params.presence_penalty == 0 and row.params.frequency_penalty == 0:
+        return NO_TOKENS
+    if row.held is None:
+        return Tokens((row.output,))
+    return Tokens(held=row.held, begin=row.held.prompt, end=row.held.prompt + row.held.output)
 
 
-def _positions(ids_of_rows: Iterable[tuple[Sequence[int], ...]], vocab: int) -> Tensor:
-    """Where these ids lie in the flat slice. Ids that are no row of the vocabulary (images have such) are left out."""
-    ids, lengths = array("q"), []
-    for sequences in ids_of_rows:
-        before = len(ids)
-        for sequence in sequences:
-            ids.extend(sequence)
-        lengths.append(len(ids) - before)
-    if not ids:
-        return torch.empty(0, dtype=torch.int64)
-    tokens = torch.frombuffer(ids, dtype=torch.int64)
-    begins = (torch.arange(len(lengths)) * vocab).repeat_interleave(torch.tensor(lengths))
-    positions = tokens + begins
-    least, most = tokens.aminmax()
-    return positions if least >= 0 and most < vocab else positions[(tokens >= 0) & (tokens < vocab)]
+def _banned(row: SampleRow) -> Tokens:
+    return Tokens((row.eos_ids, row.params.stop_token_ids)) if row.index < row.params.min_tokens else NO_TOKENS
 
 
 def _in_one_copy(parts: list[Tensor], device: torch.device) -> list[Tensor]:

@@ -15,6 +15,7 @@ from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.runner import Runner
+from brim.engine.run.sampler import HISTORY_AT_ONCE, ROWS_AT_ONCE
 from brim.engine.schedule.plan import Chunk, StepPlan
 from brim.engine.settings import EngineSettings
 from brim.records.memory import StressShape
@@ -72,7 +73,7 @@ def run_text_shape(shape: StressShape, runner: Runner, ledger: KvLedger, max_len
 def text_step(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: int) -> Iterator[StepPlan]:
     """A step of this shape, whose requests hold their blocks meanwhile."""
     if shape.name == DECODE:
-        plan = _decodes(min(shape.sequences, min(ledger.available())), ledger)
+        plan = _decodes(min(shape.sequences, min(ledger.available())), max_length, ledger)
     elif shape.name == ALIKE:
         plan = _equal_parts(shape.tokens // shape.sequences, shape.sequences, ledger)
     else:
@@ -170,8 +171,16 @@ def _reserve_in_steps(blocks: RequestBlocks, context: int, length: int, step: in
     return ledger.reserve(blocks, context, context + length)
 
 
-def _decodes(count: int, ledger: KvLedger) -> StepPlan:
+def _decodes(count: int, max_length: int, ledger: KvLedger) -> StepPlan:
+    """A token for each request. Their penalties look at as many tokens at once as they ever do.
+
+    The keys of those tokens do not matter here and are not in the pool.
+    """
     sequences = tuple(stress_sequence(number, 1, EVERYTHING, ledger) for number in range(count))
+    looks = 2  # for the repetition penalty, and for the others
+    said = min(max_length - 2, HISTORY_AT_ONCE // (looks * max(1, min(count, ROWS_AT_ONCE))))
+    for sequence in sequences:
+        sequence.tokens += [TOKEN] * said
     return StepPlan(sequences, tuple(range(count)), (1,) * count, ())
 
 

@@ -237,7 +237,7 @@ def adjusted(logits: Any, row: SampleRow) -> Any:
     """The scores before temperature, as the logprobs show them."""
     part = sampler._sent_up([row], [0], logits)
     scores = logits.clone()
-    sampler._adjust(scores, part)
+    sampler._adjust(scores, part, sampler._changes([row], logits))
     return scores
 
 

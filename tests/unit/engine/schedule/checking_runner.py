@@ -26,6 +26,7 @@ class Done:
     drawn: dict[int, int] = field(default_factory=dict)  # by slot
     texts: dict[Sequence, tuple[RequestBlocks, list[int]]] = field(default_factory=dict)
     sampled: None = None
+    read_first: bool = False
     prompt: dict[int, Any] = field(default_factory=dict)
 
     def tokens(self) -> list[int]:
@@ -51,7 +52,8 @@ class CheckingRunner:
             self._fail(plan)
         self.device.last_token.update(self.accepted)
         self.device.follow()
-        done = Done(plan)
+        # As where the device has no room for the tokens that penalties look at.
+        done = Done(plan, read_first=any(sequence.needs_history for sequence in plan.drawing))
         self._copy_states(plan)
         for sequence, slot, length in zip(plan.decodes, plan.slots, plan.lengths, strict=True):
             text = [*self._known(sequence), self.device.last_token[slot]]
