@@ -1,6 +1,6 @@
 """The engine on a GPU: the same tokens as `generate` on the CPU, memory that goes back, steps as large as traced.
 
-    python tests/gpu/check_engine.py [--only tokens|images|memory|steps] [--out FILE]
+    python tests/gpu/check_engine.py [--only tokens|images|families|memory|steps] [--out FILE]
 
 Needs the repository's root on the path: tiny models and references are those of the integration tests.
 """
@@ -63,6 +63,37 @@ def check_images() -> Iterator[dict[str, Any]]:
             got = tokens_of(run(engine, prompts_of(kind)))
         same = sum(one == other for one, other in zip(got, wanted, strict=True))
         yield {"check": "images", "case": kind, "same": same, "of": len(wanted), "ok": same == len(wanted)}
+
+
+def check_families() -> Iterator[dict[str, Any]]:
+    """Every verified family against its own forward, by the check that other families get when they are loaded."""
+    import torch
+
+    from brim.engine.settings import EngineSettings
+    from brim.engine.verify import agreement
+    from brim.engine.weights.verified import VERIFIED
+    from tests.integration.meta_models import known_types
+    from tests.integration.test_verified import loaded_model
+    from tests.integration.tiny_models import tiny_config
+
+    for kind in sorted(VERIFIED & known_types()):
+        for dtype in ("bf16", "fp32"):
+            loaded = on_cuda(loaded_model(tiny_config(kind, tie_word_embeddings=False), dtype))
+            gc.collect()
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_allocated()
+            found = agreement(loaded, EngineSettings(), torch.device("cuda"))
+            gc.collect()
+            left = torch.cuda.memory_allocated() - before
+            yield {
+                "check": "families",
+                "case": f"{kind} {dtype}",
+                "error": found.error,
+                "own_error": found.own_error,
+                "tolerance": found.tolerance,
+                "left_bytes": left,  # what cuBLAS keeps once it has run is there from the first family on
+                "ok": found.holds,
+            }
 
 
 def check_memory() -> Iterator[dict[str, Any]]:
@@ -144,6 +175,7 @@ def check_steps() -> Iterator[dict[str, Any]]:
 CHECKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "tokens": check_tokens,
     "images": check_images,
+    "families": check_families,
     "memory": check_memory,
     "steps": check_steps,
 }

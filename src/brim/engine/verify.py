@@ -178,10 +178,11 @@ def _run(loop: ServingLoop, prompts: list[tuple[int, ...]]) -> list[_Scored]:
     params = SamplingParams(
         max_tokens=DRAWN, temperature=0.0, ignore_eos=True, logprobs=ALTERNATIVES, prompt_logprobs=ALTERNATIVES
     )
-    sequences = [
-        RunningSequence(Request(f"check/{number}", prompt, params, seed=0, max_tokens=DRAWN), list(prompt))
+    requests = [
+        Request(id=f"check/{number}", prompt=prompt, params=params, seed=0, max_tokens=DRAWN)
         for number, prompt in enumerate(prompts)
     ]
+    sequences = [RunningSequence(request, list(request.prompt)) for request in requests]
     events: list[Event] = []
     for sequence in sequences:
         loop.submit(sequence)
