@@ -1,4 +1,4 @@
-"""Predicted activation beside peaks measured on an H200: the trace, the formula, and what others go by.
+"""Predicted activation against peaks measured on an H200: the trace, the formula, and other estimates.
 
     python benchmarks/activation.py [--truth FOLDER]
 

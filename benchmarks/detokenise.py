@@ -1,11 +1,11 @@
-"""What text costs the host: milliseconds a step for many requests, and a token where it is made dear on purpose.
+"""Cost of detokenising on the host: milliseconds per step for many requests, and per token in the worst cases.
 
     python benchmarks/detokenise.py [--requests 256] [--steps 300] [--write]
 
 A byte-level BPE tokenizer is trained on the spot (the pages in `docs/`), so that no files are needed. One core.
 
 * plain: requests that each get a token in a step, with the library's streaming decoder (what `TextStream` uses), with
-  the window that stands in for it where a tokenizer is not one of the library's, and as it was before: the last tokens
+  the window that is used where a tokenizer is not one of the library's, and as it was before: the last tokens
   decoded twice through transformers
 * stops: `MAX_STOPS` stop strings of `MAX_STOP_LENGTH` characters in one request, whose text always ends with all but
   the last character of each

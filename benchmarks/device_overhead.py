@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def used_bytes() -> int:
-    """What the whole card has in use by the driver's word (a ballast-free machine: this process)."""
+    """Memory of the card in use, as the driver reports it (on an idle machine: this process)."""
     import pynvml
 
     return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)

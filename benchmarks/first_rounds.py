@@ -1,4 +1,4 @@
-"""Whether the first requests pay: each of several workloads twice, right after a fit, with what is compiled meanwhile.
+"""Whether the first requests are slower: each of several workloads twice, right after a fit, and what is compiled.
 
 Random weights in the dimensions of a real model, bf16. Also what a mixed load compiles after the start (nothing should
 be), and the slowest steps of each first round. Needs a GPU:

@@ -1,4 +1,4 @@
-"""How much of a card the KV cache gets from `brim fit`, and whether it survives the worst that requests can do.
+"""How much of a card the KV cache gets from `brim fit`, and whether that size holds under the worst load.
 
 Each model is fitted (random weights in its real dimensions), then loaded for a while with the worst: longest prompts,
 largest batches, full sampler, log-probabilities of whole prompts, bursts. An out-of-memory fails the run. Needs a GPU:

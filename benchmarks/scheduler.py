@@ -1,13 +1,13 @@
-"""What a step costs the host at many running requests: planning it, preparing it, and reading it back. No model.
+"""Scheduling overhead of a step with many running requests: planning, preparing and reading it back. No model.
 
     python benchmarks/scheduler.py [--running 256] [--steps 512] [--out FILE]
 
-The real `ServingLoop`, `Scheduler` and `KvLedger` run on one core. In place of the device stands a runner that does
-what is done on the host for a step in which every request generates (takes the ledger's notes, makes the arrays that
-are sent, looks at how tokens are to be drawn) and answers at once with a token for each request.
+The real `ServingLoop`, `Scheduler` and `KvLedger` run on one core. The device is replaced by a runner that does the
+host's part of a decode step (takes the ledger's updates, makes the arrays that are sent, reads the sampling
+parameters) and returns a token for each request at once.
 
-* plan: `Scheduler.plan`, that is choosing, reserving blocks, publishing, giving up what windows have passed
-* prepare: the host's part of launching the step
+* plan: `Scheduler.plan`: choosing requests and reserving blocks
+* prepare: the host's part of launching the step, and `Scheduler.commit`: publishing, freeing blocks behind windows
 * read: `record`, stop conditions and `publish` for every token, and the events made of them
 
 Sampled rows are prepared as `Runner` does it, up to the tensors. The engine's text streams are not part of it.

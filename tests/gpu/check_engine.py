@@ -97,7 +97,7 @@ def check_families() -> Iterator[dict[str, Any]]:
 
 
 def check_memory() -> Iterator[dict[str, Any]]:
-    """What `build` takes, `teardown` gives back: graphs, tables, kernels' scratch and all."""
+    """`teardown` frees what `build` allocated: graphs, tables, kernels' scratch and all."""
     import torch
 
     from brim.engine.engine import Engine

@@ -70,7 +70,7 @@ def cuda_load(name: str) -> Any:
 
 
 def check_failures() -> Iterator[Row]:
-    """An error or an interrupt at any point of any step: everybody gets the answer of an undisturbed run."""
+    """An error or an interrupt at any point of any step: every request gets the answer of an undisturbed run."""
     from tests.integration import test_failed_steps as failed
     from tests.integration.faults import KINDS, Faults
 
@@ -169,7 +169,7 @@ def check_small() -> Iterator[Row]:
 
 
 def check_forks() -> Iterator[Row]:
-    """Eight answers to one prompt: computed once, with windows and with recurrent layers; each as if asked alone."""
+    """Eight answers to one prompt: computed once, also with windows and recurrent layers; all tokens as expected."""
     from brim import Engine, EngineSettings
     from tests.gpu.check_engine import on_cuda
     from tests.integration.test_engine import drawn, family, prompts_of

@@ -22,7 +22,7 @@ from tests.integration.test_engine import family, greedy, prompts_of
 MULTIPROCESSORS = 132  # as if for an H100: short contexts are cut into parts too
 FAMILIES = ("deepseek_v3", "gemma4_text, shared KV")  # latents; windows, and borrowed keys and values
 
-TOKENS = 2  # drawn by a step of prompts, and by one in which everybody generates
+TOKENS = 2  # sampled by a prefill step, and by a decode step
 
 
 def make(sizes: BackendSizes) -> TritonAttention:

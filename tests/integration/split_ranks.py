@@ -219,7 +219,7 @@ def took(probe: CpuProbe, task: Callable[[], Any]) -> Took:
 
 
 def steps(rank: int, kind: str) -> list[tuple[Took, Took]]:
-    """What steps take with the others and without them, by shape. Ranks run them alone at different times."""
+    """Memory of steps with real and with replaced collectives, by shape. Ranks run the latter at different times."""
     probe = CpuProbe(GIB)
     engine = make_engine(kind, probe)
     engine.build(256)

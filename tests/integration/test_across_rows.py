@@ -1,6 +1,6 @@
-"""Model classes whose code looks at all of a row: rotary embeddings that follow the longest text, masks of their own.
+"""Model classes whose code depends on the whole packed row: rotary embeddings by the longest request, own masks.
 
-An engine chooses the rotary embeddings once, and requests do not choose for each other. What cannot be set right is
+An engine chooses the rotary embeddings once, so that requests do not change each other. What cannot be corrected is
 refused.
 """
 
@@ -130,8 +130,8 @@ FOLLOWING = [tiny_config("phi3", **PHI3, **factors(SHORT, LONG)), tiny_config("l
 
 
 @pytest.mark.parametrize("config", FOLLOWING)
-def test_no_value_of_a_position_is_asked_for(config: dict[str, Any]) -> None:
-    """On the meta device there are none to be had, and inside a CUDA graph nobody can wait for one."""
+def test_no_position_is_read_back(config: dict[str, Any]) -> None:
+    """The meta device has no values, and a CUDA graph cannot contain a synchronisation."""
     from brim.trace.build import build_model
 
     model, _ = build_model(config, "fp32", "eager")

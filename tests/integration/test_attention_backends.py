@@ -1,4 +1,4 @@
-"""Another kernel plugged in by name: what the engine asks of it, step by step, and that its answers are the model's."""
+"""Attention backends by name: what the engine calls in each step, and that the tokens are the model's."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_pool_makes_its_backend_anew(plugged: Callable[[type[Planned]], list[P
     assert made[0].sizes.decode_batches == range(1, 5)
 
 
-def test_names_that_nobody_registered_are_refused_with_those_that_somebody_did(
+def test_unregistered_names_are_refused_with_the_registered_ones(
     plugged: Callable[[type[Planned]], list[Planned]],
 ) -> None:
     plugged(Planned)
@@ -176,7 +176,7 @@ def test_layers_attend_in_the_shapes_that_backends_are_sized_for(name: str, monk
 
 
 @needs_interpreter
-def test_an_engine_on_the_kernels_says_what_generate_says(tmp_path: Path) -> None:
+def test_an_engine_on_the_kernels_gives_the_tokens_of_generate(tmp_path: Path) -> None:
     rows = interpreted("tests/integration/interpreted_engine.py", tmp_path / "out.json")
     assert len(rows) == 2
     assert [row for row in rows if row["tokens"] != row["wanted"]] == []

@@ -124,8 +124,8 @@ def family(name: str) -> Family:
     loaded = load(config, load_format="dummy", dtype="fp32", attention="eager")
     _spread(loaded.model)
     for module in loaded.model.modules():
-        # transformers clamps the time step of Mamba-2 in prompts and not in single tokens: a text that gave way and is
-        # computed again as a prompt would end in another state than one that was drawn token by token.
+        # transformers clamps the time step of Mamba-2 in prefill and not in decode: a preempted request, recomputed as
+        # a prompt, would end in another state than one that was decoded token by token.
         if hasattr(module, "time_step_limit"):
             module.time_step_limit = (0.0, float("inf"))
     return Family(loaded, copy.deepcopy(loaded.model))
@@ -177,7 +177,7 @@ def nothing_is_held(engine: Engine) -> bool:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_tokens_are_those_of_generate(name: str) -> None:
-    """Prompts are computed in chunks of at most 13 tokens, beside requests that generate."""
+    """Prompts are computed in chunks of at most 13 tokens, in steps with decodes."""
     model = family(name)
     prompts = prompts_of([3, 45, 17, 30])
     wanted = [model.greedy(prompt, 10) for prompt in prompts]
@@ -193,7 +193,7 @@ def test_greedy_tokens_are_those_of_generate(name: str) -> None:
 
 @dataclass
 class Seen:
-    """What happened in the examples, so that a test can tell that it tested something."""
+    """What happened in the examples, so that a test can check that it covered enough."""
 
     preemptions: int = 0
     reused: int = 0
@@ -289,7 +289,7 @@ def test_several_answers_are_those_of_several_requests(name: str) -> None:
 
 
 def test_more_answers_than_slots() -> None:
-    """Late forks find a parent that has gone on, or has gone; nobody writes over anybody's text."""
+    """Late forks find a parent that has moved on or finished; no answer overwrites another's blocks."""
     prompt = prompts_of([13])[0]
     with family("llama").engine(max_batch=2) as engine:
         for _ in range(2):  # the second time, blocks of the first are found again
@@ -302,7 +302,7 @@ def test_more_answers_than_slots() -> None:
         assert list(found.tokens) == family("llama").greedy(longer, 6)
 
 
-def test_a_seed_gives_the_same_text_in_any_company() -> None:
+def test_a_seed_gives_the_same_text_in_any_batch() -> None:
     prompt, *others = prompts_of([19, 30, 5, 44], seed=6)
     with family("llama").engine() as engine:
         alone = engine.generate([prompt], drawn(12, 9))[0].tokens
@@ -362,7 +362,7 @@ def test_the_models_own_end_of_text_ends_an_answer_unless_told_otherwise() -> No
 
 
 class Letters:
-    """A tokenizer stand-in: every token is a character."""
+    """A minimal tokenizer: every token is a character."""
 
     def __call__(self, text: str) -> dict[str, list[int]]:
         return {"input_ids": [ord(character) - 0x100 for character in text]}
@@ -433,7 +433,7 @@ def test_an_answer_ends_where_the_context_or_the_pool_does() -> None:
         assert (list(one.tokens), one.finish_reason) == (model.greedy(prompt, 3), FinishReason.LENGTH)
 
 
-def test_a_cancelled_request_says_no_more_and_gives_its_blocks_back() -> None:
+def test_a_cancelled_request_gets_no_more_tokens_and_frees_its_blocks() -> None:
     with family("llama").engine() as engine:
         name = engine.submit(prompts_of([30])[0], greedy(50, n=2), request_id="mine")
         for _ in range(4):
@@ -467,11 +467,11 @@ def test_a_cancelled_request_says_no_more_and_gives_its_blocks_back() -> None:
         ("text", "prompt: the model has no tokenizer"),
     ],
 )
-def test_bad_prompts_are_refused_at_the_door(bad_door: Engine, prompt: Any, message: str) -> None:
+def test_bad_prompts_are_refused_when_submitted(shared_engine: Engine, prompt: Any, message: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        bad_door.submit(prompt, greedy(4))
+        shared_engine.submit(prompt, greedy(4))
     assert str(refused.value).startswith(message)
-    still_serves(bad_door)
+    still_serves(shared_engine)
 
 
 @pytest.mark.parametrize(
@@ -499,10 +499,10 @@ def test_bad_prompts_are_refused_at_the_door(bad_door: Engine, prompt: Any, mess
         ("min_tokens", 5),
     ],
 )
-def test_absurd_sampling_is_refused_by_name(bad_door: Engine, field_name: str, value: Any) -> None:
+def test_absurd_sampling_is_refused_by_name(shared_engine: Engine, field_name: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=field_name):
-        bad_door.submit([5, 6], SamplingParams(**{"max_tokens": 4, field_name: value}))
-    still_serves(bad_door)
+        shared_engine.submit([5, 6], SamplingParams(**{"max_tokens": 4, field_name: value}))
+    still_serves(shared_engine)
 
 
 @pytest.mark.parametrize(
@@ -516,39 +516,39 @@ def test_absurd_sampling_is_refused_by_name(bad_door: Engine, field_name: str, v
         ({"request_id": 5}, "request_id 5"),
     ],
 )
-def test_other_bad_requests_are_refused_by_name(bad_door: Engine, others: dict[str, Any], message: str) -> None:
-    bad_door.submit([5, 6], greedy(2), request_id="taken")
+def test_other_bad_requests_are_refused_by_name(shared_engine: Engine, others: dict[str, Any], message: str) -> None:
+    shared_engine.submit([5, 6], greedy(2), request_id="taken")
     with pytest.raises(InvalidRequest) as refused:
-        bad_door.submit([5, 6], greedy(4), **others)
+        shared_engine.submit([5, 6], greedy(4), **others)
     assert str(refused.value).startswith(message)
-    run(bad_door, [])
-    still_serves(bad_door)
+    run(shared_engine, [])
+    still_serves(shared_engine)
 
 
-def test_stop_strings_need_a_tokenizer(bad_door: Engine) -> None:
+def test_stop_strings_need_a_tokenizer(shared_engine: Engine) -> None:
     with pytest.raises(InvalidRequest, match="stop: stop strings need a tokenizer"):
-        bad_door.submit([5], greedy(2, stop=("x",)))
+        shared_engine.submit([5], greedy(2, stop=("x",)))
 
 
-def test_a_refused_prompt_takes_the_others_of_its_call_with_it(bad_door: Engine) -> None:
+def test_a_refused_prompt_takes_the_others_of_its_call_with_it(shared_engine: Engine) -> None:
     with pytest.raises(InvalidRequest, match="prompt: it is empty"):
-        bad_door.generate([[5, 6], []], greedy(4))
-    assert bad_door.idle
+        shared_engine.generate([[5, 6], []], greedy(4))
+    assert shared_engine.idle
     with pytest.raises(InvalidRequest, match="params: 1 for 2 prompts"):
-        bad_door.generate([[5], [6]], [greedy(4)])
-    still_serves(bad_door)
+        shared_engine.generate([[5], [6]], [greedy(4)])
+    still_serves(shared_engine)
 
 
-def test_names_that_the_engine_gives_avoid_those_that_were_given(bad_door: Engine) -> None:
-    named = [bad_door.submit([5], greedy(1), request_id=f"request-{number}") for number in range(1000)]
-    assert bad_door.submit([5], greedy(1)) not in named
+def test_names_that_the_engine_gives_avoid_those_that_were_given(shared_engine: Engine) -> None:
+    named = [shared_engine.submit([5], greedy(1), request_id=f"request-{number}") for number in range(1000)]
+    assert shared_engine.submit([5], greedy(1)) not in named
     for name in named:
-        bad_door.cancel(name)
-    run(bad_door, [])
+        shared_engine.cancel(name)
+    run(shared_engine, [])
 
 
 @pytest.fixture(scope="module")
-def bad_door() -> Iterator[Engine]:
+def shared_engine() -> Iterator[Engine]:
     with family("llama").engine(kv_tokens=96) as engine:
         yield engine
 

@@ -97,7 +97,7 @@ def test_a_fit_has_its_keys_and_fills_the_budget(capsys: pytest.CaptureFixture[s
     }
 
 
-def test_a_fit_says_its_phases_in_a_log_and_a_script_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fit_logs_its_phases_and_is_silent_with_json(capsys: pytest.CaptureFixture[str]) -> None:
     small = ("--memory", "32MiB", "--canary", "1MiB", "--no-store")
     assert fit(*small) == 0
     lines = capsys.readouterr().err.splitlines()

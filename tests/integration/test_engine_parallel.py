@@ -1,4 +1,4 @@
-"""Tensor parallelism: two gloo ranks on the CPU say what one process says. No test waits longer than its limit."""
+"""Tensor parallelism: two gloo ranks on the CPU give the tokens of one process. No test waits longer than its limit."""
 
 from __future__ import annotations
 

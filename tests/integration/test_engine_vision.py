@@ -297,8 +297,8 @@ def test_same_tokens_as_generate_in_chunks_beside_others(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_tokens_after_giving_way(kind: str) -> None:
-    """Two requests with a block between them to grow into: one gives way, and is computed again with its images."""
+def test_same_tokens_after_preemption(kind: str) -> None:
+    """Two requests and one free block: one is preempted, and is recomputed with its images."""
     prompts = (prompts_of(kind)[2], prompts_of(kind)[0])
     room = sum(blocks(len(prompt.tokens) + 1) for prompt in prompts) + 1
     with engine_of(kind, kv_tokens=room * BLOCK, max_batch=2, reuse_prefixes=False) as engine:
@@ -308,7 +308,7 @@ def test_same_tokens_after_giving_way(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["qwen3_vl", "internvl"])
-def test_gives_way_inside_an_image(kind: str) -> None:
+def test_preemption_inside_an_image(kind: str) -> None:
     prompt = prompts_of(kind)[2]
     with engine_of(kind, max_batch_tokens=6) as engine:
         features = engine._parts.runner._features
@@ -420,7 +420,7 @@ def grid_inputs(*grids: tuple[int, int, int]) -> Inputs:
         ("an image", grid_inputs((1, 2, 2)), "give these as the prompt"),
     ],
 )
-def test_refused_at_the_door(tokens: Any, images: Any, says: str) -> None:
+def test_bad_images_are_refused(tokens: Any, images: Any, says: str) -> None:
     with engine_of("qwen2_vl") as engine:
         with pytest.raises(InvalidRequest, match=says):
             engine.submit(tokens, images=images)

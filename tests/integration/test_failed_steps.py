@@ -1,4 +1,4 @@
-"""Steps that fail: an error or an interrupt at any point of any step, and everybody still gets their own answer.
+"""Steps that fail: an error or an interrupt at any point of any step, and every request still gets its own answer.
 
 A load is run once undisturbed. Then it is run again and again, with faults at some of the points that it comes by
 (torch operations and calls of the engine's code); `step` raises, and the caller goes on stepping.
@@ -122,7 +122,7 @@ def disturb(load: Load, wanted: Any, points: int, at: list[int], kind: Callable[
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_failed_step_changes_nobodys_answer(name: str) -> None:
+def test_a_failed_step_changes_no_answer(name: str) -> None:
     numbers = random.Random(name)
     preempted = 0
     for seed, kind in enumerate(KINDS):

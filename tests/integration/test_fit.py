@@ -195,7 +195,7 @@ def test_no_request_runs_out_of_memory_at_the_proven_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "windows", "mixture", "sliding"])
-def test_what_running_requests_cannot_use_is_a_cache_of_prefixes(name: str) -> None:
+def test_what_running_requests_cannot_use_is_prefix_cache(name: str) -> None:
     made = bench(name)
     report = made.fit()
     running = SETTINGS.max_batch * 96
@@ -300,7 +300,7 @@ def test_a_card_that_drives_a_display_and_is_too_small_for_that_says_so() -> Non
 
 
 @FAMILIES
-def test_too_small_for_one_request_says_what_would_do_and_that_does(name: str) -> None:
+def test_too_small_for_one_request_reports_a_shortfall_that_is_enough(name: str) -> None:
     made = bench(name, budget=kept_bytes_of_least(name) - 3 * KIB)
     with pytest.raises(DoesNotFit, match="one request needs") as caught:
         made.fit()
@@ -464,7 +464,7 @@ def test_a_leak_names_its_holder() -> None:
 # -- progress ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_phase_is_told_and_every_second_accounted_for(tmp_path: Path) -> None:
+def test_every_phase_is_reported_and_every_second_accounted_for(tmp_path: Path) -> None:
     told: list[Stage] = []
     made = bench("smallest")
     report = made.fit(progress=told.append, store=tmp_path)
@@ -509,7 +509,7 @@ def test_a_stored_size_that_failed_is_part_of_the_time(tmp_path: Path) -> None:
     assert seconds.pop("total") == pytest.approx(sum(seconds.values()))
 
 
-def test_an_engine_tells_how_it_is_loaded_and_built() -> None:
+def test_an_engine_reports_loading_and_building() -> None:
     told: list[Stage] = []
     with Engine("brim-tiny", kv_tokens=512, settings=SETTINGS, device="cpu", progress=told.append):
         assert told == [
@@ -571,7 +571,7 @@ def test_other_free_memory_searches(tmp_path: Path) -> None:
     assert not made.fit(store=tmp_path).from_store
 
 
-def test_a_stored_size_that_no_longer_survives_is_searched_again(tmp_path: Path) -> None:
+def test_a_stored_size_that_no_longer_fits_is_searched_again(tmp_path: Path) -> None:
     budget = budget_for("smallest", 200)
     bench("smallest", budget=budget).fit(store=tmp_path)
     made = bench("smallest", budget=budget)

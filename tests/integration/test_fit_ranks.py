@@ -1,7 +1,7 @@
 """A fit on several gloo ranks, each with a budget of its own: they end at one size, or all with an error at once.
 
-Ranks that have ended stay alive until the test is over: nobody may depend on a process going away but those that wait
-for one that was killed. No test waits longer than its limit.
+Ranks that have ended stay alive until the test is over: no rank may depend on another's exit, except where one is
+killed. No test waits longer than its limit.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ def test_a_layer_with_a_bias_keeps_its_heads() -> None:
         assert said(engine, prompts, 8) == wanted
 
 
-def test_the_class_is_itself_again_after_the_engine() -> None:
+def test_the_class_is_restored_after_the_engine() -> None:
     loaded = loaded_model("deepseek_v2")
     before = {name: set(vars(module)) for name, module in loaded.model.named_modules()}
     engine = engine_of(loaded, kv_tokens=0)
@@ -224,7 +224,7 @@ def generated_after(engine: Engine, prompts: list[list[int]]) -> list[list[int]]
     return generated(engine.loaded.model, prompts, 6)
 
 
-def test_what_is_replaced_already_is_left_alone() -> None:
+def test_what_is_already_replaced_is_not_touched() -> None:
     model = copy.deepcopy(loaded_model("deepseek_v3").model)
     other = lambda latent, rotated: (latent, rotated)  # noqa: E731 - it stands for another library's
     model.model.layers[0].self_attn.expand_kv = other
@@ -235,7 +235,7 @@ def test_what_is_replaced_already_is_left_alone() -> None:
     assert [vars(module)["expand_kv"] for module in latent_modules_in_use(model)] == [other]
 
 
-def test_compiled_layers_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_layers_give_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """All layers are equal here, and share what is compiled; attention is one operator in it."""
     config = tiny_config("deepseek_v3", first_k_dense_replace=4, tie_word_embeddings=False)
     loaded = load(config, load_format="dummy", dtype="fp32", attention="eager")

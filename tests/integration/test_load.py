@@ -1,4 +1,4 @@
-"""Loading models: what comes out is what was saved, and every way a checkpoint is broken has its own words."""
+"""Loading models: what comes out is what was saved, and every way a checkpoint is broken has its own error."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_attention_by_name_and_by_part(tmp_path: Path) -> None:
         assert loaded.full_config.vision_config._attn_implementation == "sdpa"
 
 
-def test_dummies_are_drawn_by_the_seed_and_leave_the_callers_numbers_alone(whole: Path) -> None:
+def test_dummy_weights_follow_the_seed_and_keep_the_callers_random_state(whole: Path) -> None:
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
@@ -248,7 +248,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("breaking", BROKEN, ids=lambda one: one.__name__)
-def test_broken_checkpoints_have_their_own_words(
+def test_broken_checkpoints_have_their_own_errors(
     breaking: Any, folder: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     breaking(folder)

@@ -1,4 +1,4 @@
-"""What is predicted of an engine on no device, beside the same engine counted on the CPU."""
+"""What is predicted of an engine on the meta device, against the same engine counted on the CPU."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_states_that_do_not_fit_name_the_requests_that_would() -> None:
         assert fit_engine(fewer, probe=probe, canary_bytes=canary).attempts[-1].outcome is Outcome.PROVEN
 
 
-def test_a_fit_is_not_lost_for_want_of_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_does_not_fail_because_a_prediction_does(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> list[int]:
         raise UnsupportedModel("attends by code of its own")
 

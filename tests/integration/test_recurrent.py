@@ -1,4 +1,4 @@
-"""Recurrent mixers on packed rows against the same modules running each sequence alone."""
+"""Recurrent mixers on packed rows against the same modules running each sequence by itself."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def alone(model: Any, request: Request) -> Any:
 
 
 def steps(queue: list[Request], states: RecurrentStates, rng: random.Random) -> Iterator[tuple[list[Request], Any]]:
-    """Random steps until every request is through: whoever generates gets a token, prompts get random chunks."""
+    """Random steps until every request has finished: decodes get a token, prompts get random chunks."""
     slots: dict[int, Request] = {}
     while queue or slots:
         for slot in {*range(SLOTS)} - slots.keys():
@@ -199,7 +199,7 @@ def give(requests: list[Request], layout: PackedLayout, output: Any) -> None:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", sorted(FAMILIES))
 @torch.no_grad()
-def test_packed_runs_equal_each_sequence_alone(kind: str, seed: int) -> None:
+def test_packed_runs_equal_each_sequence_by_itself(kind: str, seed: int) -> None:
     model, rng = tiny(kind), random.Random(seed)
     torch.manual_seed(seed)
     count = len(recurrent_mixers(model))
@@ -223,7 +223,7 @@ def test_packed_runs_equal_each_sequence_alone(kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", sorted(FAMILIES))
 @torch.no_grad()
-def test_chunks_that_run_together_do_as_each_alone(kind: str) -> None:
+def test_a_batch_of_chunks_equals_each_by_itself(kind: str) -> None:
     """Chunks of equal lengths among others, with a past and without, not side by side and not in order of slots."""
     model = tiny(kind)
     torch.manual_seed(0)
@@ -401,7 +401,7 @@ def test_the_scans_of_two_engines_go_with_the_last() -> None:
 
 
 @pytest.mark.parametrize("kind", ["nemotron_h", "qwen3_next"])
-def test_nobody_is_told_of_references_that_are_not_used(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_that_are_not_used_give_no_warning(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.integrations import hub_kernels
 
     said: list[str] = []

@@ -1,7 +1,7 @@
-"""Fits of a split engine on gloo ranks with a budget each: what one rank runs into, all of them end alike and at once.
+"""Fits of a tensor-parallel engine on gloo ranks with a budget each: a problem of one rank ends all of them at once.
 
-Ranks that have ended stay alive until the test is over: nobody may depend on a process going away. No test waits longer
-than its limit.
+Ranks that have ended stay alive until the test is over: no rank may depend on another's exit. No test waits longer than
+its limit.
 """
 
 from __future__ import annotations
@@ -159,4 +159,4 @@ def test_without_the_others_everything_takes_the_same(context: Any, tmp_path: Pa
                 assert together == alone, kind
                 assert alone.peak_bytes > 10 * KIB
     for report in reports:
-        assert "nothing stands in for the collective 'c10d::send'" in report["unknown"]
+        assert "the collective 'c10d::send' has no local replacement" in report["unknown"]

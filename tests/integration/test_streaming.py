@@ -123,7 +123,7 @@ def test_a_refused_request_raises_and_others_go_on() -> None:
     assert run(scenario()) == 12
 
 
-def test_any_error_of_a_submit_reaches_its_asker_alone() -> None:
+def test_any_error_of_a_submit_reaches_its_client_only() -> None:
     async def scenario() -> None:
         served = engine()
         submit = served.submit
@@ -178,7 +178,7 @@ def test_a_stream_that_is_left_frees_everything() -> None:
     assert left.figures.running == 0
 
 
-def test_a_client_cancelled_before_its_submit_was_run_hurts_nobody() -> None:
+def test_a_client_cancelled_before_its_submit_ran_hurts_no_other() -> None:
     async def scenario() -> None:
         async with StreamingEngine(engine()) as serving:
             gate = Held(serving.engine, "submit")
@@ -268,7 +268,7 @@ def test_a_generator_that_is_dropped_without_being_closed_cancels_its_request() 
     run(scenario())
 
 
-def test_a_slow_client_holds_nobody_up_and_loses_nothing() -> None:
+def test_a_slow_client_delays_no_other_and_loses_nothing() -> None:
     async def scenario() -> None:
         async with StreamingEngine(engine()) as serving:
             slow = serving.stream("Once upon a time", GREEDY)
@@ -283,7 +283,7 @@ def test_a_slow_client_holds_nobody_up_and_loses_nothing() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_client_whose_event_loop_is_closed_loses_its_request_alone() -> None:
+def test_a_client_whose_event_loop_is_closed_loses_only_its_request() -> None:
     serving = StreamingEngine(engine())
     serving.start()
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""How an engine in a thread ends: it is closed, or a step fails. Nobody hangs, and every block comes back."""
+"""How an engine in a thread ends: it is closed, or a step fails. No stream hangs, and every block is freed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_stream_after_the_close_raises() -> None:
         for _ in range(3):
             with pytest.raises(DeviceError, match="the engine was closed"):
                 await serving.generate("a cache", GREEDY)
-        assert serving._commands.empty()  # whoever asks too late leaves nothing in the queue
+        assert serving._commands.empty()  # a late command does not stay in the queue
 
     run(scenario())
 
@@ -273,7 +273,7 @@ def test_errors_of_clearing_away_do_not_hide_what_failed() -> None:
                 "request-0 cannot be cancelled",
                 "request-1 cannot be cancelled",
             ]
-        serving.close()  # everybody has been told what failed
+        serving.close()  # all clients have got the error
 
     run(scenario())
 
@@ -302,7 +302,7 @@ def test_what_failed_keeps_nothing_of_the_step_alive() -> None:
 
 
 def test_a_policy_may_go_on_after_a_failed_step() -> None:
-    """`_failed` alone decides: with another answer from it, nobody notices."""
+    """Only `_failed` decides: if it returns no ending, the streams continue."""
 
     class GoesOn(StreamingEngine):
         failures: int = 0

@@ -1,7 +1,7 @@
 """Many clients on one engine, in several event loops: they come, are cancelled or leave at random points, and go.
 
-Whatever the others do, whoever stays gets the tokens of an undisturbed run, and what anybody reads is the beginning of
-them. When the storm is over, or the engine is closed or fails in the middle of it, nobody waits and nothing is held.
+Whatever the others do, a client that stays gets the tokens of an undisturbed run, and one that leaves has read the
+beginning of them. At the end, or if the engine is closed or fails in the middle, no client waits and nothing is held.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def engine() -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A request, and its answers when nobody disturbs it."""
+    """A request, and its answers in an undisturbed run."""
 
     prompt: str
     params: SamplingParams
@@ -130,7 +130,7 @@ class Storm:
             read[update.index].append(_token(update))
 
     async def visit(self, numbers: random.Random) -> str:
-        """A client and, where it is to be cancelled, whoever cancels it."""
+        """A client and, if it is to be cancelled, the task that cancels it."""
         await asyncio.sleep(numbers.random() * self.spread_seconds)
         (way,) = numbers.choices(list(WAYS), list(WAYS.values()))
         task = asyncio.create_task(self.client(numbers.choice(self.cases), way, numbers))

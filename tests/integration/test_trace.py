@@ -184,7 +184,7 @@ def test_types_and_logits() -> None:
     assert every >= 512 * 1000 * 2
 
 
-def test_a_mixture_and_a_hybrid_run_without_a_device() -> None:
+def test_a_mixture_and_a_hybrid_run_on_the_meta_device() -> None:
     routed = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
     mixture = {**TINY, **routed, "model_type": "qwen3_moe"}
     delta = {

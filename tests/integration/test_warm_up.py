@@ -1,4 +1,4 @@
-"""The steps that an engine runs when it is built on a GPU, here on the CPU: they leave nothing behind."""
+"""The warm-up steps that an engine runs when it is built on a GPU, here on the CPU: they leave nothing in the pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest image that the door lets through is the one that the stress encodes, and a fit has room for it."""
+"""The largest image that a request may have is the one that the worst step encodes, and a fit has memory for it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def largest_at_door(kind: str, engine: Engine, tokens_up_to: int) -> tuple[int, Inputs]:
+def largest_accepted(kind: str, engine: Engine, tokens_up_to: int) -> tuple[int, Inputs]:
     """(tokens, image) of the largest image that is not refused, found by trying."""
     found: tuple[int, Inputs] | None = None
     for tokens in range(1, tokens_up_to):
@@ -137,14 +137,14 @@ def largest_at_door(kind: str, engine: Engine, tokens_up_to: int) -> tuple[int, 
 def test_no_call_of_the_tower_is_larger_than_the_worst(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the door lets through: with the processor's limit, with the planner's, and with the user's."""
+    """Whatever image is accepted: with the processor's limit, with the planner's, and with the user's."""
     sizes = calls_of(monkeypatch)
     cases: list[tuple[Path | None, int | None]] = [(processor_folder(kind, tmp_path), None), (None, None), (None, 1024)]
     for folder, pixels in cases:
         with engine_of(kind, folder, max_image_pixels=pixels, max_batch_tokens=40) as engine:
             worst = engine.worst_image()
             assert worst is not None
-            tokens, image = largest_at_door(kind, engine, 96)
+            tokens, image = largest_accepted(kind, engine, 96)
             sizes.clear()
             submit(engine, tokens, image)
             assert finish(engine) == 1
@@ -173,7 +173,7 @@ def test_stress_covers_real_requests(kind: str, chunk: int, tmp_path: Path) -> N
     with engine_of(
         kind, processor_folder(kind, tmp_path), probe=probe, max_batch_tokens=chunk, reuse_prefixes=False
     ) as engine:
-        tokens, image = largest_at_door(kind, engine, LIMIT_TOKENS + 4)
+        tokens, image = largest_accepted(kind, engine, LIMIT_TOKENS + 4)
         probe.reset_peak()
         for shape in engine.stress_shapes():
             engine.stress(shape)
@@ -189,7 +189,7 @@ def test_stress_covers_real_requests(kind: str, chunk: int, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fit_has_room_for_the_largest_image(kind: str, tmp_path: Path) -> None:
-    """No byte is kept back, and the budget is what decides: whatever the stress had not met would not fit."""
+    """No canary, and the budget is the limit: anything that the worst steps do not cover would not fit."""
     probe = CpuProbe(48 * MIB)
     sizes = {"kv_tokens": 0, "max_batch_tokens": 20, "max_length": 512}
     with engine_of(kind, processor_folder(kind, tmp_path), probe=probe, **sizes) as engine:
@@ -202,7 +202,7 @@ def test_fit_has_room_for_the_largest_image(kind: str, tmp_path: Path) -> None:
         assert items["encoder"].measured_bytes
         assert items["encoder"].predicted_bytes
         assert items["activation"].measured_bytes
-        tokens, image = largest_at_door(kind, engine, LIMIT_TOKENS + 4)
+        tokens, image = largest_accepted(kind, engine, LIMIT_TOKENS + 4)
         submit(engine, tokens, image)
         assert finish(engine) == 1
 

@@ -18,7 +18,7 @@ STAGES = (
 
 
 class Terminal(StringIO):
-    """Standard error that somebody looks at, or nobody."""
+    """Standard error that is a terminal, or is not."""
 
     def __init__(self, looked_at: bool) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def test_a_stage_in_words() -> None:
 
 
 @pytest.mark.parametrize(("progress", "terminal"), [(None, False), (False, False), (False, True)])
-def test_nothing_is_shown_where_nobody_looks_or_wants_it(
+def test_nothing_is_shown_without_a_terminal_or_when_switched_off(
     monkeypatch: pytest.MonkeyPatch, progress: Progress, terminal: bool
 ) -> None:
     assert shown(monkeypatch, progress, terminal) == ""
@@ -101,7 +101,7 @@ def test_a_process_without_standard_error_is_silent(monkeypatch: pytest.MonkeyPa
             told(Stage("load"))
 
 
-def test_a_function_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_gets_every_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Stage] = []
     assert shown(monkeypatch, heard.append, True) == ""
     assert heard == list(STAGES)

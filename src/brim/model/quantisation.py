@@ -157,7 +157,7 @@ def _gptq(fields: Fields) -> Quantisation:
 
 
 def _mxfp4(fields: Fields) -> Quantisation:
-    """gpt-oss: the experts are MXFP4, everything else is listed as left alone."""
+    """gpt-oss: the experts are MXFP4, everything else is listed as unquantised."""
     return Quantisation(
         "mxfp4", None, _excluded(fields, "modules_to_not_convert"), (("*.experts.*", MXFP4),), towers=False
     )

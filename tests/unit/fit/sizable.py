@@ -1,4 +1,4 @@
-"""An engine small enough to see through, and probes with neighbours: real tensors, really counted, really refused."""
+"""A minimal engine, and probes with neighbours: real tensors, counted and refused by a real budget."""
 
 from __future__ import annotations
 

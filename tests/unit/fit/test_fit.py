@@ -73,7 +73,7 @@ def test_what_is_beyond_running_requests_is_a_cache(running: int, needed: int) -
     assert (report.needed_bytes, report.cache_bytes) == (needed * 512, (392 - needed) * 512)
 
 
-def test_phases_are_told_and_timed() -> None:
+def test_phases_are_reported_and_timed() -> None:
     engine = HonestEngine(WatchedProbe(256 * KIB))
     told: list[Stage] = []
     report = fit(engine, engine.probe, request(), engine.price, clock=Clock(told.append))
@@ -90,7 +90,7 @@ def test_phases_are_told_and_timed() -> None:
     assert min(seconds.values()) > 0
 
 
-def test_out_of_memory_shrinks_by_what_was_missing() -> None:
+def test_out_of_memory_shrinks_by_the_shortfall() -> None:
     engine = HonestEngine(WatchedProbe(1024 * KIB), growth_bytes=64)
     report = fitted(engine, request())
     assert [one.outcome for one in report.attempts] == [Outcome.OUT_OF_MEMORY, Outcome.PROVEN]
@@ -120,7 +120,7 @@ def test_four_attempts_and_no_more() -> None:
 
 
 def test_one_request_is_tried_before_giving_up() -> None:
-    """More is missing than the whole KV cache takes; a smaller one also needs less beside it."""
+    """The shortfall is larger than the whole KV cache; a smaller one also needs less of everything else."""
     engine = HonestEngine(WatchedProbe(256 * KIB), faults={("prefill", 3): OutOfMemory("injected", GIB)})
     report = fitted(engine, request())
     assert [one.kv_tokens for one in report.attempts][1:] == [8]
@@ -164,7 +164,7 @@ def test_the_fraction_multiplies_what_was_measured() -> None:
     assert fitted(engine, request(memory_fraction=0.5)).kv_tokens == (256 - KEPT) * KIB // 2 // 512
 
 
-def test_what_would_do_is_told_and_does() -> None:
+def test_the_reported_shortfall_is_enough() -> None:
     """One request needs 512 tokens, 256 KiB."""
     asked = request(least_tokens=512, probe_tokens=16, memory_fraction=0.29)
     probe = WatchedProbe(512 * KIB)
@@ -221,7 +221,7 @@ def test_what_stays_reserved_is_a_leak_too() -> None:
     assert [name for name, _ in engine.events].count("build") == 1
 
 
-def test_which_of_the_two_leaks_is_said() -> None:
+def test_the_error_names_which_of_the_two_leaks() -> None:
     engine = HonestEngine(WatchedProbe(256 * KIB), leaks=(KIB,), fragments=(4 * KIB,))
     with pytest.raises(DeviceError, match=r"1\.0 KiB of tensors were not freed"):
         fitted(engine, request())
@@ -230,8 +230,8 @@ def test_which_of_the_two_leaks_is_said() -> None:
         fitted(engine, request(leak_tolerance_bytes=2 * KIB))
 
 
-def test_what_stays_reserved_within_the_tolerance_is_said_and_left_to_others() -> None:
-    """The size that is proven has room for it; what rounding explains is not worth a word."""
+def test_what_stays_reserved_within_the_tolerance_is_a_warning() -> None:
+    """The proven size leaves memory for it; what rounding explains gives no warning."""
     engine = HonestEngine(WatchedProbe(256 * KIB), fragments=(3 * KIB,))
     report = fitted(engine, request(leak_tolerance_bytes=4 * KIB))
     assert report.warnings == ("3.0 KiB stay reserved but unused after the engine is torn down",)
@@ -303,7 +303,7 @@ def test_an_exception_of_the_report_itself_tears_down() -> None:
     assert [event.name for event in engine.log].count("build") == 2
 
 
-def test_a_neighbour_who_comes_while_measuring_is_noticed() -> None:
+def test_a_neighbour_that_comes_while_measuring_is_noticed() -> None:
     came = 256 * MIB
     engine = HonestEngine(WatchedProbe(GIB, neighbours=(0, 0, 0, came)), token_bytes=64 * KIB)
     report = fitted(engine, request())
@@ -312,14 +312,14 @@ def test_a_neighbour_who_comes_while_measuring_is_noticed() -> None:
     assert {item.name: item.measured_bytes for item in report.items}["neighbours"] == came
 
 
-def test_a_neighbour_who_leaves_again_is_noticed() -> None:
+def test_a_neighbour_that_leaves_again_is_noticed() -> None:
     came = 256 * MIB
     engine = HonestEngine(WatchedProbe(GIB, neighbours=(0, 0, came, 0)), token_bytes=64 * KIB)
     assert fitted(engine, request()).kv_tokens == (GIB - KEPT * KIB) // (64 * KIB)
     assert [tokens for name, tokens in engine.events if name == "build"][:2] == [16, 16]
 
 
-def test_neighbours_who_never_rest_are_an_error() -> None:
+def test_neighbours_that_are_never_stable_are_an_error() -> None:
     engine = HonestEngine(WatchedProbe(GIB, neighbours=(0, 128 * MIB) * 20))
     with pytest.raises(DeviceError, match="try again when their memory use is stable"):
         fitted(engine, request())
@@ -333,7 +333,7 @@ def test_out_of_memory_by_a_passing_neighbour_is_measured_again() -> None:
     assert fitted(engine, request()).kv_tokens == (GIB - KEPT * KIB) // (64 * KIB)
 
 
-def test_a_neighbour_who_comes_after_measuring_shrinks_the_size() -> None:
+def test_a_neighbour_that_comes_after_measuring_shrinks_the_size() -> None:
     readings = 7  # before the last one of a measurement and its teardown
     engine = HonestEngine(WatchedProbe(GIB, neighbours=(*(0,) * readings, 200 * MIB)), token_bytes=64 * KIB)
     report = fitted(engine, request())
@@ -353,7 +353,7 @@ def test_a_stored_size_is_proven_again_with_one_stress() -> None:
     again.assert_proven(stored.kv_tokens, 8 * KIB)
 
 
-def test_a_stored_size_that_does_not_survive_leaves_nothing() -> None:
+def test_a_stored_size_that_does_not_fit_leaves_nothing() -> None:
     engine = HonestEngine(WatchedProbe(256 * KIB))
     stored = fit(engine, engine.probe, request(), engine.price)
     again = HonestEngine(WatchedProbe(250 * KIB))

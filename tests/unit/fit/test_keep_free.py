@@ -103,11 +103,11 @@ def test_a_fit_leaves_it_free_and_says_so() -> None:
         FitItem("kv", None, (256 - KEPT - 50) * KIB),
     )
     assert least_free_bytes(engine.probe.reading()) == 50 * KIB
-    assert report.limit_tokens == (256 - KEPT + 8 + 4) * KIB // 512  # nothing kept back
+    assert report.limit_tokens == (256 - KEPT + 8 + 4) * KIB // 512  # no canary
     engine.assert_proven(report.kv_tokens, 8 * KIB)
 
 
-def test_a_neighbour_who_takes_of_it_shrinks_the_size() -> None:
+def test_a_neighbour_that_uses_some_of_it_shrinks_the_size() -> None:
     """It fits, and yet less stays free than was asked for: 200 MiB of a neighbour came after measuring."""
     engine = HonestEngine(WatchedProbe(GIB, neighbours=(*(0,) * 8, 200 * MIB)), token_bytes=64 * KIB)
     report = fit(engine, engine.probe, request(keep_free_bytes=300 * MIB), engine.price)

@@ -1,4 +1,4 @@
-"""The knobs of an engine that does not fit: what each would free, and to which value it would have to be turned."""
+"""The settings of an engine that does not fit: what each would free, and the value that would fit."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_each_knob_as_far_as_it_goes() -> None:
     ]
 
 
-def test_what_cannot_help_is_not_named() -> None:
+def test_what_cannot_help_is_not_listed() -> None:
     names = [name for name, *_ in turned(48, canary_bytes=0, kv_element_bytes=1, max_batch_tokens=63, least_tokens=64)]
     assert names == ["max_batch", "max_length"]
 
@@ -73,7 +73,7 @@ def test_nothing_measured_leaves_what_is_known_without() -> None:
     assert [name for name, *_ in turned(48, ledger=())] == ["max_batch_tokens", "canary", "kv_dtype", "max_length"]
 
 
-def test_unknown_shortfall_is_taken_for_a_blind_shrink() -> None:
+def test_an_unknown_shortfall_is_taken_as_five_per_cent() -> None:
     assert ("canary", "100.0 MiB", "93.6 MiB", 6) in turned(None)
 
 

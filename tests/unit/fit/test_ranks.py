@@ -1,4 +1,4 @@
-"""Ranks in threads, with a budget each: what one meets, all of them decide."""
+"""Ranks in threads, with a budget each: they agree on every outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT = (16 + 4 + 32 + 8) * KIB
 
 
 class Table:
-    """Where threads exchange words. Whoever waits longer than a few seconds has been left alone."""
+    """Where threads exchange messages. A wait longer than a few seconds is a missing rank."""
 
     def __init__(self, size: int) -> None:
         self._barrier = threading.Barrier(size, timeout=5)
@@ -64,7 +64,7 @@ def nothing_left(made: list[HonestEngine]) -> bool:
     return all(one.probe.live_bytes == one.weights_bytes for one in made)
 
 
-def test_alone_is_a_rank_too() -> None:
+def test_a_single_rank() -> None:
     assert ONE_RANK.fewest(5) == 5
     assert ONE_RANK.all(True)
     assert not ONE_RANK.all(False)
@@ -72,7 +72,7 @@ def test_alone_is_a_rank_too() -> None:
     assert ONE_RANK.worst(Attempt(4, Outcome.PROVEN)) == Attempt(4, Outcome.PROVEN)
 
 
-def test_words_are_weighed() -> None:
+def test_outcomes_of_ranks_are_combined() -> None:
     oom = Outcome.OUT_OF_MEMORY
     attempts = [Attempt(9, Outcome.PROVEN), Attempt(9, oom, 5), Attempt(9, oom), Attempt(9, oom, 7)]
     assert on_ranks(4, lambda ranks: ranks.worst(attempts[ranks.rank])) == [Attempt(9, oom, 7)] * 4

@@ -1,4 +1,4 @@
-"""Fits on disk: what was written comes back, and nothing else is believed."""
+"""Fits on disk: what was written comes back, and anything else is ignored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_another_fingerprint_finds_nothing(tmp_path: Path) -> None:
     assert kept(tmp_path).read(fingerprint({"model": "other"}), 20 * GIB) is None
 
 
-def test_an_entry_under_another_name_is_not_believed(tmp_path: Path) -> None:
+def test_an_entry_under_another_name_is_ignored(tmp_path: Path) -> None:
     store, other = kept(tmp_path), fingerprint({"model": "other"})
     (tmp_path / f"{NAME}.json").rename(tmp_path / f"{other}.json")
     assert store.read(other, 20 * GIB) is None
@@ -61,7 +61,7 @@ def test_another_free_memory_finds_nothing(tmp_path: Path, more: int, found: boo
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_damaged_file_is_not_believed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_damaged_file_is_ignored(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("store")
     store = kept(folder)
     path = folder / f"{NAME}.json"
@@ -75,12 +75,12 @@ def test_a_damaged_file_is_not_believed(tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("content", ["", "null", "[]", "{}", '"text"', "{", "\x00"])
-def test_something_else_is_not_believed(tmp_path: Path, content: str) -> None:
+def test_something_else_is_ignored(tmp_path: Path, content: str) -> None:
     (tmp_path / f"{NAME}.json").write_text(content)
     assert FitStore(tmp_path).read(NAME, 20 * GIB) is None
 
 
-def test_a_folder_in_its_place_is_not_believed(tmp_path: Path) -> None:
+def test_a_folder_in_its_place_is_ignored(tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.json").mkdir()
     assert FitStore(tmp_path).read(NAME, 20 * GIB) is None
 
@@ -109,7 +109,7 @@ WRONG_REPORTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, *({"report": {**REPORT.to_json(), **one}} for one in WRONG_REPORTS)])
-def test_a_whole_entry_with_other_content_is_not_believed(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_a_whole_entry_with_other_content_is_ignored(tmp_path: Path, wrong: dict[str, Any]) -> None:
     """The checksum is right: another version of Brim, or a hand, wrote it."""
     store = kept(tmp_path)
     path = tmp_path / f"{NAME}.json"
@@ -120,7 +120,7 @@ def test_a_whole_entry_with_other_content_is_not_believed(tmp_path: Path, wrong:
 
 
 @pytest.mark.parametrize("name", ["needed_tokens", "needed_bytes", "total_bytes"])
-def test_an_entry_of_an_older_version_is_not_believed(tmp_path: Path, name: str) -> None:
+def test_an_entry_of_an_older_version_is_ignored(tmp_path: Path, name: str) -> None:
     """It lacks what this version reports."""
     store = kept(tmp_path)
     path = tmp_path / f"{NAME}.json"
@@ -131,7 +131,7 @@ def test_an_entry_of_an_older_version_is_not_believed(tmp_path: Path, name: str)
     assert store.read(NAME, 20 * GIB) is None
 
 
-def test_fingerprints_tell_all_parts_apart() -> None:
+def test_fingerprints_differ_in_every_part() -> None:
     parts: dict[str, Any] = {"model": {"hidden": 5, "layers": [1, 2]}, "settings": {"max_batch": 4}, "versions": ["1"]}
     assert fingerprint(parts) == fingerprint(dict(reversed(parts.items())))
     changed = [{**parts, "model": {"hidden": 6}}, {**parts, "versions": ["2"]}, {**parts, "rank": 0}]

@@ -65,7 +65,9 @@ def test_the_limit_has_no_canary_no_slack_and_nothing_built() -> None:
     st.floats(0, 1, exclude_min=True, allow_subnormal=False).filter(lambda fraction: fraction > 1e-6),
     st.integers(1, 500),
 )
-def test_the_number_that_would_do_is_the_least_that_does(left: int, canary: int, fraction: float, least: int) -> None:
+def test_the_reported_shortfall_is_the_least_that_is_enough(
+    left: int, canary: int, fraction: float, least: int
+) -> None:
     asked = request(canary_bytes=canary, memory_fraction=fraction, least_tokens=least)
     price = blocks(7)
     try:
@@ -80,7 +82,7 @@ def test_the_number_that_would_do_is_the_least_that_does(left: int, canary: int,
 
 
 @given(st.integers(1, 5000), st.none() | st.integers(0, 10**6), st.integers(1, 100))
-def test_a_shrink_is_what_was_missing_and_never_nothing(tokens: int, missing: int | None, token_bytes: int) -> None:
+def test_a_shrink_is_the_shortfall_and_never_zero(tokens: int, missing: int | None, token_bytes: int) -> None:
     price = blocks(token_bytes)
     smaller = shrunk_tokens(Attempt(tokens, Outcome.OUT_OF_MEMORY, missing), price)
     assert smaller < tokens

@@ -43,7 +43,7 @@ def test_what_is_admitted_fits_beside_every_promise(view: AdmissionView) -> None
 
 
 @given(view=views())
-def test_whoever_fits_is_admitted(view: AdmissionView) -> None:
+def test_a_request_that_fits_is_admitted(view: AdmissionView) -> None:
     fits = all(
         needed + (promised + view.running if view.running else 0) <= available
         for needed, available, promised in zip(view.needed, view.available, view.promised, strict=True)

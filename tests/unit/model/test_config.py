@@ -1,4 +1,4 @@
-"""Every real config yields a spec, or says what it does not understand."""
+"""Every real config yields a spec, or an error that names what is not supported."""
 
 from __future__ import annotations
 

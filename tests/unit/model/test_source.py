@@ -50,7 +50,7 @@ def test_weights_from_the_index_where_shards_are_missing(model: Path) -> None:
     assert weight_bytes(load_model(str(model))).total_bytes == 12345
 
 
-def test_a_truncated_shard_is_said(model: Path) -> None:
+def test_a_truncated_shard_is_an_error(model: Path) -> None:
     write_shard(model / "a.safetensors", {"x": 1000}, missing=8)
     with pytest.raises(InvalidConfig, match=r"a\.safetensors.*8 bytes"):
         load_model(str(model))
@@ -114,7 +114,7 @@ def test_a_folder_without_a_config(tmp_path: Path) -> None:
         load_model("/dev/null")
 
 
-def test_a_hub_that_cannot_be_reached_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_reached_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("huggingface_hub")
     monkeypatch.setattr("brim.model.hub._reachable", lambda endpoint: False)
     with pytest.raises(SourceNotFound, match="the hub cannot be reached; give a directory"):

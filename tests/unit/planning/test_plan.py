@@ -1,4 +1,4 @@
-"""The ledger adds up, the solver fills it, and knobs do what they say."""
+"""The ledger adds up, the solver fills it, and settings gain what the advice says."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_state_and_kv_share_the_budget_of_a_hybrid() -> None:
     assert many.kv_tokens < one.kv_tokens
 
 
-def test_each_knob_buys_what_it_says() -> None:
+def test_each_setting_gains_what_the_advice_says() -> None:
     plan = brim.plan("qwen2.5-vl-7b", gpu="rtx-4090", max_len=32768)
     knobs = {advice.knob: advice for advice in plan.advice}
     assert {"batch_tokens", "graphs", "tp", "gpu", "kv_dtype", "image_pixels", "max_len", "weights"} <= set(knobs)

@@ -99,7 +99,7 @@ def test_a_tensor_that_grows_is_counted_again() -> None:
     assert live(probe) == 0
 
 
-def test_it_refuses_in_the_words_of_cuda_and_counts_on_as_before() -> None:
+def test_it_refuses_with_the_message_of_cuda_and_keeps_counting() -> None:
     probe = CpuProbe(10_000)
     with torch.no_grad(), probe:
         x = torch.empty(1000)

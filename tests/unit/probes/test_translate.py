@@ -1,4 +1,4 @@
-"""Torch's out of memory in Brim's words."""
+"""Torch's out-of-memory errors as Brim's."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class BlockPool:
 
     def publish(self, block: int, digest: bytes) -> None:
         """Publish a held block by its content. The first block of a content stays the one that is found."""
-        assert self._holders[block] > 0, f"block {block} published by nobody"
+        assert self._holders[block] > 0, f"block {block} is not held and cannot be published"
         if digest not in self._by_content and block not in self._content:
             self._by_content[digest] = block
             self._content[block] = digest

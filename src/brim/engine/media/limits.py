@@ -115,7 +115,7 @@ def _call_pixels(config: Any, processor: Mapping[str, Any]) -> tuple[int, str]:
         return own, "the model's processor"
     with suppress(InputError):  # a config the planner does not read
         spec = read_config(config.to_dict(), name="engine", processor=processor)
-        limits = next((tower.limits for tower in spec.towers if tower.media is Media.IMAGE), MediaLimits("nobody"))
+        limits = next((tower.limits for tower in spec.towers if tower.media is Media.IMAGE), MediaLimits("unknown"))
         return limits.tile_pixels or limits.max_pixels, limits.source
     return 0, ""
 

@@ -44,12 +44,12 @@ class InStep:
         """Send a digest; calling the returned function waits for those of all ranks."""
         ranks = self._ranks
         mine = torch.tensor([digest, step], dtype=torch.int64)
-        everybodys = [torch.empty_like(mine) for _ in range(ranks.size)]
-        work = dist.all_gather(everybodys, mine, group=ranks.host_group, async_op=True)
+        all_digests = [torch.empty_like(mine) for _ in range(ranks.size)]
+        work = dist.all_gather(all_digests, mine, group=ranks.host_group, async_op=True)
 
         def finish() -> None:
             work.wait()
-            found = [one.tolist() for one in everybodys]
+            found = [one.tolist() for one in all_digests]
             others = [rank for rank, one in enumerate(found) if one != found[0]]
             if others:
                 raise InvalidRequest(

@@ -140,7 +140,7 @@ def deepseek_v4(fields: Fields) -> TextModel:
 def _v4_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
     """Per layer "fine/4" or "coarse/128": what kind of compression, and how many tokens an entry stands for.
 
-    A ratio of 0 is a layer with the window alone. In a list of bare ratios, the fine ones are those of one digit.
+    A ratio of 0 is a layer with only the window. In a list of bare ratios, the fine ones are those of one digit.
     """
     if "compress_ratios" in fields:
         ratios = fields.per_layer("compress_ratios", layers) and fields.integers("compress_ratios")[:layers]

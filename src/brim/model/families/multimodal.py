@@ -146,9 +146,7 @@ def kimi_vl(top: Fields, processor: Fields) -> Multimodal:
 def kimi_k3(top: Fields, processor: Fields) -> Multimodal:
     text = delta.kimi_linear(_text_fields(top, tied=False))
     tower = native.moonvit(top.child("vision_config"), text.hidden, processor, patches=16384)
-    return Multimodal(
-        text, (tower,), ("Kimi K3's code is not public in transformers: sizes are from its config alone",)
-    )
+    return Multimodal(text, (tower,), ("Kimi K3's code is not public in transformers: sizes are from its config only",))
 
 
 def lfm2_vl(top: Fields, processor: Fields) -> Multimodal:

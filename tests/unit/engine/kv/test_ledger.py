@@ -239,7 +239,7 @@ def test_a_fork_shares_until_one_of_them_writes() -> None:
 
 
 def test_a_fork_never_writes_over_what_can_be_found() -> None:
-    """The parent went on, published its answer and left; the late fork holds that block alone, and others find it."""
+    """The parent published its answer and ended; the late fork is that block's only holder, and others find it."""
     ledger = ledger_of(groups_of(None), (4,))
     parent = ledger.open(0)
     assert ledger.reserve(parent, 0, 8)

@@ -1,4 +1,4 @@
-"""Collectives that nobody else takes part in: of groups that do not exist, in a process that has met no other."""
+"""Replaced collectives: of groups that do not exist, in a process without other ranks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_functional_ones_take_a_tensor_of_their_own(name: str) -> None:
     assert mine.tolist() == MINE
 
 
-def test_a_budget_refuses_what_stands_in() -> None:
+def test_a_budget_refuses_replaced_collectives() -> None:
     with CpuProbe(512 * 4) as probe, collectives_stood_in():
         mine = torch.zeros(256)
         with pytest.raises(torch.OutOfMemoryError):
@@ -48,7 +48,7 @@ def test_a_budget_refuses_what_stands_in() -> None:
 
 
 @pytest.mark.parametrize("collective", [OPERATIONS.all_reduce_, OPERATIONS.all_reduce])
-def test_outside_nothing_stands_in(collective: Callable[..., torch.Tensor]) -> None:
+def test_outside_nothing_is_replaced(collective: Callable[..., torch.Tensor]) -> None:
     with collectives_stood_in():
         assert collective(torch.ones(2), "sum", NOWHERE).tolist() == [1.0, 1.0]
     with pytest.raises(RuntimeError):

@@ -1,4 +1,4 @@
-"""What all ranks raise for what some of them met."""
+"""What all ranks raise when some of them fail."""
 
 from __future__ import annotations
 

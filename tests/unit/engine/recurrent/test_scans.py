@@ -1,4 +1,4 @@
-"""Brim's scans against the references in `transformers`, against each token by itself in float64, and on no device."""
+"""Brim's scans against the references in `transformers`, against single tokens in float64, and on the meta device."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ QWEN = Sizes(batch=1, tokens=2048, groups=16, heads_of_group=2, dim=128, state=1
         (chunk_rule, rule_arguments, QWEN, 4 * 32 * (4 * 128 + 128 * 256 // 64 + 64 + 5)),
     ],
 )
-def test_what_a_token_takes_on_no_device(function: Any, make: Any, sizes: Sizes, bytes_per_token: int) -> None:
+def test_bytes_per_token_on_the_meta_device(function: Any, make: Any, sizes: Sizes, bytes_per_token: int) -> None:
     """The formulas of the docstrings, to a hundredth; a state of the last chunk comes on top."""
     arguments = make(sizes, torch.bfloat16, "meta")
     watch = StorageWatch([value for value in arguments.values() if isinstance(value, torch.Tensor)])

@@ -1,4 +1,4 @@
-"""Brim's scans in the place of the references of `transformers`: which are replaced, for how long, and for whom."""
+"""Brim's scans in place of the references of `transformers`: which are replaced, for how long, and in which calls."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_references_are_found_by_what_they_are(kind: str) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_the_last_user_takes_the_stand_in_along(first: int) -> None:
+def test_a_replacement_is_removed_with_its_last_user(first: int) -> None:
     namespace = modeling("nemotron_h")
     before, users = dict(namespace), [ExitStack(), ExitStack()]
     for user in users:
@@ -74,7 +74,7 @@ def test_the_last_user_takes_the_stand_in_along(first: int) -> None:
     assert dict(namespace) == before
 
 
-def test_a_stand_in_that_somebody_replaced_stays_replaced() -> None:
+def test_a_replacement_that_was_replaced_itself_stays_so() -> None:
     namespace = registered("chunk_gated_delta_rule", "a_package_that_is_not_there")
     with own_scans([namespace["forward"]]):
         assert stand_ins(namespace)
@@ -98,7 +98,7 @@ def test_a_kernel_that_is_installed_stays(monkeypatch: pytest.MonkeyPatch) -> No
     assert kernels_in(namespace) == {"mamba_chunk_scan_combined"}
 
 
-def test_who_wants_gradients_or_packed_rows_gets_the_original() -> None:
+def test_calls_with_gradients_or_packed_rows_get_the_original() -> None:
     namespace = registered("mamba_chunk_scan_combined", "a_package_that_is_not_there")
     row = torch.zeros(1, 3, 1, 1)
     arguments = {"dt": row[..., 0], "A": torch.zeros(1), "B": row, "C": row, "chunk_size": 2}

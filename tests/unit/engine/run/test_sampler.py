@@ -162,7 +162,7 @@ def test_uniform_never_changes() -> None:
     kept=st.integers(1, 2 * len(KINDS)),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_neither_company_nor_order_changes_a_token(order: list[int], rows_at_once: int, kept: int, dtype: Any) -> None:
+def test_neither_batch_nor_order_changes_a_token(order: list[int], rows_at_once: int, kept: int, dtype: Any) -> None:
     rows = mixed_rows(2 * len(KINDS))
     logits = some_logits(len(rows), seed=2).to(dtype)  # bfloat16 has many ties
     alone = [tokens_of(logits[number : number + 1], [row])[0] for number, row in enumerate(rows)]

@@ -1,7 +1,7 @@
 """The scheduler and the loop on a simulated device: random requests, pools, cancellations and failures, and no model.
 
-The device checks each query's blocks (`simulated_device`); the runner checks each plan; the end checks that everybody
-got the answer they would have got alone, and that every block came back.
+The device checks each query's blocks (`simulated_device`); the runner checks each plan; the end checks that every
+request got the answer of an undisturbed run, and that every block was freed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ STOP = 2
 Key = tuple[str, int]
 
 
-def answer_alone(request: Request) -> tuple[list[int], FinishReason]:
-    """What a request gets when nobody else is there."""
+def undisturbed_answer(request: Request) -> tuple[list[int], FinishReason]:
+    """The answer of a request in a batch of its own."""
     text = list(request.prompt)
     for _ in range(request.max_tokens):
         text.append(next_token(text, request.seed))
@@ -107,7 +107,7 @@ class World:
         ]
 
     def check_order(self) -> None:
-        """First come, first served: nobody overtakes, and the last to come is preempted.
+        """First come, first served: no request overtakes another, and the last admitted is preempted.
 
         Only who was not in a step that failed stays when those that were lose their recurrent states.
         """
@@ -138,7 +138,7 @@ class World:
         assert sorted(slots) == list(range(self.scheduler.limits.max_batch))
         for key, sequence in self.sequences.items():
             got = [event_.token for event_ in self.events[key] if event_.token is not None]
-            wanted, reason = answer_alone(sequence.request)
+            wanted, reason = undisturbed_answer(sequence.request)
             ends = [event_.finish for event_ in self.events[key] if event_.finish is not None]
             if sequence.finish is FinishReason.CANCELLED:
                 assert got == wanted[: len(got)]
@@ -189,7 +189,7 @@ def worlds(draw: st.DrawFn) -> tuple[World, list[Arrival], int]:
 
 @given(made=worlds())
 @settings(max_examples=250, deadline=None)
-def test_everybody_gets_the_answer_they_would_get_alone(made: tuple[World, list[Arrival], int]) -> None:
+def test_every_request_gets_the_answer_of_an_undisturbed_run(made: tuple[World, list[Arrival], int]) -> None:
     world, arrivals, longest = made
     # Whoever is first is never stopped, so each request takes a step for each of its tokens at the very most; of the
     # steps that may fail a third does not.
@@ -209,7 +209,7 @@ def request(name: str, prompt: int, most: int, seed: int = 0, **others: Any) -> 
     return Request(name, tokens, SamplingParams(max_tokens=most), seed, most, **others)
 
 
-def test_when_blocks_run_out_the_last_to_come_gives_way_and_is_computed_again() -> None:
+def test_when_blocks_run_out_the_last_admitted_is_preempted_and_recomputed() -> None:
     world = full(kv_tokens=40)
     world.run([Arrival(0, request(name, 8, 24), None) for name in ("a", "b", "c")], most_steps=200)
     world.check_end()
@@ -224,7 +224,7 @@ def test_a_request_that_fills_the_pool_to_the_last_block_is_served() -> None:
 
 
 def test_generating_requests_are_never_held_up_by_a_prompt() -> None:
-    """A long prompt gets what is left of each step; whoever generates gets a token in every step."""
+    """A long prompt gets the rest of each step; every decoding request gets a token in every step."""
     world = full(kv_tokens=400, max_batch_tokens=8)
     world.submit(request("short", 4, 40))
     for _ in range(3):
@@ -248,7 +248,7 @@ def test_forks_share_the_prompt() -> None:
     while not world.loop.idle:
         world.step()
         most = max(most, world.ledger.pools[0].held)
-    # The prompt's first three blocks are everybody's; its last, and the one of the answer, are each one's own.
+    # The prompt's first three blocks are shared; its last, and the one of the answer, are each answer's own.
     assert most <= 3 + 3 * 2
     world.check_end()
     assert [world.sequences["0", index].reused for index in range(3)] == [0, 15, 15]
@@ -263,14 +263,14 @@ def test_a_late_fork_leaves_the_answer_of_the_first_alone() -> None:
     world.submit(replace(first, index=1, seed=7))
     while not world.loop.idle:
         world.step()
-    answer, _ = answer_alone(first)
+    answer, _ = undisturbed_answer(first)
     again = Request("again", first.prompt + tuple(answer[:12]), SamplingParams(max_tokens=6), 0, 6)
     world.run([Arrival(0, again, None)], most_steps=40)
     assert world.sequences["again", 0].reused == 16
     world.check_end()
 
 
-def test_a_fork_that_gives_way_begins_anew() -> None:
+def test_a_preempted_fork_is_recomputed_from_the_start() -> None:
     """Nothing is found again here, so its prompt is computed from the first token on."""
     world = World((LayerGroup(None, (0,), 1),), 40, Limits(4, 16, reuse_prefixes=False))
     first = replace(request("0", 10, 26), params=SamplingParams(max_tokens=26, n=3))

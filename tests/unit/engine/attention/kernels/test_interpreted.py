@@ -1,4 +1,4 @@
-"""The Triton kernels in Triton's interpreter: each alone beside float64, whole steps beside the reference."""
+"""The Triton kernels in Triton's interpreter: each against float64, whole steps against the reference."""
 
 from __future__ import annotations
 

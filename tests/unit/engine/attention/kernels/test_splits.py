@@ -1,4 +1,4 @@
-"""Into how many parts decoding cuts requests, and what the parts leave behind."""
+"""How many parts decode splits requests into, and the scratch of the parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from brim.engine.run.graphs import batch_sizes  # noqa: E402
 @pytest.mark.parametrize(
     ("batch", "kv_heads", "max_context", "expected"),
     [
-        (128, 8, 4096, 1),  # requests alone fill the device
+        (128, 8, 4096, 1),  # the batch fills the device
         (32, 8, 4096, 2),
         (1, 8, 65536, 64),
         (1, 8, 1024, 8),  # no part below 128 positions
@@ -56,7 +56,7 @@ def test_requests_that_are_not_cut_need_no_scratch() -> None:
     assert table.scratch == ScratchSize(0, 0)
 
 
-def test_parts_are_longer_where_requests_alone_fill_the_device() -> None:
+def test_parts_are_longer_where_the_batch_fills_the_device() -> None:
     assert [choose_shortest_part(batch, 8, multiprocessors=132) for batch in (1, 32, 33, 512)] == [
         SHORTEST_PART,
         SHORTEST_PART,
