@@ -1,6 +1,6 @@
-"""A config dict to a `ModelSpec`: the table of families, and what every config has beside its dimensions.
+"""A config dict to a `ModelSpec`: the table of families, and what every config has besides its dimensions.
 
-In: the dict of a config.json, and beside it the quantisation and processor files where there are any. Out: a spec, or
+In: the dict of a config.json, and with it the quantisation and processor files where there are any. Out: a spec, or
 `UnsupportedModel` naming the architecture, or `InvalidConfig` naming the field. An unknown `model_type` is never
 treated as a similar one.
 """
@@ -129,7 +129,7 @@ MULTIMODAL: Mapping[str, Callable[[Fields, Fields], multimodal.Multimodal]] = {
     "step3p7": multimodal.step3p7,
 }
 
-# Architectures that say more than the model_type beside them.
+# Architectures that are more specific than their model_type.
 BY_ARCHITECTURE: Mapping[str, Callable[[Fields], TextModel]] = {
     "DFlashDraftModel": drafts.dflash,
     "DSparkDraftModel": drafts.dflash,

@@ -23,7 +23,7 @@ NVFP4 = WeightFormat("nvfp4", bits=4, scale_bytes=1, rows_per_scale=1, columns_p
 MXFP4 = WeightFormat("mxfp4", bits=4, scale_bytes=1, rows_per_scale=1, columns_per_scale=32)
 MXFP8 = WeightFormat("mxfp8", bits=8, scale_bytes=1, rows_per_scale=1, columns_per_scale=32)
 
-# What `--weights` takes, beside the plain types.
+# What `--weights` takes, besides the plain types.
 NAMED_FORMATS: Mapping[str, WeightFormat] = {
     "fp8": FP8_CHANNEL,
     "fp8-tensor": FP8_TENSOR,

@@ -38,7 +38,7 @@ class StepLayout(PackedLayout):
     decode_lengths: torch.Tensor  # int32 [decodes]: tokens of each request, the new one included
     chunk_slots: torch.Tensor  # int64 [chunks]
     chunk_starts: torch.Tensor  # int32 [chunks + 1]: first token of each chunk, counted from the first chunk
-    chunk_lengths: torch.Tensor  # int32 [chunks]: tokens of each request when the chunk is through
+    chunk_lengths: torch.Tensor  # int32 [chunks]: tokens of each request after the chunk
     write_slots: tuple[torch.Tensor, ...]  # by group: int64 [tokens]
     longest_chunk: int
     visible_until: torch.Tensor | None  # int32 [tokens of chunks]: last position a query sees, where not its own

@@ -1,4 +1,4 @@
-"""Images from files, and the processor beside a model."""
+"""Images from files, and the processor in a model folder."""
 
 from __future__ import annotations
 

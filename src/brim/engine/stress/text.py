@@ -90,7 +90,7 @@ def text_step(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: 
 
 
 def _lengths(tokens: int, sequences: int, max_length: int) -> list[int]:
-    """Prompt lengths that make up a step: as many as asked for, more where one may not be so long."""
+    """Prompt lengths that make up a step: as many as requested, more where one would be too long."""
     longest = max_length - 1
     lengths = [1] * min(sequences, tokens)
     left = tokens - len(lengths)

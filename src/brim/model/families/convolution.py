@@ -1,6 +1,6 @@
 """Hybrids on short convolutions and lightning attention: LFM2, MiniMax-01.
 
-Layers that keep a fixed state per request stand beside layers that keep KV.
+Some layers keep a fixed state per request, the others keep KV.
 """
 
 from __future__ import annotations

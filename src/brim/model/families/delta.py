@@ -1,6 +1,6 @@
 """Hybrids on the delta rule: Qwen3-Next, Qwen3.5 and after, Kimi Linear.
 
-Layers that keep a fixed state per request stand beside layers that keep KV.
+Some layers keep a fixed state per request, the others keep KV.
 """
 
 from __future__ import annotations

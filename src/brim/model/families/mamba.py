@@ -1,6 +1,6 @@
 """Hybrids on Mamba-2: Granite 4, Nemotron-H and Nemotron 3.
 
-Layers that keep a fixed state per request stand beside layers that keep KV.
+Some layers keep a fixed state per request, the others keep KV.
 """
 
 from __future__ import annotations

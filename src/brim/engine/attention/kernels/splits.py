@@ -26,7 +26,7 @@ FP32_BYTES = 4
 
 
 class DecodeShape(NamedTuple):
-    """What a layer's splits depend on, beside the batch. A tuple: made and looked up by every layer of a step."""
+    """What a layer's splits depend on, besides the batch. A tuple: created and looked up by every layer of a step."""
 
     heads: int
     kv_heads: int

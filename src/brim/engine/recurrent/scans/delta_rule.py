@@ -4,7 +4,7 @@ For a token with key k, value v, decay g and rate b, `state = exp(g) * state`, t
 and `y = q state`. Two forms with the arguments of the kernels of `fla`: many tokens at once, and one token on a state.
 Both compute in float32 and never wait for the device. Nothing is kept for a backward pass.
 
-What `chunk_rule` holds beside its arguments, at its peak, in bytes for a token:
+What `chunk_rule` holds besides its arguments, at its peak, in bytes for a token:
 
     4 * heads * (2 * key + value + key)              queries, keys; what is written and erased
     + 4 * heads * key * (value + key) / chunk        states, and how chunks change them

@@ -4,7 +4,7 @@ Two forms with the arguments of the kernels of `mamba_ssm`: many tokens at once,
 compute in float32, read B and C by their groups instead of copying them for every head, and never wait for the
 device. Nothing is kept for a backward pass.
 
-What `chunk_scan` holds beside its arguments, at its peak, in bytes for a token:
+What `chunk_scan` holds besides its arguments, at its peak, in bytes for a token:
 
     4 * heads * (2 * dim + max(chunk, dim * state / chunk))    what is taken in, the output; weights, or states
     + 8 * groups * state                                       B and C
