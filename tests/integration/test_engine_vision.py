@@ -409,7 +409,7 @@ def grid_inputs(*grids: tuple[int, int, int]) -> Inputs:
         ([5, IMAGE, IMAGE, 6], grid_inputs((1, 2, 2)), "take 1 image tokens where the prompt has 2"),
         ([5, 6], grid_inputs((1, 2, 2)), "take 1 image tokens where the prompt has 0"),
         ([5, IMAGE, IMAGE, 6], grid_inputs((1, 2, 2), (1, 2, 2)), "keep a text token between images"),
-        ([5, IMAGE, 6], grid_inputs((1, 2, 3)), "no positive multiples of 2"),
+        ([5, IMAGE, 6], grid_inputs((1, 2, 3)), "not positive multiples of 2"),
         ([5, IMAGE, 6], {**grid_inputs((1, 2, 2)), "image_grid_thw": torch.tensor([[1, 4, 4]])}, "4 patches where"),
         ([5, IMAGE, 6], {"pixel_values": torch.zeros(4, 96)}, "has no image_grid_thw"),
         ([5, IMAGE, 6], {**grid_inputs((1, 2, 2)), "pixel_values": torch.zeros(4, 95)}, r"must be \(any, 96\)"),
@@ -417,7 +417,7 @@ def grid_inputs(*grids: tuple[int, int, int]) -> Inputs:
         ([5, IMAGE, 6], {"pixel_values_videos": torch.zeros(4, 96)}, "send images only"),
         ([5, IMAGE, 6], ["one.png"], "give the processor's output"),
         ([5, IMAGE, "6"], grid_inputs((1, 2, 2)), "integers of at least 0"),
-        ("an image", grid_inputs((1, 2, 2)), "give these as the prompt"),
+        ("an image", grid_inputs((1, 2, 2)), "give its token ids as the prompt"),
     ],
 )
 def test_bad_images_are_refused(tokens: Any, images: Any, says: str) -> None:
