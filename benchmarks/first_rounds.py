@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import sys
 import time
@@ -18,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from compilations import counted
+from stamp import stamp
 
 MIXED = 64
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_p": 0.95, "seed": 1}
@@ -115,8 +113,6 @@ def mixed(engine: Any, seed: int) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    import torch
-    import transformers
 
     from brim import Engine, EngineSettings, fit_engine
 
@@ -131,13 +127,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     fitted = time.perf_counter() - started
     rows: list[dict[str, Any]] = []
     result: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(),
-        "versions": {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        },
-        "commit": options.commit,
+        **stamp(options.commit),
         "model": options.model,
         "compiled": options.compile,
         "fit_seconds": fitted,

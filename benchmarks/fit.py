@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from stamp import stamp
 
 GIB = 1 << 30
 # KV tokens of others for Llama 3.1 8B on one H200, measured once, apart from this script.
@@ -136,18 +137,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="unknown")
     options = parser.parse_args()
-    import torch
-    import transformers
 
     ballast = hold_ballast(int(options.free * GIB)) if options.free else None
     results = {
-        "device": torch.cuda.get_device_name(),
-        "versions": {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        },
-        "commit": options.commit,
+        **stamp(options.commit),
         "settings": {"max_batch": options.max_batch, "batch_tokens": options.batch_tokens, "compile": options.compile},
         "free_gib": options.free,
         "ballast_bytes": 0 if ballast is None else ballast.nbytes,

@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from stamp import stamp
 
 BARS = {"cold": 30.0, "warm": 15.0, "store": 5.0}
 
@@ -92,17 +93,9 @@ def main() -> None:
     if options.one:
         print(json.dumps(start(options)))
         return
-    import torch
-    import transformers
 
     result = {
-        "device": torch.cuda.get_device_name(),
-        "versions": {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        },
-        "commit": options.commit,
+        **stamp(options.commit),
         "model": options.model,
         "compiled": options.compile,
         "starts": starts(options),

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from stamp import stamp
 
 GIB = 1 << 30
 
@@ -148,7 +149,6 @@ def run_transformers(model: Any, workload: Workload, seed: int, vocab: int) -> d
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     import torch
-    import transformers
 
     from brim.engine.engine import Engine
     from brim.engine.run.compiling import drop_compiled
@@ -166,13 +166,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     built = time.perf_counter()
     print(f"loaded in {loaded - started:.1f} s, built (compiled, captured) in {built - loaded:.1f} s", flush=True)
     results: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(),
-        "versions": {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        },
-        "commit": options.commit,
+        **stamp(options.commit),
         "model": options.model,
         "compiled": options.compile,
         "bandwidth_bytes_per_second": bandwidth,

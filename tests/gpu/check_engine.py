@@ -11,7 +11,6 @@ import argparse
 import copy
 import gc
 import json
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -182,13 +181,13 @@ CHECKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
 
 
 def main() -> None:
+    from benchmarks.stamp import stamp
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=tuple(CHECKS), action="append")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="unknown")
     options = parser.parse_args()
-    import torch
-    import transformers
 
     rows = []
     for name in options.only or CHECKS:
@@ -202,13 +201,7 @@ def main() -> None:
     print(f"{len(rows) - len(wrong)} of {len(rows)} right")
     if options.out:
         result = {
-            "device": torch.cuda.get_device_name(),
-            "versions": {
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-                "python": platform.python_version(),
-            },
-            "commit": options.commit,
+            **stamp(options.commit),
             "rows": rows,
         }
         options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

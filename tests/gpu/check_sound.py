@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import sys
 import time
@@ -203,8 +202,7 @@ CHECKS: dict[str, Callable[[], Iterator[Row]]] = {
 
 
 def main() -> None:
-    import torch
-    import transformers
+    from benchmarks.stamp import stamp
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=CHECKS)
@@ -220,13 +218,7 @@ def main() -> None:
                 print(json.dumps(row), flush=True)
             print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
     result = {
-        "device": torch.cuda.get_device_name(),
-        "versions": {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        },
-        "commit": options.commit,
+        **stamp(options.commit),
         "rows": rows,
     }
     if options.out:

@@ -7,12 +7,11 @@ A load is run once undisturbed. Then it is run again and again, with faults at s
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import torch
 
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion
@@ -21,19 +20,13 @@ from brim.engine.weights.builtin import ByteTokenizer
 from brim.errors import OutOfMemory
 from tests.integration import test_engine_vision as vision
 from tests.integration.faults import EXPECTED, KINDS, Faults
-from tests.integration.test_engine import drawn, family, greedy, nothing_is_held, prompts_of
+from tests.integration.test_engine import drawn, family, greedy, nothing_is_held, one_thread, prompts_of
+
+__all__ = ["one_thread"]
 
 NAMES = ("llama", "gemma3_text", "qwen3_next", "granitemoehybrid", "qwen2_5_vl", "gemma3")
 SAMPLES = 1  # disturbed runs of each load
 FAULTS = 8  # in each of them
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @dataclass
