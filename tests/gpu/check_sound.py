@@ -1,6 +1,6 @@
 """Nothing one request does may hurt another, on a GPU: scores, failed steps, one-row graphs, shared prompts.
 
-    python tests/gpu/check_sound.py [--only scores|failures|memory|small|forks] [--out FILE] [--commit HASH]
+    python tests/gpu/check_sound.py [--only scores|failures|memory|small|forks|penalties] [--out FILE] [--commit HASH]
 
 Needs the repository's root on the path: tiny models and faults are those of the integration tests.
 """
@@ -192,12 +192,39 @@ def check_forks() -> Iterator[Row]:
         }
 
 
+def check_penalties() -> Iterator[Row]:
+    """Penalties over tokens that stay on the device: the answers of an engine on the CPU, with the same weights."""
+    from brim import Engine, EngineSettings
+    from tests.gpu.check_engine import on_cuda
+    from tests.integration.test_engine import drawn, family, greedy, prompts_of
+
+    prompts = prompts_of([30, 5, 17, 60, 9, 41], seed=12)
+    kinds: tuple[dict[str, float], ...] = (
+        {"repetition_penalty": 1.3},
+        {"presence_penalty": 1.5},
+        {"frequency_penalty": 0.7, "repetition_penalty": 0.8},
+    )
+    params = [greedy(60, **kinds[number % 3]) for number in range(5)] + [drawn(60, 5, n=2, presence_penalty=0.5)]
+    for name in ("llama", "gemma3_text"):
+        answers = []
+        for device in ("cpu", "cuda"):
+            loaded = family(name).loaded if device == "cpu" else on_cuda(family(name).loaded)
+            settings = EngineSettings(max_batch=5, max_batch_tokens=32, block_size=8)
+            with Engine(loaded, kv_tokens=320, settings=settings, device=device) as engine:
+                answers.append([one.tokens for one in engine.generate(prompts, params)])
+                preempted = engine.figures.preemptions
+        same = sum(one == other for one, other in zip(*answers, strict=True))
+        row = {"check": "penalties", "case": name, "preemptions": preempted, "same": same, "of": len(answers[0])}
+        yield row | {"ok": same == len(answers[0])}
+
+
 CHECKS: dict[str, Callable[[], Iterator[Row]]] = {
     "scores": check_scores,
     "failures": check_failures,
     "memory": check_memory,
     "small": check_small,
     "forks": check_forks,
+    "penalties": check_penalties,
 }
 
 
