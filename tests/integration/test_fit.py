@@ -278,7 +278,7 @@ def test_what_stays_free_of_the_device(facts: DeviceFacts, asked: int | None, ke
     made = bench("smallest")
     report = made.fit(keep_free_bytes=asked, facts=facts)
     assert (report.keep_free_bytes, report.provable) == (kept, provable)
-    assert any("no size can be proven" in warning for warning in report.warnings) is not provable
+    assert any("nothing can be proven" in warning for warning in report.warnings) is not provable
     items = {item.name: item for item in report.items}
     assert ("keep_free" in items) is (kept > 0)
     block_bytes = made.engine.kv_bytes(report.kv_tokens + BLOCK) - report.kv_bytes

@@ -4,7 +4,7 @@
     for completion in engine.generate(["Once upon a time"], SamplingParams(max_tokens=64)):
         print(completion.text)
 
-Single-threaded: whoever owns it calls `submit`, `step` and `cancel`. `brim.engine.streaming` runs one in a thread.
+Single-threaded: its owner calls `submit`, `step` and `cancel`. `brim.engine.streaming` runs one in a thread.
 """
 
 from __future__ import annotations
@@ -121,8 +121,7 @@ class Engine:
                     seed=seed,
                     progress=lambda done, total: told(Stage("load", "weights", done, total)),
                 )
-            told(Stage("verify"))
-            verify(self.loaded, self.settings, torch.device(place), self.ranks)  # whole, before it is split
+            verify(self.loaded, self.settings, torch.device(place), self.ranks, told)  # whole, before it is split
             told(Stage("load", "layers"))
             if self.ranks is not None:
                 self.loaded, place = self.ranks.split(self.loaded), str(self.ranks.device)
@@ -162,10 +161,12 @@ class Engine:
         if self._loop is not None:
             raise InvalidRequest("the engine is built already: tear it down before building it at another size")
         if not isinstance(kv_tokens, int) or kv_tokens < self.settings.block_size:
-            raise InvalidRequest(f"kv_tokens {kv_tokens}: at least one block of {self.settings.block_size} is needed")
+            raise InvalidRequest(
+                f"kv_tokens is {kv_tokens}; it must be at least one block of {self.settings.block_size}"
+            )
         try:
             kv_tokens = kv_tokens if self.ranks is None else self.ranks.least(kv_tokens)
-            with self._each_alone("build"), self._on_device(), showing(self.progress) as told:
+            with self._each_rank_by_itself("build"), self._on_device(), showing(self.progress) as told:
                 loop = self._parts.build(kv_tokens, told)
                 if self.device.type == "cuda":  # elsewhere nothing is compiled or loaded
                     self._worst.warm_up(loop.scheduler.ledger, told)
@@ -191,7 +192,7 @@ class Engine:
             yield
 
     @contextmanager
-    def _each_alone(self, what: str) -> Iterator[None]:
+    def _each_rank_by_itself(self, what: str) -> Iterator[None]:
         """Each rank runs this without the others, and it ends alike on all of them."""
         if self.ranks is None:
             yield
@@ -243,14 +244,14 @@ class Engine:
         return self._worst.shapes()
 
     def worst_image(self) -> ImagePart | None:
-        """The largest image that the door lets through; None where it lets none."""
+        """The largest image that a request may have; None if it may have none."""
         return self._worst.image()
 
     def stress(self, shape: StressShape) -> None:
         """Run one of them, on whatever size the engine is built at. Nothing else may be in flight."""
         assert self.loop.idle, "stress runs before serving, not beside it"
         if self.ranks is not None:  # in a step that all of them run, the others would wait for a rank that fails
-            with self._each_alone(f"stress '{shape.name}'"):
+            with self._each_rank_by_itself(f"stress '{shape.name}'"):
                 self._run_shape(shape)
         self._run_shape(shape)
 
@@ -310,7 +311,7 @@ class Engine:
         if request_id is None:
             request_id = next(name for number in self._numbers if (name := f"request-{number}") not in self._answers)
         if not isinstance(request_id, str) or not request_id:
-            raise InvalidRequest(f"request_id {request_id!r}: a name that is not empty is needed")
+            raise InvalidRequest(f"request_id is {request_id!r}; it must be a string that is not empty")
         if request_id in self._answers:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
         requests = self._door.let_in(request_id, prompt, params, images, deadline_seconds, self.longest_request)

@@ -34,6 +34,7 @@ from brim.engine.weights.text_model import TextModel
 from brim.engine.weights.verified import is_verified
 from brim.errors import BrimError, UnsupportedModel, first_line
 from brim.probes.translate import translated
+from brim.records.progress import Stage, Told, silent
 
 if TYPE_CHECKING:
     from brim.engine.ranks.ranks import Ranks
@@ -69,13 +70,20 @@ class _Scored:
     parts: tuple[tuple[int, tuple[TokenLogprobs, ...]], ...]  # (place of the first token that is scored, scores)
 
 
-def verify(loaded: LoadedModel, settings: EngineSettings, device: torch.device, ranks: Ranks | None = None) -> None:
+def verify(
+    loaded: LoadedModel,
+    settings: EngineSettings,
+    device: torch.device,
+    ranks: Ranks | None = None,
+    told: Told = silent,
+) -> None:
     """Refuse a model whose class this engine cannot run, or runs otherwise than the class itself.
 
     Ranks that will share the model hold all of it when they come here: the first checks it for all of them.
     """
     if is_verified(loaded.full_config, loaded.config):
         return
+    told(Stage("verify", type(loaded.model).__name__))
     if ranks is None:
         _verify(loaded, settings, device)
         return

@@ -17,6 +17,8 @@ def gpt_bigcode(fields: Fields) -> TextModel:
     """GPT-BigCode (granite-20b-code, StarCoder): one key-value head for all, learned positions, tied head."""
     hidden = fields.integer("n_embd", "hidden_size")
     heads = fields.integer("n_head", "num_attention_heads")
+    if hidden % heads:
+        raise InvalidConfig(fields.where("n_embd"), f"is {hidden}, not a multiple of {heads} heads")
     kv_heads = 1 if fields.boolean("multi_query", True) else heads
     positions = fields.integer("n_positions", "max_position_embeddings", default=1024, maximum=LARGEST_CONTEXT)
     vocab = fields.integer("vocab_size")
