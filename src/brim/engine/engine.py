@@ -162,7 +162,7 @@ class Engine:
             raise InvalidRequest("the engine is built already: tear it down before building it at another size")
         if not isinstance(kv_tokens, int) or kv_tokens < self.settings.block_size:
             raise InvalidRequest(
-                f"kv_tokens is {kv_tokens}; it must be at least one block of {self.settings.block_size}"
+                f"kv_tokens is {kv_tokens}; the least is one block of {self.settings.block_size} tokens"
             )
         try:
             kv_tokens = kv_tokens if self.ranks is None else self.ranks.least(kv_tokens)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class AdmissionView:
     """What the policy sees. Blocks are by pool, in the same order everywhere."""
 
-    needed: tuple[int, ...]  # by the whole prompt of the waiting request
+    needed: tuple[int, ...]  # for the whole prompt of the waiting request, without blocks that others hold already
     available: tuple[int, ...]
     promised: tuple[int, ...]  # to admitted prompts, and not taken yet
     running: int
