@@ -72,6 +72,10 @@ class TokenHistory:
         self._notes = PageNotes(pages)
         self._prompt: tuple[tuple[int, ...], np.ndarray] = ((), np.empty(0, dtype=np.int64))
 
+    def clear(self) -> None:
+        """Forget whose tokens are where: all of them are written again when they are next looked up."""
+        self._notes = PageNotes(self._pages.shape[0])
+
     def look_up(self, plan: StepPlan, rows: list[SampleRow], vocab: int, last_tokens: torch.Tensor) -> LookedUp:
         """Histories for the rows of a step that need one. `last_tokens` holds, by slot, what was drawn last."""
         draws = _draws(plan, rows)

@@ -222,6 +222,11 @@ class Runner:
         if launched.drawn is not None:
             self._accepted = launched.drawn
 
+    def forget_history(self) -> None:
+        """What penalties look at is sent to the device anew, as for requests that have just come."""
+        assert self._history is not None
+        self._history.clear()
+
     def _take_over_tokens(self) -> None:
         """Put what the last step drew where this one finds it. Not before: that step might have failed."""
         assert self._last_tokens is not None

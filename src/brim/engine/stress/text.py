@@ -72,6 +72,7 @@ def run_text_shape(shape: StressShape, runner: Runner, ledger: KvLedger, max_len
 @contextmanager
 def text_step(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: int) -> Iterator[StepPlan]:
     """A step of this shape, whose requests hold their blocks meanwhile."""
+    runner.forget_history()  # of a step like this one: each takes what the first one takes
     if shape.name == DECODE:
         plan = _decodes(min(shape.sequences, min(ledger.available())), max_length, ledger)
     elif shape.name == ALIKE:
