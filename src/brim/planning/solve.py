@@ -87,7 +87,7 @@ def _at_step(settings: Settings, pricer: Pricer, step_tokens: int) -> Solution:
     fixed = fixed_items(settings, pricer, costs, step_tokens, longest)
     budget = settings.device.total_bytes - sum(item.bytes for item in fixed) - costs.footprint.scale_bytes
 
-    max_len = _context(settings, costs, budget, longest)
+    max_len = _context(settings, costs, budget, longest, block)
     per_request = costs.request_bytes(round_up(max_len, block))
     max_seqs = settings.max_seqs or max(0, min(_MOST_SEQUENCES, budget // per_request))
     demand = _demand(settings, costs, per_request)
@@ -109,19 +109,23 @@ def _at_step(settings: Settings, pricer: Pricer, step_tokens: int) -> Solution:
     )
 
 
-def _context(settings: Settings, costs: Costs, budget: int, longest: int) -> int:
-    """The length of a request: as asked, else the longest that the wanted number of requests leaves room for."""
+def _context(settings: Settings, costs: Costs, budget: int, longest: int, block: int) -> int:
+    """The length of a request: as asked, else the longest that the wanted number of requests leaves room for.
+
+    Requests occupy whole blocks, so that what is solved here fits when it is charged with them.
+    """
     if settings.max_len is not None:
         return settings.max_len
     share = budget // (settings.max_seqs or 1)
     at_most = min(longest, settings.kv_tokens) if settings.kv_tokens else longest
     shortest = min(at_most, _SHORTEST_CONTEXT)
-    if costs.request_bytes(shortest) > share:
+    if costs.request_bytes(round_up(shortest, block)) > share:
         return shortest
     low, high = shortest, at_most
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if costs.request_bytes(middle) <= share else (low, middle - 1)
+        fits = costs.request_bytes(round_up(middle, block)) <= share
+        low, high = (middle, high) if fits else (low, middle - 1)
     return low
 
 
