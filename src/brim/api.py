@@ -15,17 +15,17 @@ from brim.records.model import Media, ModelSpec
 from brim.records.plan import Device, MemoryPlan, PlanRequest
 from brim.records.trace import ActivationCurve, Phase
 from brim.trace.store import CurveStore, shipped_curve
-from brim.units import parse_bytes
+from brim.units import parse_bytes, parse_count
 
 
 def plan(
     model: str | PathLike[str] | ModelSpec,
     *,
     gpu: str | Device,
-    max_len: int | None = None,
+    max_len: int | str | None = None,
     max_seqs: int | None = None,
-    kv_tokens: int | None = None,
-    batch_tokens: int | None = None,
+    kv_tokens: int | str | None = None,
+    batch_tokens: int | str | None = None,
     kv_dtype: str | None = None,
     weights: str | None = None,
     tp: int = 1,
@@ -44,17 +44,17 @@ def plan(
     """What fits on a GPU, computed without one.
 
     `model` is a directory, a config.json, a catalogue name, or a Hugging Face id; `gpu` is a catalogue name, a size
-    such as "24GiB", or "auto". What is None is solved for. Activations come from a traced curve where one is stored
-    (`cache`) or shipped, else from a formula; `trace=True` traces now and stores the curve, `trace=False` uses the
-    formula.
+    such as "24GiB", or "auto". Tokens are numbers, or texts such as "32k". What is None is solved for. Activations come
+    from a traced curve where one is stored (`cache`) or shipped, else from a formula; `trace=True` traces now and
+    stores the curve, `trace=False` uses the formula.
 
         >>> brim.plan("qwen2.5-vl-7b", gpu="rtx-4090", max_len=32768).kv_tokens
     """
     request = PlanRequest(
-        max_len=max_len,
+        max_len=_count(max_len, "max-len"),
         max_seqs=max_seqs,
-        kv_tokens=kv_tokens,
-        batch_tokens=batch_tokens,
+        kv_tokens=_count(kv_tokens, "kv-tokens"),
+        batch_tokens=_count(batch_tokens, "batch-tokens"),
         kv_dtype=kv_dtype,
         weights=weights,
         tensor_parallel=tp,
@@ -72,6 +72,10 @@ def plan(
         folder = cache or Path.home() / ".cache" / "brim" / "curves"
         curves = find_curves(spec, source, trace=trace, folder=folder, ranks=tp)
     return make_plan(spec, find_device(gpu) if isinstance(gpu, str) else gpu, request, _draft(draft), curves)
+
+
+def _count(value: int | str | None, name: str) -> int | None:
+    return parse_count(value, name) if isinstance(value, str) else value
 
 
 def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, folder: Path, ranks: int = 1) -> Curves:

@@ -120,10 +120,10 @@ def _check_numbers(request: PlanRequest) -> None:
     may_be_zero = {"reserve_bytes", "canary_bytes", "images_per_prompt"}
     for one in fields(request):
         value = getattr(request, one.name)
-        if value is None or isinstance(value, str | bool):
+        if value is None or "int" not in str(one.type):
             continue
         name = one.name.removesuffix("_bytes").replace("_", "-").replace("tensor-parallel", "tp")
-        if isinstance(value, float) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
         lowest = 0 if one.name in may_be_zero else 1
         if not lowest <= value <= _LARGEST:

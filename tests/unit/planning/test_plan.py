@@ -222,3 +222,39 @@ def test_a_model_that_transformers_runs_eagerly_is_named() -> None:
     assert any("--attn eager" in warning for warning in plan.warnings)
     eager = brim.plan("gpt-oss-20b", gpu="h200", batch_tokens=8192, attn="eager")
     assert eager.activation_bytes == pytest.approx(26402160640, rel=0.05)  # as measured on an H200
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    model=st.sampled_from(MODELS),
+    gpu=st.sampled_from(GPUS),
+    engine=st.sampled_from([None, *ENGINES]),
+    tp=st.sampled_from([1, 2]),
+    max_seqs=st.none() | st.integers(1, 64),
+    kv_dtype=st.sampled_from([None, "fp8"]),
+    reserve=st.integers(0, 4 * GIB),
+)
+def test_a_length_that_was_solved_fits(model: str, gpu: str, max_seqs: int | None, **asked: Any) -> None:
+    """It is charged in whole blocks when it is asked for, as the solver charges it."""
+    try:
+        plan = brim.plan(model, gpu=gpu, max_seqs=max_seqs, **asked)
+    except InvalidRequest:
+        assume(False)
+        return
+    if plan.max_len > 2048:  # what the solver falls back to when nothing fits
+        assert plan.fits
+        again = brim.plan(model, gpu=gpu, max_seqs=max_seqs, max_len=plan.max_len, batch_tokens=8192, **asked)
+        assert again.fits
+
+
+def test_the_commonest_command_says_yes() -> None:
+    plan = brim.plan("llama-3.1-8b", gpu="rtx-4090", engine="vllm")
+    assert plan.fits
+    assert plan.max_len > 49_000
+
+
+@pytest.mark.parametrize("value", [True, 1.5, "many", [8]])
+def test_tokens_from_python_are_numbers_or_texts_of_numbers(value: Any) -> None:
+    with pytest.raises(InvalidRequest, match="max-len"):
+        brim.plan("llama-3.1-8b", gpu="h100", max_len=value)
+    assert brim.plan("llama-3.1-8b", gpu="h100", max_len="32k") == brim.plan("llama-3.1-8b", gpu="h100", max_len=32768)
