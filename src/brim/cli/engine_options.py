@@ -62,6 +62,7 @@ def make_engine(
 ) -> Engine:
     """The engine that the options describe; `kv_tokens` of 0 leaves it loaded and not built."""
     _check_ranks(options.tp)
+    check_libraries()
     settings = engine_settings(options)
     from brim.engine.engine import Engine
 
@@ -76,6 +77,15 @@ def make_engine(
         probe=probe,
         progress=False if options.quiet else progress,
     )
+
+
+def check_libraries() -> None:
+    """What runs a model is an extra, and may not be installed."""
+    from brim.model.transformers_classes import missing_library
+
+    missing = missing_library()
+    if missing is not None:
+        raise InvalidRequest(f"running a model needs {missing}: pip install 'brim[engine]'")
 
 
 def _check_ranks(ranks: int) -> None:

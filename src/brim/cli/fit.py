@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from brim.cli.engine_options import MODEL_HELP, add_engine_options, make_engine, serving
+from brim.cli.engine_options import MODEL_HELP, add_engine_options, check_libraries, make_engine, serving
 from brim.cli.options import add_json, fit_folder
 from brim.errors import InvalidRequest
 from brim.units import parse_bytes, parse_count
@@ -43,6 +43,7 @@ def add_command(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    check_libraries()
     probe = _probe(options)
     canary = parse_bytes(options.canary, "canary")
     keep_free = None if options.keep_free is None else parse_bytes(options.keep_free, "keep-free")

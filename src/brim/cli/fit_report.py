@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from brim.cli.console import ReportConsole
 from brim.cli.palette import ITEM_COLOURS
 from brim.fit.items import counted
 from brim.records.fit import FitItem, FitReport, FitSeconds
@@ -17,7 +17,7 @@ _BAR_CELLS = 60
 
 def show_fit(model: str, report: FitReport) -> None:
     """What was proven, where the device went, and how far the predictions were off."""
-    console = Console(highlight=False)
+    console = ReportConsole()
     source = ("validated again" if report.from_store else "proven") if report.provable else "tried, not proven"
     console.print(
         f"\n[bold]{escape(model)}[/]: [bold green]{report.kv_tokens:,} KV tokens {source}[/] "

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from brim.cli.console import ReportConsole
 from brim.cli.palette import ITEM_COLOURS, MISSING
 from brim.records.plan import MemoryPlan
 from brim.records.trace import Trace
@@ -22,7 +22,7 @@ _SHOWN_TENSORS = 12
 
 def show_plan(plan: MemoryPlan) -> None:
     """The ledger, the bar of the device, what it was solved for, and advice."""
-    console = Console(highlight=False)
+    console = ReportConsole()
     verdict = "[bold green]fits[/]" if plan.fits else "[bold red]does not fit[/]"
     device = escape(plan.device.name) if plan.ranks == 1 else f"{plan.ranks} × {escape(plan.device.name)}"
     console.print(f"\n[bold]{escape(plan.model)}[/] on [bold]{device}[/]: {verdict}")
@@ -124,7 +124,7 @@ def _advice(plan: MemoryPlan) -> Table:
 
 def show_comparison(plans: Sequence[MemoryPlan]) -> None:
     """One line per GPU."""
-    console = Console(highlight=False)
+    console = ReportConsole()
     table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left", title_style="bold")
     table.title = f"{plans[0].model}: {format_bytes(plans[0].weights_bytes)} of weights"
     table.add_column("GPU", no_wrap=True)
@@ -156,7 +156,7 @@ def show_models(rows: Sequence[Mapping[str, object]]) -> None:
         parameters, weights, context = (int(str(row[key])) for key in ("parameters", "weights_bytes", "max_positions"))
         sizes = (f"{parameters / 1e9:,.1f} B", format_bytes(weights), f"{context:,}")
         table.add_row(str(row["name"]), str(row["hub_id"]), str(row["family"]), *sizes)
-    Console(highlight=False).print(table)
+    ReportConsole().print(table)
 
 
 def show_gpus(rows: Sequence[Mapping[str, object]]) -> None:
@@ -166,12 +166,12 @@ def show_gpus(rows: Sequence[Mapping[str, object]]) -> None:
     for row in rows:
         sizes = (format_bytes(int(str(row[key]))) for key in ("total_bytes", "usable_bytes", "context_bytes"))
         table.add_row(str(row["key"]), str(row["name"]), *sizes)
-    Console(highlight=False).print(table)
+    ReportConsole().print(table)
 
 
 def show_trace(trace: Trace) -> None:
     """The peak, where it is, and what is alive there."""
-    console = Console(highlight=False)
+    console = ReportConsole()
     shape = trace.shape
     what = f"{shape.phase} of {shape.batch} × {shape.tokens:,}"
     context = f" after {shape.context:,}" if shape.context else ""

@@ -132,3 +132,25 @@ def test_help_names_every_command() -> None:
     for command in ("plan", "models", "gpus"):
         assert command in done.stdout
         assert process(command, "--help").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["fit brim-tiny --memory 1GiB", "generate brim-tiny --prompt hello"])
+def test_without_torch_an_engine_is_refused_in_one_line(command: str) -> None:
+    script = (
+        f"import sys; sys.modules['torch'] = None; from brim.cli.main import run; sys.exit(run({command.split()!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"brim {command.split()[0]}: running a model needs torch: pip install 'brim[engine]'"
+    ]
+
+
+def test_a_reader_that_has_gone_does_not_say_that_nothing_fits() -> None:
+    arguments = [sys.executable, "-m", "brim.cli.main", "plan", "llama-3.1-8b", "--compare"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, b"")
