@@ -161,9 +161,7 @@ class Engine:
         if self._loop is not None:
             raise InvalidRequest("the engine is built already: tear it down before building it at another size")
         if not isinstance(kv_tokens, int) or kv_tokens < self.settings.block_size:
-            raise InvalidRequest(
-                f"kv_tokens is {kv_tokens}; the least is one block of {self.settings.block_size} tokens"
-            )
+            raise InvalidRequest(f"kv_tokens {kv_tokens}: at least one block of {self.settings.block_size} is needed")
         try:
             kv_tokens = kv_tokens if self.ranks is None else self.ranks.least(kv_tokens)
             with self._each_rank_by_itself("build"), self._on_device(), showing(self.progress) as told:
@@ -311,7 +309,7 @@ class Engine:
         if request_id is None:
             request_id = next(name for number in self._numbers if (name := f"request-{number}") not in self._answers)
         if not isinstance(request_id, str) or not request_id:
-            raise InvalidRequest(f"request_id is {request_id!r}; it must be a string that is not empty")
+            raise InvalidRequest(f"request_id {request_id!r}: a name that is not empty is needed")
         if request_id in self._answers:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
         requests = self._door.let_in(request_id, prompt, params, images, deadline_seconds, self.longest_request)
