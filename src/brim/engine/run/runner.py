@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,15 +32,14 @@ from brim.engine.run.graphs import DecodeGraphs
 from brim.engine.run.history import TokenHistory
 from brim.engine.run.launched import Drawn, Launched
 from brim.engine.run.packing import drawing_rows, pack, sample_rows
-from brim.engine.run.sampler import PromptLogprobs, Sampled, prompt_logprobs, sample
+from brim.engine.run.prompt_scores import score_prompts
+from brim.engine.run.sampler import PromptLogprobs, Sampled, sample
 from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.discover import AttentionLayers
 from brim.engine.weights.rotary import SettledRotary
 from brim.engine.weights.text_model import TextModel
 from brim.errors import first_line
 from brim.records.progress import Told, silent
-
-_PROMPT_ROWS_AT_ONCE = 256  # logits of so many prompt positions exist at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +210,7 @@ class Runner:
             return self._draw(plan, logits, None, {})
         hidden, slots = self._forward(plan)
         rows = drawing_rows(plan)
-        scores = self._score_prompts(plan, hidden)
+        scores = score_prompts(plan, hidden, self.text_model.logits, self._staging)
         if not rows:
             return Launched(plan, None, scores, self.shape.device)
         sent = self._staging.send([np.array(rows, dtype=np.int64), np.array(slots, dtype=np.int64)])
@@ -340,26 +339,3 @@ class Runner:
             self._history.append(looked_up, sampled.tokens)
         read_first = looked_up is not None and looked_up.read_first
         return Launched(plan, Drawn(sampled, slots), scores, self.shape.device, read_first)
-
-    def _score_prompts(self, plan: StepPlan, hidden: torch.Tensor) -> dict[int, PromptLogprobs]:
-        """Log-probabilities of prompt tokens for the chunks that ask for them, a slice of logits at a time."""
-        scores: dict[int, PromptLogprobs] = {}
-        start = len(plan.decodes)
-        for number, chunk in enumerate(plan.chunks):
-            count = chunk.sequence.request.params.prompt_logprobs
-            if count is not None and chunk.start < chunk.sequence.prompt_length:
-                prompt = chunk.sequence.request.prompt
-                following = prompt[chunk.start + 1 : chunk.start + chunk.length + 1]
-                scores[number] = self._score(hidden, start, np.array(following, dtype=np.int64), count)
-            start += chunk.length
-        return scores
-
-    def _score(self, hidden: torch.Tensor, start: int, following: np.ndarray, count: int) -> PromptLogprobs:
-        parts = []
-        rows, targets = self._staging.send([np.arange(start, start + following.size), following])
-        for first in range(0, max(following.size, 1), _PROMPT_ROWS_AT_ONCE):
-            here = slice(first, first + _PROMPT_ROWS_AT_ONCE)
-            parts.append(prompt_logprobs(self.text_model.logits(hidden, rows[here]), targets[here], count))
-        return PromptLogprobs(
-            **{field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(PromptLogprobs)}
-        )

@@ -1,0 +1,50 @@
+"""Log-probabilities of prompt tokens, for the chunks of a step that ask for them.
+
+In: a planned step and its hidden states. Out: for each such chunk how likely its own tokens were, on the device. Logits
+exist for a slice of positions at a time: those of a whole prompt would be as large as prompt × vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import numpy as np
+import torch
+
+from brim.engine.device.staging import Staging
+from brim.engine.run.sampler import PromptLogprobs, prompt_logprobs
+from brim.engine.schedule.plan import StepPlan
+
+_ROWS_AT_ONCE = 256  # prompt positions whose logits exist at once
+
+Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of hidden states, at these rows
+
+
+def score_prompts(plan: StepPlan, hidden: torch.Tensor, logits: Logits, staging: Staging) -> dict[int, PromptLogprobs]:
+    """Scores by the number of the chunk."""
+    scores: dict[int, PromptLogprobs] = {}
+    start = len(plan.decodes)
+    for number, chunk in enumerate(plan.chunks):
+        count = chunk.sequence.request.params.prompt_logprobs
+        if count is not None and chunk.start < chunk.sequence.prompt_length:
+            prompt = chunk.sequence.request.prompt
+            following = prompt[chunk.start + 1 : chunk.start + chunk.length + 1]
+            rows, targets = staging.send(
+                [np.arange(start, start + len(following)), np.array(following, dtype=np.int64)]
+            )
+            scores[number] = _score(hidden, rows, targets, count, logits)
+        start += chunk.length
+    return scores
+
+
+def _score(
+    hidden: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor, count: int, logits: Logits
+) -> PromptLogprobs:
+    parts = []
+    for first in range(0, max(len(rows), 1), _ROWS_AT_ONCE):
+        here = slice(first, first + _ROWS_AT_ONCE)
+        parts.append(prompt_logprobs(logits(hidden, rows[here]), targets[here], count))
+    return PromptLogprobs(
+        **{field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(PromptLogprobs)}
+    )
