@@ -11,6 +11,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from brim.errors import InvalidRequest
+from brim.model.transformers_classes import check_libraries
 from brim.units import parse_count, parse_pixels
 
 if TYPE_CHECKING:
@@ -77,15 +78,6 @@ def make_engine(
         probe=probe,
         progress=False if options.quiet else progress,
     )
-
-
-def check_libraries() -> None:
-    """What runs a model is an extra, and may not be installed."""
-    from brim.model.transformers_classes import missing_library
-
-    missing = missing_library()
-    if missing is not None:
-        raise InvalidRequest(f"running a model needs {missing}: pip install 'brim[engine]'")
 
 
 def _check_ranks(ranks: int) -> None:

@@ -6,9 +6,10 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from brim.cli.engine_options import MODEL_HELP, add_engine_options, check_libraries, make_engine, serving
+from brim.cli.engine_options import MODEL_HELP, add_engine_options, make_engine, serving
 from brim.cli.options import add_json, fit_folder
 from brim.errors import InvalidRequest
+from brim.model.transformers_classes import check_libraries
 from brim.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:

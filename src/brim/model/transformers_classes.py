@@ -11,7 +11,7 @@ import copy
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from brim.errors import InvalidConfig, UnsupportedModel
+from brim.errors import InvalidConfig, InvalidRequest, UnsupportedModel
 from brim.model.fields import LARGEST_CONTEXT, LARGEST_LAYER_COUNT
 
 _TABLES = ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "SEQ_TO_SEQ_CAUSAL_LM")
@@ -25,6 +25,13 @@ def missing_library() -> str | None:
     except ImportError as error:
         return error.name
     return None
+
+
+def check_libraries() -> None:
+    """What runs a model is an extra, and may not be installed."""
+    missing = missing_library()
+    if missing is not None:
+        raise InvalidRequest(f"running a model needs {missing}: pip install 'brim[engine]'")
 
 
 def class_name(kind: str, config: Mapping[str, Any]) -> str:

@@ -38,7 +38,6 @@ class Update:
     text: str = ""
     logprobs: TokenLogprobs | None = None
     completion: Completion | None = None
-    stopped_by_text: bool = False
 
 
 class TextError(Exception):
@@ -127,7 +126,6 @@ class Answer:
             text,
             event.logprobs,
             completion,
-            stopped_by_text=stopped and event.finish is None,
         )
         choice.tokens.extend(tokens)
         choice.logprobs.extend(logprobs)

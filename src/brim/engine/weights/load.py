@@ -25,11 +25,11 @@ from brim.model.fields import LARGEST_CONTEXT
 from brim.model.jsonfile import read_object
 from brim.model.source import load_config
 from brim.model.transformers_classes import (
+    check_libraries,
     check_sizes,
     config_object,
     find_class,
     is_encoder,
-    missing_library,
 )
 from brim.probes.translate import translated
 
@@ -93,9 +93,7 @@ def _check_options(load_format: str, dtype: str, device: str) -> None:
         raise InvalidRequest(f"load format '{load_format[:40]}' is not known; choose auto or dummy")
     if dtype not in (*_NAMES, "auto"):
         raise InvalidRequest(f"dtype '{dtype[:40]}' is not known; choose {', '.join(_NAMES)} or auto")
-    missing = missing_library()
-    if missing is not None:
-        raise InvalidRequest(f"running a model needs {missing}: pip install 'brim[engine]'")
+    check_libraries()
     import torch
 
     try:
