@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from brim.model.weights import split
+from brim.model.weights import on_rank
 from brim.records.model import Dtype, KvCache, ModelSpec
 from brim.units import ceil_div
 
@@ -103,12 +103,12 @@ def _elements_per_token(cache: KvCache, ranks: int, storage: KvStorage) -> int:
     heads, elements = cache.heads, cache.elements_per_head
     if not storage.keeps_latent and cache.expanded_heads and cache.expanded_elements:
         heads, elements = cache.expanded_heads, cache.expanded_elements
-    return heads // split(heads, ranks) * elements
+    return on_rank(heads, heads, ranks) * elements
 
 
 def _state_bytes(spec: ModelSpec, ranks: int) -> int:
     return sum(
-        count * ceil_div(state.elements * (state.dtype or spec.dtype).bytes, split(state.units, ranks))
+        count * on_rank(state.elements * (state.dtype or spec.dtype).bytes, state.units, ranks)
         for layer, count in spec.layer_groups
         for state in layer.state
     )

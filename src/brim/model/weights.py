@@ -55,7 +55,7 @@ def _plain_bytes(
     for units, own, elements in elements_by_split:
         size = elements * (own or dtype).bytes
         total += size
-        rank += ceil_div(size, split(units, ranks))
+        rank += on_rank(size, units, ranks)
     return total, rank
 
 
@@ -66,7 +66,7 @@ def _planned_bytes(spec: ModelSpec, stored: WeightFormat, ranks: int) -> tuple[i
     for rows, columns, units, count in spec.layer_matrices:
         size = matrix_bytes(stored, rows, columns)
         total += size * count
-        rank += ceil_div(size, split(units, ranks)) * count
+        rank += on_rank(size, units, ranks) * count
     return total, rank
 
 
@@ -76,7 +76,7 @@ def _quantised_bytes(spec: ModelSpec, quantisation: Quantisation, ranks: int) ->
     for tensor, count, stored in _stored_tensors(spec, quantisation):
         size = tensor_bytes(tensor, stored, spec.dtype)
         total += size * count
-        rank += ceil_div(size, split(tensor.units, ranks)) * count
+        rank += on_rank(size, tensor.units, ranks) * count
     return total, rank
 
 
@@ -91,11 +91,13 @@ def format_name(spec: ModelSpec, stored: WeightFormat | None = None, dtype: Dtyp
     return "+".join(dict.fromkeys(names)) or str(spec.dtype)
 
 
-def split(units: int, ranks: int) -> int:
-    """Into how many parts tensor parallelism cuts a tensor of so many units."""
-    if units == 0 or units % ranks == 0:
-        return ranks
-    return units if ranks % units == 0 else 1
+def on_rank(size: int, units: int, ranks: int) -> int:
+    """What the fullest rank holds of something of `size` that tensor parallelism divides into `units` whole parts.
+
+    Units that the ranks do not divide are spread unevenly, and with fewer units than ranks each rank holds one. Of 0
+    units: it can be cut anywhere.
+    """
+    return ceil_div(size, ranks) if units == 0 else ceil_div(size * ceil_div(units, ranks), units)
 
 
 def check_tensor_parallel(spec: ModelSpec, ranks: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from brim.model.weights import split
+from brim.model.weights import on_rank
 from brim.records.model import (
     Attention,
     DeltaNet,
@@ -115,13 +115,13 @@ def _mixer_moment(spec: ModelSpec, layer: LayerSpec, shape: StepShape) -> int:
         case LatentAttention():
             return normed_input + _latent_moment(spec, _latent_on_rank(mixer, shape.ranks), shape)
         case DeltaNet():
-            return normed_input + _delta_moment(spec, mixer) // split(mixer.key_heads, shape.ranks)
+            return normed_input + on_rank(_delta_moment(spec, mixer), mixer.key_heads, shape.ranks)
         case Mamba2():
-            return normed_input + _mamba_moment(spec, mixer) // split(mixer.heads, shape.ranks)
+            return normed_input + on_rank(_mamba_moment(spec, mixer), mixer.heads, shape.ranks)
         case ShortConv():
             return normed_input + 6 * mixer.channels * spec.dtype.bytes  # three projections, gate, convolution, product
         case LightningAttention():
-            return normed_input + _lightning_moment(spec, mixer) // split(mixer.heads, shape.ranks)
+            return normed_input + on_rank(_lightning_moment(spec, mixer), mixer.heads, shape.ranks)
         case None:
             return 0
 
@@ -131,15 +131,15 @@ def _on_rank(mixer: Attention, ranks: int) -> Attention:
         return mixer
     return replace(
         mixer,
-        heads=mixer.heads // split(mixer.heads, ranks),
-        kv_heads=mixer.kv_heads // split(mixer.kv_heads, ranks),
+        heads=on_rank(mixer.heads, mixer.heads, ranks),
+        kv_heads=on_rank(mixer.kv_heads, mixer.kv_heads, ranks),
     )
 
 
 def _latent_on_rank(mixer: LatentAttention, ranks: int) -> LatentAttention:
     if ranks == 1:
         return mixer
-    return replace(mixer, heads=mixer.heads // split(mixer.heads, ranks))
+    return replace(mixer, heads=on_rank(mixer.heads, mixer.heads, ranks))
 
 
 def _attention_moment(spec: ModelSpec, mixer: Attention, shape: StepShape) -> int:
@@ -242,7 +242,7 @@ def _lightning_moment(spec: ModelSpec, mixer: LightningAttention) -> int:
 def _feed_forward_moment(spec: ModelSpec, ff: FeedForward, ranks: int) -> int:
     """Above the two residual-wide tensors: a dense MLP, or a mixture with the output of the dense part beside it."""
     e = spec.dtype.bytes
-    dense = _dense_copies(ff) * (ff.intermediate // split(ff.intermediate, ranks)) * e if ff.intermediate else 0
+    dense = _dense_copies(ff) * (on_rank(ff.intermediate, ff.intermediate, ranks)) * e if ff.intermediate else 0
     if not ff.experts:
         return dense
     beside = spec.hidden * e * (2 if ff.intermediate else 0)  # the dense part's output, and the sum to be
@@ -259,7 +259,7 @@ def _dense_copies(ff: FeedForward) -> int:
 def _experts_moment(spec: ModelSpec, ff: FeedForward, ranks: int) -> int:
     e = spec.dtype.bytes
     visits = ff.experts if ff.every_expert else ff.top_k
-    inner = ff.expert_intermediate // split(ff.expert_intermediate, ranks)
+    inner = on_rank(ff.expert_intermediate, ff.expert_intermediate, ranks)
     gathered = ff.expert_hidden * e  # the token, copied for every expert it visits
     projecting = gathered + _expert_copies(ff) * inner * e
     weighted = _FP32 if ff.routed_fp32 else e
@@ -276,7 +276,7 @@ def _expert_copies(ff: FeedForward) -> int:
 def tower_bytes(tower: TowerSpec, positions: int, dtype_bytes: int, ranks: int = 1) -> int:
     """The peak of an encoder over so many patches (or audio frames)."""
     hidden = tower.hidden * dtype_bytes
-    inner = tower.intermediate // split(tower.intermediate, ranks) * dtype_bytes
+    inner = on_rank(tower.intermediate, tower.intermediate, ranks) * dtype_bytes
     feeding = 5 * hidden + (3 if tower.gated else 2) * inner
     rotating = 7 * hidden + 6 * tower.hidden * _FP32 if tower.fp32_rope else 8 * hidden
     handed_over = (1 + tower.extra_outputs) * tower.output * dtype_bytes // tower.merge
