@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from brim.cli.answer import answer
 from brim.cli.palette import ITEM_COLOURS, MISSING
 from brim.records.plan import MemoryPlan
 from brim.units import format_bytes
@@ -26,7 +27,7 @@ def plan_svg(plan: MemoryPlan) -> str:
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="{_MARGIN}" y="36" font-size="21" font-weight="600">{escape(plan.model)} on {escape(device)}: '
         f'<tspan fill="{colour}">{verdict}</tspan></text>',
-        f'<text x="{_MARGIN}" y="62" fill="#555555">{escape(_summary(plan))}</text>',
+        f'<text x="{_MARGIN}" y="62" fill="#555555">{escape(answer(plan)[0])}</text>',
         *_bar(plan, scale),
     ]
     for row, item in enumerate(shown):
@@ -38,15 +39,6 @@ def plan_svg(plan: MemoryPlan) -> str:
             f'<text x="{_MARGIN + 262}" y="{y}" fill="#777777">{escape(f"{item.source}: {item.detail}"[:84])}</text>',
         ]
     return "\n".join([*parts, "</svg>", ""])
-
-
-def _summary(plan: MemoryPlan) -> str:
-    if not plan.fits:
-        return f"shortfall {format_bytes(plan.shortfall_bytes)}; limited by {plan.limited_by}"
-    return (
-        f"{plan.kv_tokens:,} tokens of {plan.kv_dtype} KV cache: {plan.max_seqs:,} × {plan.max_len:,} tokens; "
-        f"limited by {plan.limited_by}"
-    )
 
 
 def _bar(plan: MemoryPlan, scale: float) -> list[str]:

@@ -47,7 +47,12 @@ def add_command(commands: Commands) -> None:
     _add_media(parser)
     parser.add_argument("--draft", metavar="MODEL", help="draft model of speculative decoding")
     parser.add_argument("--reserve", default="0", metavar="SIZE", help="memory of other processes on the GPU: 4GiB")
-    parser.add_argument("--no-graphs", action="store_false", dest="graphs", help="without CUDA graphs")
+    parser.add_argument("--draft-tokens", metavar="N", help="tokens that it drafts at a time (3)")
+    parser.add_argument(
+        "--graphs",
+        action=argparse.BooleanOptionalAction,
+        help="with or without CUDA graphs (with them, unless memory is too short)",
+    )
     parser.add_argument("--engine", metavar="ENGINE", help=f"the plan as an engine's flags: {', '.join(ENGINES)}")
     parser.add_argument("--compare", action="store_true", help="one line per GPU: those given, or a usual ten")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of the plan")
@@ -61,9 +66,13 @@ def add_command(commands: Commands) -> None:
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-len", metavar="TOKENS", help="longest request (32k is 32768)")
-    parser.add_argument("--max-seqs", metavar="N", help="concurrent requests")
+    parser.add_argument("--max-seqs", metavar="N", help="the most requests that run at once, of whatever length")
+    parser.add_argument("--concurrency", metavar="N", help="requests of max-len that must fit at once")
+    parser.add_argument("--mean-len", metavar="TOKENS", help="tokens of a request on average: how many run at once?")
     parser.add_argument("--kv-tokens", metavar="TOKENS", help="tokens of KV cache that must fit")
-    parser.add_argument("--batch-tokens", metavar="TOKENS", help="tokens of a step (8192, unless solved for)")
+    parser.add_argument(
+        "--batch-tokens", metavar="TOKENS", help="tokens of a step (8192, and fewer where that fits only so)"
+    )
 
 
 def _add_formats(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +104,8 @@ def run(options: argparse.Namespace) -> int:
             tp=options.tp,
             max_len=_count(options.max_len, "max-len"),
             max_seqs=_count(options.max_seqs, "max-seqs"),
+            concurrency=_count(options.concurrency, "concurrency"),
+            mean_len=_count(options.mean_len, "mean-len"),
             batch_tokens=_count(options.batch_tokens, "batch-tokens"),
             kv_tokens=_count(options.kv_tokens, "kv-tokens"),
             kv_dtype=options.kv_dtype,
@@ -103,6 +114,7 @@ def run(options: argparse.Namespace) -> int:
             images_per_prompt=_count(options.images_per_prompt, "images-per-prompt"),
             audio_seconds=_count(options.audio_seconds, "audio-seconds"),
             draft=draft,
+            draft_tokens=_count(options.draft_tokens, "draft-tokens"),
             reserve=parse_bytes(options.reserve, "reserve"),
             graphs=options.graphs,
             engine=options.engine,

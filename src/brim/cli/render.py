@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from brim.cli.answer import answer
 from brim.cli.console import ReportConsole
 from brim.cli.palette import ITEM_COLOURS, MISSING
 from brim.records.plan import MemoryPlan
@@ -21,15 +22,17 @@ _SHOWN_TENSORS = 12
 
 
 def show_plan(plan: MemoryPlan) -> None:
-    """The ledger, the bar of the device, what it was solved for, and advice."""
+    """The answer, then the ledger, then what to change."""
     console = ReportConsole()
     verdict = "[bold green]fits[/]" if plan.fits else "[bold red]does not fit[/]"
     device = escape(plan.device.name) if plan.ranks == 1 else f"{plan.ranks} × {escape(plan.device.name)}"
     console.print(f"\n[bold]{escape(plan.model)}[/] on [bold]{device}[/]: {verdict}")
+    for line in answer(plan):
+        console.print(f"  {escape(line)}", highlight=True)
+    console.print()
     console.print(_bar(plan))
     console.print(_ledger(plan))
-    console.print(_summary(plan))
-    if not plan.fits or plan.advice:
+    if plan.advice:
         console.print(_advice(plan))
     if plan.flags:
         console.print(f"[bold]{plan.engine}[/]: {escape(shlex.join(plan.flags))}", soft_wrap=True)
@@ -64,7 +67,7 @@ def _ledger(plan: MemoryPlan) -> Table:
     for item in plan.items:
         if not item.bytes and item.name not in ("kv", "weights"):
             continue
-        share = f"{item.bytes * 100 / plan.device.total_bytes:.1f} %"
+        share = f"{item.bytes * 100 / plan.device.total_bytes:.1f} %" if item.bytes >= 0 else ""
         name = Text("■ ", style=ITEM_COLOURS[item.name]).append(item.name, style="default")
         size = format_bytes(item.bytes)
         table.add_row(name, f"[red]{size}[/]" if item.bytes < 0 else size, share, str(item.source), escape(item.detail))
@@ -79,30 +82,9 @@ def _ledger(plan: MemoryPlan) -> Table:
     return table
 
 
-def _summary(plan: MemoryPlan) -> str:
-    lines = []
-    if plan.fits:
-        lines.append(
-            f"[bold]{plan.kv_tokens:,}[/] tokens of {plan.kv_dtype} KV cache: [bold]{_requests(plan.max_seqs)}[/] of "
-            f"[bold]{plan.max_len:,}[/] tokens, steps of {plan.batch_tokens:,}; limited by {plan.limited_by}"
-        )
-    else:
-        asked = f"{_requests(max(1, plan.max_seqs))} of {plan.max_len:,} tokens"
-        short = format_bytes(plan.shortfall_bytes)
-        lines.append(f"[red]shortfall {short}[/] for {asked}; limited by {plan.limited_by}")
-    each = f"{format_bytes(plan.kv_bytes_per_token)} a token, {format_bytes(plan.request_bytes)} a request"
-    state = f" ({format_bytes(plan.state_bytes_per_request)} of it state)" if plan.state_bytes_per_request else ""
-    lines.append(f"[dim]{each}{state}[/]")
-    return "\n".join(lines)
-
-
-def _requests(count: int) -> str:
-    return f"{count:,} request{'' if count == 1 else 's'}"
-
-
 def _advice(plan: MemoryPlan) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left", title_style="bold")
-    table.title = "What each setting would gain" + ("" if plan.fits else " (least loss of quality first)")
+    table.title = "What each setting would gain" if plan.fits else "What would make it fit, least loss of quality first"
     table.add_column("setting")
     table.add_column("from")
     table.add_column("to")
@@ -130,13 +112,13 @@ def show_comparison(plans: Sequence[MemoryPlan]) -> None:
     table.add_column("GPU", no_wrap=True)
     table.add_column("", width=_SHORT_BAR_CELLS)
     table.add_column("verdict")
-    for name in ("KV tokens", "max len", "requests"):
+    for name in ("requests", "× tokens", "KV tokens"):
         table.add_column(name, justify="right")
     table.add_column("limited by")
     for plan in plans:
         name = plan.device.key if plan.ranks == 1 else f"{plan.ranks} × {plan.device.key}"
         verdict = "[green]fits[/]" if plan.fits else f"[red]{format_bytes(plan.shortfall_bytes)} short[/]"
-        numbers = (plan.kv_tokens, plan.max_len, plan.max_seqs) if plan.fits else ("", "", "")
+        numbers = (plan.concurrency, plan.max_len, plan.kv_tokens) if plan.fits else ("", "", "")
         table.add_row(name, _short_bar(plan), verdict, *(f"{n:,}" if n != "" else "" for n in numbers), plan.limited_by)
     console.print(table)
 

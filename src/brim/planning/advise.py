@@ -1,106 +1,170 @@
 """What each setting would gain: every setting changed one step at a time, least loss of quality first.
 
 In: settings and their solution. Out: `Advice`, each the difference between two solutions. Nothing is estimated: every
-change is solved again.
+change is solved again. Changes that gain next to nothing are left out; if none makes the plan fit, the cheapest two
+that do so together are added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from brim.errors import InvalidRequest
 from brim.model.quantisation import NAMED_FORMATS
 from brim.model.weights import check_tensor_parallel, format_name
 from brim.planning.devices import catalogue
-from brim.planning.ledger import Pricer
+from brim.planning.lower import largest_image
+from brim.planning.pricer import Pricer
 from brim.planning.settings import Settings
 from brim.planning.solve import Solution, solve
 from brim.records.model import Dtype
 from brim.records.plan import Advice
-from brim.units import ceil_div, round_down
+from brim.units import MIB, ceil_div, round_down
 
 _SMALLEST_STEP = 512
 _FEWEST_PIXELS = 448 * 448
 _SHORTEST_CONTEXT = 1024
+_LEAST_GAIN = 0.005  # of the KV tokens, for a change to be worth a line
+_LEAST_GAIN_BYTES = 64 * MIB  # if the KV tokens are given
+_LEAST_HELP = 0.05  # of what is missing
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """A setting changed: from, to, and the solution with the change."""
+class _Change:
+    """A setting changed: from, to, and the fields of `Settings` that say so."""
 
     knob: str
     current: str
     proposed: str
+    turned: Mapping[str, object]
+    alone: bool = True  # whether it may be enough by itself
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    change: _Change
     after: Solution
 
 
-Turns = Iterator[_Turn]
+Changes = Iterator[_Change]  # of one setting, each going further than the one before
 
 
 def advise(settings: Settings, solution: Solution, pricer: Pricer) -> tuple[Advice, ...]:
-    """Every change that would free memory, least loss of quality first."""
-    knobs = (
-        _batch_tokens,
-        _graphs,
-        _draft,
-        _tensor_parallel,
-        _device,
-        _kv_dtype,
-        _image_pixels,
-        _context,
-        _sequences,
-        _weights,
-    )
-    found = []
-    for knob in knobs:
-        for turn in knob(settings, solution, pricer):
-            frees = turn.after.slack_bytes - solution.slack_bytes
-            if frees > 0:
-                found.append(
-                    Advice(turn.knob, turn.current, turn.proposed, frees, turn.after.kv_tokens, turn.after.fits)
-                )
+    """Every change that would help, least loss of quality first."""
+    advisor = _Advisor(settings, solution, pricer)
+    ladders = [list(knob(settings, solution)) for knob in _KNOBS]
+    turns = [advisor.until_it_fits(ladder) for ladder in ladders if ladder]
+    found = [advisor.advice(turn) for turn in turns if advisor.helps(turn)]
+    if not solution.fits and not any(one.fits_after for one in found):
+        pair = advisor.cheapest_pair([ladder for ladder in ladders if ladder], turns)
+        found += [advisor.advice(pair)] if pair is not None else []
     return tuple(found)
 
 
-def _until_it_fits(knob: str, now: object, candidates: Iterable[tuple[object, Settings]], pricer: Pricer) -> Turns:
-    """The first candidate that fits; the last when none does."""
-    last = None
-    for proposed, turned in candidates:
-        last = _Turn(knob, str(now), str(proposed), solve(turned, pricer))
-        if last.after.fits:
-            break
-    if last is not None:
-        yield last
+class _Advisor:
+    """Solves with changes, and holds the results against the solution as it is."""
+
+    def __init__(self, settings: Settings, solution: Solution, pricer: Pricer) -> None:
+        self._settings = settings
+        self._solution = solution
+        self._pricer = pricer
+
+    def turn(self, change: _Change) -> _Turn:
+        """Solved with a change and all solved values fixed, so that the difference comes from this change only."""
+        solved = self._solution
+        pinned: dict[str, object] = {
+            "batch_tokens": solved.batch_tokens,
+            "max_len": solved.max_len,
+            "max_seqs": solved.max_seqs,
+            "graphs": solved.graphs,
+            "image_pixels": solved.image_pixels,
+            "images_per_prompt": solved.images_per_prompt,
+        }
+        vary: Callable[..., Settings] = replace
+        return _Turn(change, solve(vary(self._settings, **{**pinned, **change.turned}), self._pricer))
+
+    def until_it_fits(self, ladder: Sequence[_Change]) -> _Turn:
+        """The first change of a setting that fits; the last when none does."""
+        for change in [*(one for one in ladder[:-1] if one.alone), ladder[-1]]:
+            turn = self.turn(change)
+            if turn.after.fits:
+                break
+        return turn
+
+    def cheapest_pair(self, ladders: Sequence[Sequence[_Change]], turns: Sequence[_Turn]) -> _Turn | None:
+        """The two changes that make it fit together, with the least loss of quality."""
+        frees = [self._frees(turn) for turn in turns]
+        for second in range(len(ladders)):
+            for first in range(second):
+                if frees[first] + frees[second] + self._solution.slack_bytes < 0:
+                    continue
+                if turns[first].change.knob == turns[second].change.knob:
+                    continue
+                for one in ladders[first]:
+                    turn = self._first_that_fits([_both(one, other) for other in ladders[second]])
+                    if turn is not None:
+                        return turn
+        return None
+
+    def _first_that_fits(self, ladder: Sequence[_Change]) -> _Turn | None:
+        """By halving: each change goes further than the one before."""
+        low, high = 0, len(ladder) - 1
+        found = self.turn(ladder[high])
+        if not found.after.fits:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            turn = self.turn(ladder[middle])
+            low, high, found = (low, middle, turn) if turn.after.fits else (middle + 1, high, found)
+        return found
+
+    def helps(self, turn: _Turn) -> bool:
+        after, now = turn.after, self._solution
+        if not now.fits:
+            return after.fits or self._frees(turn) >= -now.slack_bytes * _LEAST_HELP
+        if self._settings.kv_tokens is not None:
+            return self._frees(turn) >= _LEAST_GAIN_BYTES
+        return after.fits and after.kv_tokens >= now.kv_tokens * (1 + _LEAST_GAIN)
+
+    def advice(self, turn: _Turn) -> Advice:
+        change, after = turn.change, turn.after
+        return Advice(change.knob, change.current, change.proposed, self._frees(turn), after.kv_tokens, after.fits)
+
+    def _frees(self, turn: _Turn) -> int:
+        return turn.after.slack_bytes - self._solution.slack_bytes
 
 
-def _batch_tokens(settings: Settings, solution: Solution, pricer: Pricer) -> Turns:
-    now, sizes = solution.batch_tokens, []
-    size = round_down(now // 2, 256)
-    while size >= _SMALLEST_STEP:
-        sizes.append(size)
-        size //= 2
-    candidates = ((size, _pinned(settings, solution, batch_tokens=size)) for size in sizes)
-    yield from _until_it_fits("batch_tokens", now, candidates, pricer)
-
-
-def _graphs(settings: Settings, solution: Solution, pricer: Pricer) -> Turns:
-    if settings.graphs:
-        yield _Turn("graphs", "on", "off", solve(_pinned(settings, solution, graphs=False), pricer))
-
-
-def _draft(settings: Settings, solution: Solution, pricer: Pricer) -> Turns:
-    if settings.draft is not None:
-        yield _Turn("draft", settings.draft.name, "none", solve(_pinned(settings, solution, draft=None), pricer))
-
-
-def _tensor_parallel(settings: Settings, solution: Solution, pricer: Pricer) -> Turns:
-    candidates = (
-        (ranks, _pinned(settings, solution, ranks=ranks))
-        for ranks in (settings.ranks * 2, settings.ranks * 4, settings.ranks * 8)
-        if _divides(settings, ranks)
+def _both(one: _Change, other: _Change) -> _Change:
+    return _Change(
+        f"{one.knob} + {other.knob}",
+        f"{one.current} + {other.current}",
+        f"{one.proposed} + {other.proposed}",
+        {**one.turned, **other.turned},
     )
-    yield from _until_it_fits("tp", settings.ranks, candidates, pricer)
+
+
+def _batch_tokens(settings: Settings, solution: Solution) -> Changes:
+    size = round_down(solution.batch_tokens // 2, 256)
+    while size >= _SMALLEST_STEP:
+        yield _Change("batch_tokens", str(solution.batch_tokens), str(size), {"batch_tokens": size})
+        size //= 2
+
+
+def _graphs(settings: Settings, solution: Solution) -> Changes:
+    if solution.graphs:
+        yield _Change("graphs", "on", "off", {"graphs": False})
+
+
+def _draft(settings: Settings, solution: Solution) -> Changes:
+    if settings.draft is not None:
+        yield _Change("draft", settings.draft.name, "none", {"draft": None, "draft_tokens": 0})
+
+
+def _tensor_parallel(settings: Settings, solution: Solution) -> Changes:
+    for ranks in (settings.ranks * 2, settings.ranks * 4, settings.ranks * 8):
+        if _divides(settings, ranks):
+            yield _Change("tp", str(settings.ranks), str(ranks), {"ranks": ranks})
 
 
 def _divides(settings: Settings, ranks: int) -> bool:
@@ -111,62 +175,77 @@ def _divides(settings: Settings, ranks: int) -> bool:
     return True
 
 
-def _device(settings: Settings, solution: Solution, pricer: Pricer) -> Turns:
-    at_least = max(settings.device.total_bytes * 105 // 100, settings.device.total_bytes - solution.slack_bytes)
-    larger = (device for device in catalogue() if device.total_bytes > at_least)
-    candidates = ((device.key, _pinned(settings, solution, device=device)) for device in larger)
-    yield from _until_it_fits("gpu", settings.device.key, candidates, pricer)
+def _device(settings: Settings, solution: Solution) -> Changes:
+    now = settings.device
+    for card in catalogue():
+        if card.total_bytes > now.total_bytes * 105 // 100:
+            enough = card.total_bytes > now.total_bytes - solution.slack_bytes
+            yield _Change("gpu", now.key, card.key, {"device": card}, alone=enough)
 
 
-def _kv_dtype(settings: Settings, solution: Solution, pricer: Pricer) -> Turns:
+def _kv_dtype(settings: Settings, solution: Solution) -> Changes:
     allowed = settings.engine.kv_dtypes if settings.engine else tuple(Dtype)
     smaller = Dtype.FP8 if Dtype.FP8 in allowed else Dtype.INT8
     if settings.kv_dtype.bytes > 1 and smaller in allowed:
-        after = solve(_pinned(settings, solution, kv_dtype=smaller), pricer)
-        yield _Turn("kv_dtype", str(settings.kv_dtype), str(smaller), after)
+        yield _Change("kv_dtype", str(settings.kv_dtype), str(smaller), {"kv_dtype": smaller})
 
 
-def _image_pixels(settings: Settings, solution: Solution, pricer: Pricer) -> Turns:
-    limits = [tower.limits for tower in settings.spec.towers]
-    largest = max((max(limit.max_pixels, limit.tile_pixels * limit.max_tiles) for limit in limits), default=0)
-    now, sizes = min(settings.image_pixels or largest, largest), []
+def _image_pixels(settings: Settings, solution: Solution) -> Changes:
+    largest = largest_image(settings)
+    now = min(solution.image_pixels or largest, largest)
     pixels = now // 4
     while pixels >= _FEWEST_PIXELS:
-        sizes.append(pixels)
+        yield _Change("image_pixels", str(now), str(pixels), {"image_pixels": pixels})
         pixels //= 4
-    candidates = ((size, _pinned(settings, solution, image_pixels=size)) for size in sizes)
-    yield from _until_it_fits("image_pixels", now, candidates, pricer)
 
 
-def _context(settings: Settings, solution: Solution, pricer: Pricer) -> Turns:
-    lengths = [round_down(solution.max_len // divisor, 256) for divisor in (2, 4, 8, 16)]
-    candidates = (
-        (length, _pinned(settings, solution, max_len=length)) for length in lengths if length >= _SHORTEST_CONTEXT
-    )
-    yield from _until_it_fits("max_len", solution.max_len, candidates, pricer)
+def _context(settings: Settings, solution: Solution) -> Changes:
+    for divisor in (2, 4, 8, 16):
+        length = round_down(solution.max_len // divisor, 256)
+        if length >= max(_SHORTEST_CONTEXT, settings.mean_len or 0):
+            yield _Change("max_len", str(solution.max_len), str(length), {"max_len": length})
 
 
-def _sequences(settings: Settings, solution: Solution, pricer: Pricer) -> Turns:
-    if not settings.max_seqs or settings.max_seqs == 1 or solution.fits:
+def _requests(settings: Settings, solution: Solution) -> Changes:
+    """Fewer requests of full length, or fewer that run at once, where they were asked for."""
+    if solution.fits:
         return
-    each = solution.costs.request_bytes(solution.max_len)
-    fewer = max(1, settings.max_seqs - ceil_div(-solution.slack_bytes, each))
-    if fewer < settings.max_seqs:
-        after = solve(_pinned(settings, solution, max_seqs=fewer), pricer)
-        yield _Turn("max_seqs", str(settings.max_seqs), str(fewer), after)
+    now = settings.concurrency
+    if now is not None and now > 1:
+        each = solution.costs.request_bytes(solution.max_len)
+        fewer = max(1, now - ceil_div(-solution.slack_bytes, each)) if each else 1
+        for number in dict.fromkeys((fewer, max(1, fewer * 3 // 4), 1)):
+            if number < now:
+                yield _Change("concurrency", str(now), str(number), {"concurrency": number})
+    elif settings.max_seqs is not None:
+        number = settings.max_seqs // 2
+        while number >= 1:
+            yield _Change("max_seqs", str(settings.max_seqs), str(number), {"max_seqs": number})
+            number //= 2
 
 
-def _weights(settings: Settings, solution: Solution, pricer: Pricer) -> Turns:
-    now = solution.costs.weights
-    name = format_name(settings.spec, settings.stored, settings.weights_dtype)
-    for target in ("fp8", "int4"):
-        stored = NAMED_FORMATS[target]
-        if pricer.weights(settings.spec, settings.ranks, stored).rank_bytes < now.rank_bytes * 0.9:
-            after = solve(_pinned(settings, solution, stored=stored, weights_dtype=None), pricer)
-            yield _Turn("weights", name, target, after)
+def _weights(target: str) -> Callable[[Settings, Solution], Changes]:
+    """The matrices of the layers in another format."""
+    stored = NAMED_FORMATS[target]
+
+    def changes(settings: Settings, solution: Solution) -> Changes:
+        now = format_name(settings.spec, settings.stored, settings.weights_dtype)
+        if now != stored.name:
+            yield _Change("weights", now, target, {"stored": stored, "weights_dtype": None})
+
+    return changes
 
 
-def _pinned(settings: Settings, solution: Solution, **turned: object) -> Settings:
-    """Settings with one change and the solved values fixed, so that the difference comes from this change only."""
-    vary: Callable[..., Settings] = replace
-    return vary(settings, **{"batch_tokens": solution.batch_tokens, "max_len": solution.max_len, **turned})
+_KNOBS: tuple[Callable[[Settings, Solution], Changes], ...] = (
+    _batch_tokens,
+    _graphs,
+    _draft,
+    _tensor_parallel,
+    _device,
+    _kv_dtype,
+    _image_pixels,
+    _context,
+    _requests,
+    _weights("fp8"),
+    _weights("int4"),
+)

@@ -60,6 +60,8 @@ class Engine:
     kv_dtypes: tuple[Dtype, ...] = (Dtype.BF16, Dtype.FP16, Dtype.FP8)
     launch: tuple[str, ...] = ()  # the command that the model and the flags go behind
     quantised: frozenset[str] = frozenset()  # stored formats that it runs, by `quant_method`
+    default_step: int = 8192
+    slots_divide_context: bool = False
 
 
 def _fraction(sizes: Sizes) -> float:
@@ -209,6 +211,8 @@ ENGINES: dict[str, Engine] = {
             _llama_cpp_flags,
             "allocates the whole context of every slot up front, padded to 256 tokens",
             kv_dtypes=(Dtype.BF16, Dtype.FP16, Dtype.INT8),
+            default_step=512,
+            slots_divide_context=True,
         ),
         Engine(
             "trtllm",

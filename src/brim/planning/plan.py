@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from brim.model.kv import kv_footprint
 from brim.planning.activation import AttentionKind, StepShape, step_bytes
 from brim.planning.advise import advise
+from brim.planning.encoder import media_step
 from brim.planning.engines import Sizes
-from brim.planning.ledger import DEFAULT_SEQUENCES, Pricer
+from brim.planning.pricer import Pricer
 from brim.planning.settings import Curves, Settings, only_eager, resolve
 from brim.planning.solve import Solution, solve
 from brim.records.model import Dtype, ModelSpec
@@ -26,6 +29,7 @@ def make_plan(
     pricer = Pricer()
     solution = solve(settings, pricer)
     footprint = solution.costs.footprint
+    activation = next(item.bytes for item in solution.items if item.name == "activation")
     return MemoryPlan(
         model=spec.name,
         family=spec.family,
@@ -43,17 +47,27 @@ def make_plan(
         kv_dtype=str(footprint.dtype),
         state_bytes_per_request=footprint.state_bytes_per_request,
         request_bytes=footprint.request_bytes(solution.max_len),
-        activation_bytes=next(item.bytes for item in solution.items if item.name == "activation"),
+        activation_bytes=activation,
+        encoder_bytes=_encoder_bytes(settings, pricer, solution, activation),
         kv_tokens=solution.kv_tokens,
         max_len=solution.max_len,
         max_seqs=solution.max_seqs,
+        concurrency=solution.concurrency,
+        mean_len=settings.mean_len,
+        mean_requests=solution.mean_requests,
         batch_tokens=solution.batch_tokens,
         limited_by=solution.limited_by,
+        lowered=solution.lowered,
         advice=advise(settings, solution, pricer),
         engine=settings.engine.name if settings.engine else None,
         flags=_flags(settings, solution),
         warnings=_warnings(settings, solution),
     )
+
+
+def _encoder_bytes(settings: Settings, pricer: Pricer, solution: Solution, activation: int) -> int:
+    media = replace(settings, image_pixels=solution.image_pixels, images_per_prompt=solution.images_per_prompt)
+    return media_step(media, pricer, solution.max_len, activation).bytes
 
 
 def _flags(settings: Settings, solution: Solution) -> tuple[str, ...]:
@@ -63,19 +77,19 @@ def _flags(settings: Settings, solution: Solution) -> tuple[str, ...]:
     sizes = Sizes(
         model=settings.spec.name,
         max_len=solution.max_len,
-        max_seqs=solution.max_seqs,
-        running=settings.max_seqs or DEFAULT_SEQUENCES,
+        max_seqs=solution.concurrency,
+        running=solution.max_seqs,
         batch_tokens=solution.batch_tokens,
         kv_tokens=solution.kv_tokens,
         kv_bytes=solution.kv_bytes,
         kv_dtype=settings.kv_dtype,
         ranks=settings.ranks,
-        graphs=settings.graphs,
+        graphs=solution.graphs,
         usable_bytes=settings.device.usable_bytes,
         spare_bytes=sum(item.bytes for item in solution.items if item.name in not_for_engine),
         weights_bytes=solution.costs.weights.rank_bytes,
         draft=settings.draft.name if settings.draft else None,
-        images_per_prompt=settings.images_per_prompt,
+        images_per_prompt=solution.images_per_prompt,
     )
     return tuple(settings.engine.flags(sizes))
 

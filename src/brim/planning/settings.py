@@ -16,8 +16,10 @@ from brim.planning.engines import Engine, find_engine
 from brim.records.model import Attention, Dtype, ModelSpec, WeightFormat
 from brim.records.plan import Device, PlanRequest
 from brim.records.trace import ActivationCurve
+from brim.units import round_up
 
 DEFAULT_BATCH_TOKENS = 8192
+DEFAULT_DRAFT_TOKENS = 3
 _LARGEST = 1 << 40
 _KV_DTYPES = {
     "bf16": Dtype.BF16,
@@ -52,22 +54,39 @@ class Settings:
     weights_dtype: Dtype | None
     max_len: int | None
     max_seqs: int | None
+    concurrency: int | None
+    mean_len: int | None
     kv_tokens: int | None
     batch_tokens: int | None
     image_pixels: int | None
     images_per_prompt: int | None
     audio_seconds: int | None
+    draft_tokens: int
     reserve_bytes: int
     canary_bytes: int
-    graphs: bool
+    graphs: bool | None
     engine: Engine | None
     attention: AttentionKind
     curves: Curves = Curves()
 
     @property
-    def demand_is_fixed(self) -> bool:
-        """Whether the wanted KV is given, so that tokens per step are solved for."""
-        return self.kv_tokens is not None or (self.max_len is not None and self.max_seqs is not None)
+    def block_tokens(self) -> int:
+        return self.engine.block_tokens if self.engine else 1
+
+    @property
+    def full_requests(self) -> int:
+        """The requests of full length that must fit at once."""
+        return self.concurrency or 1
+
+    @property
+    def usual_step(self) -> int:
+        """Tokens of a step, where they were left open and memory allows it."""
+        return self.engine.default_step if self.engine else DEFAULT_BATCH_TOKENS
+
+    @property
+    def slots_divide_context(self) -> bool:
+        """Whether every request that may run owns a full context from the start."""
+        return self.engine is not None and self.engine.slots_divide_context
 
 
 def resolve(
@@ -80,12 +99,11 @@ def resolve(
     """The request as settings, or `InvalidRequest` naming the option."""
     _check_numbers(request)
     check_tensor_parallel(spec, request.tensor_parallel)
-    if request.kv_tokens is not None and request.max_len is not None and request.kv_tokens < request.max_len:
-        raise InvalidRequest(
-            f"kv-tokens {request.kv_tokens} cannot hold one request of max-len {request.max_len}; lower max-len"
-        )
+    _check_lengths(request)
     if not spec.towers and (request.image_pixels or request.images_per_prompt or request.audio_seconds):
         raise InvalidRequest(f"{spec.name} has no vision or audio tower; leave out the media options")
+    if request.draft_tokens is not None and draft is None:
+        raise InvalidRequest("draft-tokens is given without a draft model; name one with --draft")
     engine = find_engine(request.engine)
     kv_dtype = _kv_dtype(spec, request.kv_dtype)
     if engine and kv_dtype not in engine.kv_dtypes:
@@ -102,11 +120,14 @@ def resolve(
         weights_dtype=weights_dtype,
         max_len=request.max_len,
         max_seqs=request.max_seqs,
-        kv_tokens=request.kv_tokens,
+        concurrency=_promised(request, engine),
+        mean_len=request.mean_len,
+        kv_tokens=_in_blocks(request.kv_tokens, engine),
         batch_tokens=request.batch_tokens,
         image_pixels=request.image_pixels,
         images_per_prompt=request.images_per_prompt,
         audio_seconds=request.audio_seconds,
+        draft_tokens=0 if draft is None else request.draft_tokens or DEFAULT_DRAFT_TOKENS,
         reserve_bytes=request.reserve_bytes,
         canary_bytes=request.canary_bytes,
         graphs=request.graphs,
@@ -128,6 +149,38 @@ def _check_numbers(request: PlanRequest) -> None:
         lowest = 0 if one.name in may_be_zero else 1
         if not lowest <= value <= _LARGEST:
             raise InvalidRequest(f"{name} is {value}; it must be at least {lowest} and below 2^40")
+
+
+def _check_lengths(request: PlanRequest) -> None:
+    """Lengths and numbers of requests that contradict each other."""
+    if request.kv_tokens is not None and request.max_len is not None:
+        wanted = request.concurrency or 1
+        if request.kv_tokens < wanted * request.max_len:
+            requests = "one request" if wanted == 1 else f"{wanted} requests"
+            raise InvalidRequest(
+                f"kv-tokens {request.kv_tokens} cannot hold {requests} of max-len {request.max_len}; lower max-len"
+            )
+    if request.concurrency is not None and request.max_seqs is not None and request.concurrency > request.max_seqs:
+        raise InvalidRequest(
+            f"concurrency {request.concurrency} is more than max-seqs {request.max_seqs}, the most that run at once; "
+            "raise max-seqs or leave it out"
+        )
+    if request.mean_len is not None and request.max_len is not None and request.mean_len > request.max_len:
+        raise InvalidRequest(
+            f"mean-len {request.mean_len} is more than max-len {request.max_len}, the longest request; lower mean-len"
+        )
+
+
+def _promised(request: PlanRequest, engine: Engine | None) -> int | None:
+    """The requests of full length that were asked for; slots that divide the context are such requests."""
+    if request.concurrency is None and engine is not None and engine.slots_divide_context:
+        return request.max_seqs
+    return request.concurrency
+
+
+def _in_blocks(tokens: int | None, engine: Engine | None) -> int | None:
+    """A cache has whole blocks."""
+    return tokens if tokens is None or engine is None else round_up(tokens, engine.block_tokens)
 
 
 def _kv_dtype(spec: ModelSpec, asked: str | None) -> Dtype:

@@ -1,27 +1,39 @@
-"""Solve for what the user did not give: KV tokens, concurrency, context length, or tokens per step.
+"""Solve for what the user did not give: KV tokens, requests, context length, tokens per step.
 
-| given                      | solved                                                          |
-| -------------------------- | --------------------------------------------------------------- |
-| nothing                    | the longest context that fits, then how many such requests      |
-| max_len                    | how many requests of that length                                |
-| max_seqs                   | how long each of them may be                                    |
-| max_len and max_seqs       | tokens per step, and the KV tokens that remain                  |
-| kv_tokens                  | tokens per step; and what of max_len and max_seqs is open       |
+| given                | solved                                                                  |
+| -------------------- | ----------------------------------------------------------------------- |
+| nothing              | the longest context that fits, then the tokens of KV                     |
+| max_len              | the tokens of KV, and how many requests of that length they are          |
+| concurrency          | how long each of so many requests may be                                 |
+| kv_tokens            | what of max_len is open                                                  |
+
+How many requests run at once and how many tokens a step has, where they are open, follow from the KV tokens: a cache
+of few tokens serves few requests and takes small steps. More memory therefore never gives fewer tokens: what a number
+of tokens needs, their own bytes and the load that goes with them, only grows with it.
+
+If what was asked for does not fit that way, what was left open is lowered (`lower`) before the answer is no.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
-from brim.planning.ledger import DEFAULT_SEQUENCES, Costs, Pricer, fixed_items
-from brim.planning.settings import DEFAULT_BATCH_TOKENS, Settings
-from brim.records.plan import LedgerItem, Source
-from brim.units import round_down, round_up
+from brim.planning.fill import Filled, Filler
+from brim.planning.lower import SMALLEST_STEP, lower
+from brim.planning.pricer import Costs, Load, Pricer
+from brim.planning.settings import Settings
+from brim.records.plan import LedgerItem, Lowered, Source
+from brim.units import ceil_div, round_down, round_up
 
-_SMALLEST_STEP = 256
-_LARGEST_STEP = 65536
 _SHORTEST_CONTEXT = 2048  # a plan that holds less than one such request does not fit
-_MOST_SEQUENCES = 1 << 20
+_SHORT_REQUEST = 1024  # tokens of a request on average, where nothing is said about it
+_RUNNING = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # requests at once, where it is open
+_MORE_RUNNING = (384, 512, 768, 1024)  # and if the mean length says that so many will run
+_STEPS_IN_KV = 4  # a step has at least that share of the KV tokens, up to the usual size
+_MANY = 64  # more than that many run in multiples of this
+_KV_PER_STATE = 8  # the least KV of an average request, as a multiple of its recurrent state
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,149 +47,235 @@ class Solution:
     kv_bytes: int
     kv_tokens: int
     max_len: int
-    max_seqs: int
+    max_seqs: int  # the most requests that run at once
+    concurrency: int  # requests of max_len that fit at once
+    mean_requests: int | None  # requests that run at once at the mean length
     batch_tokens: int
+    graphs: bool
+    images_per_prompt: int | None
+    image_pixels: int | None
+    lowered: tuple[Lowered, ...]
     limited_by: str
 
 
 def solve(settings: Settings, pricer: Pricer) -> Solution:
     """Fill the device."""
-    if settings.batch_tokens is None and settings.demand_is_fixed:
-        return _largest_step(settings, pricer)
-    step_tokens = settings.batch_tokens or DEFAULT_BATCH_TOKENS
-    found = _at_step(settings, pricer, step_tokens)
-    if settings.max_seqs is None and found.max_seqs > DEFAULT_SEQUENCES:
-        return _most_sequences(settings, pricer, step_tokens, found)
-    return found
+    usual = _Usual(settings, Filler(settings, pricer))
+    found = usual.solved()
+    if found is not None:
+        return _solution(found.filled, found.length, found.tokens, _small_step(found.filled))
+    length = _shortest(settings)
+    tokens = _asked_tokens(settings, length)
+    filled, lowered = lower(settings, pricer, usual.load(tokens), length)
+    return _solution(filled, length, tokens, lowered)
 
 
-def _most_sequences(settings: Settings, pricer: Pricer, step_tokens: int, found: Solution) -> Solution:
-    """More requests than a step was planned for need more rows of logits, which leave memory for fewer requests."""
-    low, high = DEFAULT_SEQUENCES, found.max_seqs
-    while low < high:
-        middle = (low + high + 1) // 2
-        asked = replace(settings, max_seqs=middle, max_len=found.max_len)
-        low, high = (middle, high) if _at_step(asked, pricer, step_tokens).fits else (low, middle - 1)
-    asked = replace(settings, max_seqs=low, max_len=found.max_len)
-    return replace(_at_step(asked, pricer, step_tokens), limited_by=found.limited_by)
+def _small_step(filled: Filled) -> tuple[Lowered, ...]:
+    """Steps are small where the KV cache has few tokens."""
+    usual, step = filled.settings.usual_step, filled.load.step_tokens
+    if filled.settings.batch_tokens is not None or step >= usual:
+        return ()
+    return (Lowered("batch_tokens", str(usual), str(step)),)
 
 
-def _largest_step(settings: Settings, pricer: Pricer) -> Solution:
-    """The demand is given, so the remaining memory goes to the tokens of a step."""
-    smallest = _at_step(settings, pricer, _SMALLEST_STEP)
-    if not smallest.fits:
-        return smallest
-    low, high = _SMALLEST_STEP, _LARGEST_STEP
-    while low < high:
-        middle = round_up((low + high) // 2 + 1, _SMALLEST_STEP)
-        if middle > high:
-            break
-        if _at_step(settings, pricer, middle).fits:
-            low = middle
-        else:
-            high = round_down(middle - 1, _SMALLEST_STEP)
-    return replace(_at_step(settings, pricer, low), limited_by="activation" if low < _LARGEST_STEP else "request")
+def _shortest(settings: Settings) -> int:
+    """The length of a request: as asked, else the shortest that a plan is made for."""
+    if settings.max_len is not None:
+        return settings.max_len
+    at_most = _longest(settings)
+    return min(at_most, max(_SHORTEST_CONTEXT, settings.mean_len or 0))
 
 
-def _at_step(settings: Settings, pricer: Pricer, step_tokens: int) -> Solution:
-    """Solve for KV, length and concurrency with the tokens of a step given."""
-    spec, block = settings.spec, settings.engine.block_tokens if settings.engine else 1
-    longest = settings.max_len or spec.max_positions
-    costs = pricer.costs(settings, step_tokens)
-    fixed = fixed_items(settings, pricer, costs, step_tokens, longest)
-    budget = settings.device.total_bytes - sum(item.bytes for item in fixed) - costs.footprint.scale_bytes
+def _longest(settings: Settings) -> int:
+    """The longest request that may be asked for."""
+    at_most = settings.max_len or settings.spec.max_positions
+    return min(at_most, max(1, settings.kv_tokens // settings.full_requests)) if settings.kv_tokens else at_most
 
-    max_len = _context(settings, costs, budget, longest, block)
-    per_request = costs.request_bytes(round_up(max_len, block))
-    max_seqs = settings.max_seqs or max(0, min(_MOST_SEQUENCES, budget // per_request))
-    demand = _demand(settings, costs, per_request)
-    fits = budget >= demand
-    state = costs.footprint.state_bytes_per_request * (max_seqs if fits else min(max_seqs, 1))
-    kv_bytes = max(0, budget - state)
-    kv_tokens = _kv_tokens(costs, kv_bytes, max_len, block)
+
+def _asked_tokens(settings: Settings, length: int) -> int:
+    promised = settings.full_requests * round_up(length, settings.block_tokens)
+    return max(promised, settings.kv_tokens or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The tokens of KV on a device, in requests of a length."""
+
+    filled: Filled
+    length: int
+    tokens: int
+
+    @property
+    def occupied(self) -> int:
+        """The tokens that a request takes, in whole blocks."""
+        return round_up(self.length, self.filled.settings.block_tokens)
+
+    @property
+    def requests(self) -> int:
+        return self.tokens // self.occupied
+
+
+class _Usual:
+    """The most tokens of KV under the load that so many tokens usually have."""
+
+    def __init__(self, settings: Settings, filler: Filler) -> None:
+        self._settings = settings
+        self._filler = filler
+        self._mean = round_up(self._mean_length(), settings.block_tokens)
+        self._running = _RUNNING + (_MORE_RUNNING if settings.mean_len else ())
+
+    def solved(self) -> _Found | None:
+        """The fullest solution; None if what was asked for does not fit."""
+        settings = self._settings
+        length = settings.max_len or self._longest_request()
+        if length < _shortest(settings):
+            return None
+        found = self._most_tokens(length)
+        return found if found.tokens >= _asked_tokens(settings, length) else None
+
+    def _longest_request(self) -> int:
+        requests, at_most = self._settings.full_requests, _longest(self._settings)
+        for low, high, filled in self._spans():
+            length = filled.longest(requests, at_most)
+            if requests * length >= low:
+                within = length if high is inf else round_down(int(high - 1) // requests, self._settings.block_tokens)
+                return min(length, within)
+        return 0
+
+    def _most_tokens(self, length: int) -> _Found:
+        """Of requests of a length: tokens and their load go together."""
+        for low, high, filled in self._spans(length):
+            found = _Found(filled, length, int(min(filled.tokens(length), high - 1)))
+            if self._settings.max_seqs is None and found.requests > filled.load.running:
+                found = self._many(found)
+            if found.tokens >= low:
+                return found
+        raise AssertionError("the last span begins at 0 tokens")
+
+    def _spans(self, length: int | None = None) -> Iterator[tuple[int, float, Filled]]:
+        """(from, below, device) for the spans of KV tokens with the same load, largest first."""
+        high = inf
+        for low in sorted(self._breakpoints(length), reverse=True):
+            context = length or int(min(_longest(self._settings), high - 1))
+            yield low, high, self._filler.filled(self.load(low), context)
+            high = low
+
+    def _breakpoints(self, length: int | None) -> set[int]:
+        """The numbers of tokens at which the load changes; and the longest medium, where the context is open."""
+        settings, points = self._settings, {0}
+        if settings.batch_tokens is None:
+            points |= {_STEPS_IN_KV // 2 * step + 1 for step in _steps(settings.usual_step) if step > SMALLEST_STEP}
+        if settings.max_seqs is None:
+            points |= {running * self._mean + 1 for running in self._running[:-1] if running >= settings.full_requests}
+        if length is None and settings.spec.towers:
+            points |= {(1 << power) + 1 for power in range(11, _longest(settings).bit_length())}
+        return points
+
+    def load(self, tokens: int) -> Load:
+        """What steps are sized for when the KV cache has so many tokens."""
+        settings = self._settings
+        enough = (step for step in _steps(settings.usual_step) if _STEPS_IN_KV * step >= tokens)
+        step = settings.batch_tokens or min(enough, default=settings.usual_step)
+        average = ceil_div(tokens, self._mean)
+        usual = next((running for running in self._running if running >= average), self._running[-1])
+        return Load(step, settings.max_seqs or max(settings.full_requests, usual))
+
+    def _mean_length(self) -> int:
+        """The tokens of a request on average: as given, else short, and more where requests have large states."""
+        settings = self._settings
+        if settings.mean_len is not None:
+            return settings.mean_len
+        longest = settings.max_len or settings.spec.max_positions
+        if settings.slots_divide_context:
+            return longest
+        load = Load(settings.batch_tokens or settings.usual_step, 1)
+        costs = self._filler.filled(load, longest).costs
+        kv = costs.kv_bytes(longest)
+        of_state = ceil_div(_KV_PER_STATE * costs.state_bytes * longest, kv) if kv else longest
+        return min(longest, max(_SHORT_REQUEST, of_state))
+
+    def _many(self, found: _Found) -> _Found:
+        """More requests of full length than usually run: they all run, in multiples of a number."""
+        usual = found.filled.load.running
+
+        def under(running: int) -> _Found:
+            load = replace(found.filled.load, running=max(usual, running))
+            filled = self._filler.filled(load, found.length)
+            return _Found(filled, found.length, min(found.tokens, filled.tokens(found.length)))
+
+        low, high = usual // _MANY, ceil_div(found.requests, _MANY)
+        while low + 1 < high:  # under `high`, no more requests fit than run; under `low`, more do
+            middle = (low + high) // 2
+            low, high = (low, middle) if under(middle * _MANY).requests <= middle * _MANY else (middle, high)
+        most, fewer = under(high * _MANY), under(low * _MANY)
+        at_most = (fewer.filled.load.running + 1) * found.occupied - 1  # tokens of which no more requests are made
+        return most if most.tokens > at_most else replace(fewer, tokens=min(fewer.tokens, at_most))
+
+
+def _steps(usual: int) -> Iterator[int]:
+    """The usual tokens of a step and its halves, largest first."""
+    step = usual
+    while step >= SMALLEST_STEP:
+        yield step
+        step //= 2
+
+
+def _solution(filled: Filled, length: int, tokens: int, lowered: tuple[Lowered, ...]) -> Solution:
+    settings, load = filled.settings, filled.load
+    slack = filled.kv_bytes - filled.demand_bytes(length)
+    fits = slack >= 0
+    if not fits:
+        tokens = filled.tokens(length)
+    if settings.kv_tokens is not None:
+        tokens = min(tokens, _asked_tokens(settings, length))
+    requests = tokens // round_up(length, settings.block_tokens)
+    running = load.running
+    if settings.slots_divide_context and settings.max_seqs is None:
+        running = max(1, min(running, requests))
     return Solution(
-        items=_all_items(settings, fixed, costs, state, budget - state, max_len),
-        costs=costs,
+        items=_all_items(filled, length),
+        costs=filled.costs,
         fits=fits,
-        slack_bytes=budget - demand,
-        kv_bytes=kv_bytes,
-        kv_tokens=min(settings.kv_tokens, kv_tokens) if settings.kv_tokens else kv_tokens,
-        max_len=max_len,
-        max_seqs=max_seqs,
-        batch_tokens=step_tokens,
-        limited_by=_limit(settings, fixed, budget, fits, max_len),
+        slack_bytes=slack,
+        kv_bytes=max(0, filled.kv_bytes),
+        kv_tokens=round_down(tokens, settings.block_tokens),
+        max_len=length,
+        max_seqs=running,
+        concurrency=min(running, requests),
+        mean_requests=_at_mean_length(filled, running, tokens),
+        batch_tokens=load.step_tokens,
+        graphs=settings.graphs is not False,
+        images_per_prompt=settings.images_per_prompt,
+        image_pixels=settings.image_pixels,
+        lowered=lowered,
+        limited_by=_limit(filled, fits, length, lowered),
     )
 
 
-def _context(settings: Settings, costs: Costs, budget: int, longest: int, block: int) -> int:
-    """The length of a request: as asked, else the longest that the wanted number of requests leaves room for.
-
-    Requests occupy whole blocks, so that what is solved here fits when it is charged with them.
-    """
-    if settings.max_len is not None:
-        return settings.max_len
-    share = budget // (settings.max_seqs or 1)
-    at_most = min(longest, settings.kv_tokens) if settings.kv_tokens else longest
-    shortest = min(at_most, _SHORTEST_CONTEXT)
-    if costs.request_bytes(round_up(shortest, block)) > share:
-        return shortest
-    low, high = shortest, at_most
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = costs.request_bytes(round_up(middle, block)) <= share
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
+def _at_mean_length(filled: Filled, running: int, tokens: int) -> int | None:
+    mean = filled.settings.mean_len
+    if mean is None:
+        return None
+    return min(running, min(tokens, filled.tokens(mean)) // round_up(mean, filled.settings.block_tokens))
 
 
-def _demand(settings: Settings, costs: Costs, per_request: int) -> int:
-    """The bytes that must be there for the plan to fit."""
-    demand = per_request * (settings.max_seqs or 1)
-    if settings.kv_tokens is not None:
-        state = costs.footprint.state_bytes_per_request * (settings.max_seqs or 1)
-        length = settings.max_len or min(settings.kv_tokens, settings.spec.max_positions)
-        demand = max(demand, _bytes_of_tokens(costs, settings.kv_tokens, length) + state)
-    return demand
-
-
-def _bytes_of_tokens(costs: Costs, tokens: int, length: int) -> int:
-    """Bytes of so many tokens of KV, in requests of a length."""
-    whole, rest = divmod(tokens, length)
-    return whole * _kv_of_request(costs, length) + _kv_of_request(costs, rest)
-
-
-def _kv_of_request(costs: Costs, tokens: int) -> int:
-    draft = costs.draft_footprint.kv_bytes(tokens) if costs.draft_footprint else 0
-    return costs.footprint.kv_bytes(tokens) + draft
-
-
-def _kv_tokens(costs: Costs, kv_bytes: int, length: int, block: int) -> int:
-    """The tokens that fit into so many bytes, in requests of a length."""
-    each = _kv_of_request(costs, length)
-    if not each:
-        return 0
-    whole, rest = divmod(kv_bytes, each)
-    partial = rest * length // each
-    return round_down(whole * length + partial, block)
-
-
-def _all_items(
-    settings: Settings, fixed: tuple[LedgerItem, ...], costs: Costs, state: int, kv: int, max_len: int
-) -> tuple[LedgerItem, ...]:
+def _all_items(filled: Filled, max_len: int) -> tuple[LedgerItem, ...]:
     """The ledger in its order; KV is the rest, so that the sum is the device."""
-    each, own = _kv_of_request(costs, max_len), costs.footprint.kv_bytes(max_len)
-    for_draft = max(0, kv) * (each - own) // each if each else 0
+    costs, settings = filled.costs, filled.settings
+    each, own = costs.kv_bytes(max_len), costs.footprint.kv_bytes(max_len)
+    for_draft = max(0, filled.kv_bytes) * (each - own) // each if each else 0
     kinds = ", ".join(
         f"{kind.layers} {kind.kind}" + (f" of {kind.window:,} tokens" if kind.window else "")
         for kind in costs.footprint.kinds
     )
-    slots = state // costs.footprint.state_bytes_per_request if state else 0
-    held = f"convolution and recurrent state, {slots} request{'s' if slots > 1 else ''}"
+    running = filled.load.running
+    held = f"convolution and recurrent state, {running} request{'s' if running > 1 else ''}"
     ending = [
-        LedgerItem("state", state, Source.EXACT, held if state else "no recurrent layers"),
-        *[item for item in fixed if item.name in ("neighbours", "canary")],
+        LedgerItem("state", filled.state_bytes, Source.EXACT, held if filled.state_bytes else "no recurrent layers"),
+        *[item for item in filled.fixed if item.name in ("neighbours", "canary")],
         LedgerItem(
             "kv",
-            kv - for_draft + costs.footprint.scale_bytes,
+            filled.kv_bytes - for_draft + costs.footprint.scale_bytes,
             Source.SOLVED,
             f"the rest: {settings.kv_dtype}, {kinds} layers",
         ),
@@ -186,17 +284,20 @@ def _all_items(
         replace(item, bytes=item.bytes + for_draft, detail=f"{item.detail}, and its KV")
         if item.name == "draft" and for_draft
         else item
-        for item in fixed
+        for item in filled.fixed
         if item.name not in ("neighbours", "canary")
     ]
     return (*beginning, *ending)
 
 
-def _limit(settings: Settings, fixed: tuple[LedgerItem, ...], budget: int, fits: bool, max_len: int) -> str:
+def _limit(filled: Filled, fits: bool, length: int, lowered: tuple[Lowered, ...]) -> str:
+    settings = filled.settings
     if not fits:
-        return "kv" if budget > 0 else max(fixed, key=lambda item: item.bytes).name
-    if settings.demand_is_fixed:
+        return "kv" if filled.kv_bytes > 0 else max(filled.fixed, key=lambda item: item.bytes).name
+    if lowered:
+        return "activation"
+    if settings.kv_tokens is not None or (settings.concurrency is not None and settings.max_len is not None):
         return "request"
-    if settings.max_len is None and settings.max_seqs is not None and max_len == settings.spec.max_positions:
+    if settings.max_len is None and settings.concurrency is not None and length == settings.spec.max_positions:
         return "model context"
     return "kv"

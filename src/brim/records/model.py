@@ -242,6 +242,12 @@ class TowerSpec:
     extra_outputs: int = 0  # deepstack features handed over beside the last layer's
     fp32_rope: bool = False
 
+    @property
+    def pixel_elements(self) -> int:
+        """Numbers that the processor sends for a patch: colours, and frames where a patch spans several."""
+        embeddings = (tensor for tensor in self.tensors if "patch" in tensor.name and len(tensor.shape) > 1)
+        return next((prod(tensor.shape[1:]) for tensor in embeddings), 3 * self.pixels_per_patch)
+
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:

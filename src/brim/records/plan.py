@@ -41,8 +41,10 @@ class Device:
 class PlanRequest:
     """What the user asked for. None: solved for, or a default."""
 
-    max_len: int | None = None
-    max_seqs: int | None = None
+    max_len: int | None = None  # tokens of the longest request
+    max_seqs: int | None = None  # the most requests that run at once
+    concurrency: int | None = None  # requests of max_len that must fit at once
+    mean_len: int | None = None  # tokens of a request, on average
     kv_tokens: int | None = None
     batch_tokens: int | None = None
     kv_dtype: str | None = None
@@ -51,8 +53,9 @@ class PlanRequest:
     image_pixels: int | None = None
     images_per_prompt: int | None = None
     audio_seconds: int | None = None
+    draft_tokens: int | None = None
     reserve_bytes: int = 0
-    graphs: bool = True
+    graphs: bool | None = None  # None: on, unless memory is too short for them
     engine: str | None = None
     attention: str | None = None
     canary_bytes: int = 256 << 20
@@ -78,6 +81,15 @@ class Advice:
     frees_bytes: int
     kv_tokens_after: int
     fits_after: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A setting that was left open, lowered below its usual value so that the rest fits."""
+
+    knob: str
+    usual: str
+    lowered: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +121,16 @@ class MemoryPlan:
     state_bytes_per_request: int
     request_bytes: int
     activation_bytes: int
+    encoder_bytes: int  # the step with the largest image or audio; beyond `activation_bytes` it has a ledger line
     kv_tokens: int
     max_len: int
-    max_seqs: int
+    max_seqs: int  # the most requests that run at once
+    concurrency: int  # requests of `max_len` that fit at once
+    mean_len: int | None
+    mean_requests: int | None  # requests that run at once if they have `mean_len` tokens on average
     batch_tokens: int
     limited_by: str
+    lowered: tuple[Lowered, ...]
     advice: tuple[Advice, ...]
     engine: str | None
     flags: tuple[str, ...]
@@ -156,11 +173,16 @@ class MemoryPlan:
             "state_bytes_per_request": self.state_bytes_per_request,
             "request_bytes": self.request_bytes,
             "activation_bytes": self.activation_bytes,
+            "encoder_bytes": self.encoder_bytes,
             "kv_tokens": self.kv_tokens,
             "max_len": self.max_len,
             "max_seqs": self.max_seqs,
+            "concurrency": self.concurrency,
+            "mean_len": self.mean_len,
+            "mean_requests": self.mean_requests,
             "batch_tokens": self.batch_tokens,
             "limited_by": self.limited_by,
+            "lowered": [{"knob": one.knob, "from": one.usual, "to": one.lowered} for one in self.lowered],
             "advice": [
                 {
                     "knob": one.knob,

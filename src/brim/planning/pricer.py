@@ -1,0 +1,92 @@
+"""What the parts of a plan cost, each computed once: weights, KV, steps, by whatever they depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brim.model.kv import MINIMUM, KvFootprint, KvStorage, kv_footprint
+from brim.model.weights import WeightBytes, weight_bytes
+from brim.planning.activation import StepShape, step_bytes
+from brim.planning.settings import Settings
+from brim.records.model import Dtype, ModelSpec, WeightFormat
+from brim.records.trace import ActivationCurve, CurvePoint
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What steps are sized for: their tokens, and the most requests that run at once."""
+
+    step_tokens: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What does not depend on how many tokens a step has: weights and KV, target and draft."""
+
+    weights: WeightBytes
+    draft_weights: WeightBytes | None
+    footprint: KvFootprint
+    draft_footprint: KvFootprint | None
+
+    def request_bytes(self, tokens: int) -> int:
+        """KV and state of a request, the draft's included."""
+        return self.kv_bytes(tokens) + self.state_bytes
+
+    def kv_bytes(self, tokens: int) -> int:
+        """KV of a request, the draft's included."""
+        return self.footprint.kv_bytes(tokens) + (self.draft_footprint.kv_bytes(tokens) if self.draft_footprint else 0)
+
+    @property
+    def state_bytes(self) -> int:
+        """Recurrent state of a request, the draft's included."""
+        draft = self.draft_footprint.state_bytes_per_request if self.draft_footprint else 0
+        return self.footprint.state_bytes_per_request + draft
+
+
+class Pricer:
+    """Computes the bytes of a plan's parts, and caches them: changing one setting leaves other parts as they are."""
+
+    def __init__(self) -> None:
+        self._weights: dict[tuple[int, int, WeightFormat | None, Dtype | None], WeightBytes] = {}
+        self._steps: dict[tuple[int, StepShape], int] = {}
+        self._footprints: dict[tuple[int, Dtype, int, KvStorage], KvFootprint] = {}
+        self._traced: dict[tuple[int, int], CurvePoint] = {}
+
+    def weights(
+        self, spec: ModelSpec, ranks: int, stored: WeightFormat | None = None, dtype: Dtype | None = None
+    ) -> WeightBytes:
+        key = (id(spec), ranks, stored, dtype)
+        if key not in self._weights:
+            self._weights[key] = weight_bytes(spec, ranks, stored, dtype)
+        return self._weights[key]
+
+    def step(self, spec: ModelSpec, shape: StepShape) -> int:
+        """The activation of a step."""
+        key = (id(spec), shape)
+        if key not in self._steps:
+            self._steps[key] = step_bytes(spec, shape)
+        return self._steps[key]
+
+    def traced(self, curve: ActivationCurve, size: int) -> CurvePoint:
+        """What a traced curve says of a size."""
+        key = (id(curve), size)
+        if key not in self._traced:
+            self._traced[key] = CurvePoint(size, curve.peak_bytes(size), curve.reserved_bytes(size))
+        return self._traced[key]
+
+    def footprint(self, spec: ModelSpec, settings: Settings, storage: KvStorage) -> KvFootprint:
+        key = (id(spec), settings.kv_dtype, settings.ranks, storage)
+        if key not in self._footprints:
+            self._footprints[key] = kv_footprint(spec, settings.kv_dtype, settings.ranks, storage)
+        return self._footprints[key]
+
+    def costs(self, settings: Settings, step_tokens: int) -> Costs:
+        storage = settings.engine.storage(step_tokens) if settings.engine else MINIMUM
+        draft = settings.draft
+        return Costs(
+            weights=self.weights(settings.spec, settings.ranks, settings.stored, settings.weights_dtype),
+            draft_weights=self.weights(draft, settings.ranks) if draft else None,
+            footprint=self.footprint(settings.spec, settings, storage),
+            draft_footprint=self.footprint(draft, settings, storage) if draft else None,
+        )
