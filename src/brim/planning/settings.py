@@ -99,12 +99,14 @@ def resolve(
     """The request as settings, or `InvalidRequest` naming the option."""
     _check_numbers(request)
     check_tensor_parallel(spec, request.tensor_parallel)
-    _check_lengths(request)
+    engine = find_engine(request.engine)
+    kv_tokens = _in_blocks(request.kv_tokens, engine)
+    promised = _promised(request, engine)
+    _check_lengths(request, kv_tokens, promised or 1)
     if not spec.towers and (request.image_pixels or request.images_per_prompt or request.audio_seconds):
         raise InvalidRequest(f"{spec.name} has no vision or audio tower; leave out the media options")
     if request.draft_tokens is not None and draft is None:
         raise InvalidRequest("draft-tokens is given without a draft model; name one with --draft")
-    engine = find_engine(request.engine)
     kv_dtype = _kv_dtype(spec, request.kv_dtype)
     if engine and kv_dtype not in engine.kv_dtypes:
         known = ", ".join(str(dtype) for dtype in engine.kv_dtypes)
@@ -120,9 +122,9 @@ def resolve(
         weights_dtype=weights_dtype,
         max_len=request.max_len,
         max_seqs=request.max_seqs,
-        concurrency=_promised(request, engine),
+        concurrency=promised,
         mean_len=request.mean_len,
-        kv_tokens=_in_blocks(request.kv_tokens, engine),
+        kv_tokens=kv_tokens,
         batch_tokens=request.batch_tokens,
         image_pixels=request.image_pixels,
         images_per_prompt=request.images_per_prompt,
@@ -151,15 +153,13 @@ def _check_numbers(request: PlanRequest) -> None:
             raise InvalidRequest(f"{name} is {value}; it must be at least {lowest} and below 2^40")
 
 
-def _check_lengths(request: PlanRequest) -> None:
+def _check_lengths(request: PlanRequest, kv_tokens: int | None, wanted: int) -> None:
     """Lengths and numbers of requests that contradict each other."""
-    if request.kv_tokens is not None and request.max_len is not None:
-        wanted = request.concurrency or 1
-        if request.kv_tokens < wanted * request.max_len:
-            requests = "one request" if wanted == 1 else f"{wanted} requests"
-            raise InvalidRequest(
-                f"kv-tokens {request.kv_tokens} cannot hold {requests} of max-len {request.max_len}; lower max-len"
-            )
+    if kv_tokens is not None and request.max_len is not None and kv_tokens < wanted * request.max_len:
+        requests = "one request" if wanted == 1 else f"{wanted} requests"
+        raise InvalidRequest(
+            f"kv-tokens {request.kv_tokens} cannot hold {requests} of max-len {request.max_len}; lower max-len"
+        )
     if request.concurrency is not None and request.max_seqs is not None and request.concurrency > request.max_seqs:
         raise InvalidRequest(
             f"concurrency {request.concurrency} is more than max-seqs {request.max_seqs}, the most that run at once; "

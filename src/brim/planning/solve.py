@@ -79,17 +79,23 @@ def _small_step(filled: Filled) -> tuple[Lowered, ...]:
 
 
 def _shortest(settings: Settings) -> int:
-    """The length of a request: as asked, else the shortest that a plan is made for."""
-    if settings.max_len is not None:
-        return settings.max_len
+    """The length of a request: as asked, else the shortest that a plan is made for.
+
+    So many tokens of KV take the least bytes in requests as long as they are.
+    """
     at_most = _longest(settings)
+    if settings.max_len is not None or settings.kv_tokens is not None:
+        return at_most
     return min(at_most, max(_SHORTEST_CONTEXT, settings.mean_len or 0))
 
 
 def _longest(settings: Settings) -> int:
     """The longest request that may be asked for."""
-    at_most = settings.max_len or settings.spec.max_positions
-    return min(at_most, max(1, settings.kv_tokens // settings.full_requests)) if settings.kv_tokens else at_most
+    if settings.max_len is not None:
+        return settings.max_len
+    if settings.kv_tokens is None:
+        return settings.spec.max_positions
+    return min(settings.spec.max_positions, max(1, settings.kv_tokens // settings.full_requests))
 
 
 def _asked_tokens(settings: Settings, length: int) -> int:

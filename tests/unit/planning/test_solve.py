@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import brim
 from brim.errors import InvalidRequest
 from brim.model.catalogue import entries
+from brim.model.source import load_model
 from brim.planning.devices import catalogue
 from brim.planning.engines import ENGINES
 from brim.records.plan import MemoryPlan
@@ -49,8 +50,10 @@ def gives_no_less(more: MemoryPlan, less: MemoryPlan) -> None:
     assert more.max_len >= less.max_len
     if more.max_len == less.max_len:
         assert more.kv_tokens >= less.kv_tokens
-        assert more.concurrency >= less.concurrency
-        assert (more.mean_requests or 0) >= (less.mean_requests or 0)
+        if not more.lowered:
+            assert more.concurrency >= less.concurrency
+        if (more.max_seqs, more.batch_tokens) == (less.max_seqs, less.batch_tokens):
+            assert (more.mean_requests or 0) >= (less.mean_requests or 0)
 
 
 @examples
@@ -95,6 +98,7 @@ def test_more_ranks_never_give_less(tp: int, **asked: Any) -> None:
 @examples
 @given(**ASKED)
 def test_smaller_steps_never_give_less(batch_tokens: int | None, **asked: Any) -> None:
+    assume(not load_model(asked["model"]).towers)  # an image's step, not a text's, may be the largest
     less = planned(**asked, batch_tokens=batch_tokens)
     gives_no_less(planned(**asked, batch_tokens=max(256, less.batch_tokens // 2)), less)
 
@@ -127,7 +131,7 @@ def test_what_was_solved_fits_when_it_is_asked_for(**asked: Any) -> None:
 @given(shorter=st.integers(1, 1 << 18), **{**ASKED, "max_len": st.integers(1, 1 << 18), "mean_len": st.none()})
 def test_requests_times_length_grow_with_neither(shorter: int, max_len: int, **asked: Any) -> None:
     """Longer requests are never more in number; windows make their tokens cheaper, never dearer."""
-    asked |= {"max_seqs": 512, "batch_tokens": 8192}
+    asked |= {"max_seqs": 512, "batch_tokens": 8192, "kv_tokens": None}
     assume(shorter <= max_len)
     short, long = planned(**asked, max_len=shorter), planned(**asked, max_len=max_len)
     assert short.fits >= long.fits
