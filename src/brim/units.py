@@ -22,14 +22,14 @@ def parse_bytes(text: str, what: str = "size") -> int:
     """Bytes from text. "24GiB", "24G" and "24g" are binary; "24GB" is decimal, as on a datasheet."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise InvalidRequest(f"{what} '{text}' is not a size; write it like 24GiB, 80GB or 512MiB")
+        raise InvalidRequest(f"{what} '{text[:40]}' is not a size; write it like 24GiB, 80GB or 512MiB")
     number, prefix, binary, unit = match.groups()
     decimal = bool(prefix) and not binary and unit == "B"
     base = 1000 if decimal else 1024
-    size = int(float(number) * base ** _POWER[prefix.lower()])
+    size = float(number) * base ** _POWER[prefix.lower()]
     if size > _LARGEST_SIZE_BYTES:
-        raise InvalidRequest(f"{what} '{text}' is more than 1 PiB; write it like 24GiB, 80GB or 512MiB")
-    return size
+        raise InvalidRequest(f"{what} '{text[:40]}' is more than 1 PiB; write it like 24GiB, 80GB or 512MiB")
+    return int(size)
 
 
 def format_bytes(size: int) -> str:

@@ -7,8 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from brim.cli.engine_options import MODEL_HELP, add_engine_options, make_engine, serving
-from brim.cli.options import add_json, fit_folder
+from brim.cli.options import add_json
 from brim.errors import InvalidRequest
+from brim.folders import fits_folder
 from brim.model.transformers_classes import check_libraries
 from brim.units import parse_bytes, parse_count
 
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
             memory_fraction=options.memory_fraction,
             canary_bytes=canary,
             keep_free_bytes=keep_free,
-            store=None if options.no_store else fit_folder(),
+            store=None if options.no_store else fits_folder(),
         )
         _show(report, options)
     return 0

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brim.errors import InvalidRequest
+from brim.folders import curves_folder
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
-def cache_folder() -> Path:
-    """Where traced curves are kept."""
-    return _own_folder() / "curves"
-
-
-def fit_folder() -> Path:
-    """Where proven fits are kept."""
-    return _own_folder() / "fits"
-
-
-def _own_folder() -> Path:
-    """$BRIM_CACHE, else $XDG_CACHE_HOME/brim, else ~/.cache/brim."""
-    own = os.environ.get("BRIM_CACHE")
-    if own:
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "brim"
+cache_folder = curves_folder
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,28 @@
+"""Where Brim keeps what it has found out: traced curves and proven fits.
+
+The commands and the Python API use the same folders.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def curves_folder() -> Path:
+    """Where traced curves are kept."""
+    return _own_folder() / "curves"
+
+
+def fits_folder() -> Path:
+    """Where proven fits are kept."""
+    return _own_folder() / "fits"
+
+
+def _own_folder() -> Path:
+    """$BRIM_CACHE, else $XDG_CACHE_HOME/brim, else ~/.cache/brim."""
+    own = os.environ.get("BRIM_CACHE")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "brim"

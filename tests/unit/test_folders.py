@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brim.folders import curves_folder, fits_folder
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_the_folder_of_brim_then_that_of_the_user_then_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIM_CACHE", "/own")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert (curves_folder(), fits_folder()) == (Path("/own/curves"), Path("/own/fits"))
+    monkeypatch.setenv("BRIM_CACHE", "")
+    assert curves_folder() == Path("/xdg/brim/curves")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/somebody")
+    assert curves_folder() == Path("/somebody/.cache/brim/curves")
