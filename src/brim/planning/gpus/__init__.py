@@ -1,0 +1,1 @@
+"""GPUs by name: the catalogue, and how people and drivers spell it."""
