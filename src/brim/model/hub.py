@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from threading import Event, Thread
 from urllib.parse import urlsplit
-from urllib.request import getproxies
+from urllib.request import getproxies, proxy_bypass
 
 from brim.errors import SourceNotFound, first_line
 
 _TIMEOUT_S = 5.0
-_REACH_S = 2.0
+_REACH_S = 1.0
 
 
 def cached_snapshot(repository: str) -> Path | None:
@@ -35,7 +36,7 @@ def download(repository: str, side_files: tuple[str, ...]) -> Path:
         raise SourceNotFound(
             f"model '{repository}' is not local; to fetch configs from the hub: pip install 'brim[hub]'"
         ) from None
-    if not _reachable(constants.ENDPOINT):
+    if constants.HF_HUB_OFFLINE or not _reachable(constants.ENDPOINT):
         raise _unreachable(repository)
     try:
         config = Path(hf_hub_download(repository, "config.json", etag_timeout=_TIMEOUT_S))
@@ -61,12 +62,26 @@ def _unreachable(repository: str) -> SourceNotFound:
 
 
 def _reachable(endpoint: str) -> bool:
-    """Whether the hub answers at all: its library retries for half a minute where there is no network."""
-    if getproxies():
-        return True
+    """Whether the hub, or the proxy on the way to it, answers at all: its library retries for half a minute."""
     address = urlsplit(endpoint)
-    try:
-        with socket.create_connection((address.hostname or "", address.port or 443), timeout=_REACH_S):
-            return True
-    except OSError:
-        return False
+    proxy = getproxies().get(address.scheme)
+    if proxy and not proxy_bypass(address.netloc):
+        address = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
+    return _answers(address.hostname or "", address.port or (443 if address.scheme == "https" else 80))
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether a connection is made in time. In a thread: the lookup of a name has no timeout of its own."""
+    answered = Event()
+
+    def connect() -> None:
+        try:
+            with socket.create_connection((host, port), timeout=_REACH_S):
+                answered.set()
+        except OSError:
+            return
+
+    attempt = Thread(target=connect, daemon=True)
+    attempt.start()
+    attempt.join(_REACH_S)
+    return answered.is_set()

@@ -1,7 +1,9 @@
 """Where a model comes from: a directory, a config.json, the catalogue, or the Hugging Face hub.
 
 In: what the user wrote. Out: a `ModelSpec`. Only JSON and safetensors headers are read: remote code is never run,
-weights are never loaded. A hub id is looked for in the local cache first, then in the catalogue, then on the hub.
+weights are never loaded. A hub id is looked for in the local cache first, then in the catalogue, then on the hub, and
+then among the siblings of the catalogue's models: the real config is better than a sibling's. A name without an
+organisation is looked for in the catalogue, and among siblings.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from brim.model.catalogue import Entry, entries, find_entry
 from brim.model.checkpoint import stored_weights
 from brim.model.config import read_config
 from brim.model.jsonfile import read_object
+from brim.model.siblings import find_sibling
 from brim.records.model import ModelSpec
+from brim.suggest import did_you_mean, shown, suggestions
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96}")
 _SIDE_FILES = ("hf_quant_config.json", "preprocessor_config.json", "model.safetensors.index.json")
@@ -26,18 +30,20 @@ _SIDE_FILES = ("hf_quant_config.json", "preprocessor_config.json", "model.safete
 
 @dataclass(frozen=True, slots=True)
 class _Located:
-    """Where a model's config is: in a file, or in the catalogue."""
+    """Where a model's config is: in a file, or in the catalogue. `warning`: why that is not exactly what was named."""
 
     name: str
     config: Path | None = None
     entry: Entry | None = None
+    warning: str | None = None
 
 
 def load_model(source: str) -> ModelSpec:
     """A spec from whatever the user wrote."""
     found = _locate(source)
     if found.entry is not None:
-        return _from_catalogue(found.entry.name)
+        spec = _from_catalogue(found.entry.name)
+        return replace(spec, warnings=(found.warning, *spec.warnings)) if found.warning else spec
     assert found.config is not None
     return _from_file(found.config, found.name)
 
@@ -64,26 +70,46 @@ def _locate(source: str) -> _Located:
     if source.startswith((".", "/", "~")) or source.endswith(".json"):
         raise SourceNotFound(f"{source[:200]}: no such file or directory; give a model directory or a config.json")
     if _HUB_ID.fullmatch(source):
-        cached = hub.cached_snapshot(source)
-        if cached is not None:
-            return _in_directory(cached, source)
+        return _by_hub_id(source)
+    return _by_name(source)
+
+
+def _by_hub_id(source: str) -> _Located:
+    cached = hub.cached_snapshot(source)
+    if cached is not None:
+        return _in_directory(cached, source)
     entry = find_entry(source)
     if entry is not None:
         return _Located(entry.name, entry=entry)
-    if _HUB_ID.fullmatch(source):
+    try:
         return _in_directory(hub.download(source, _SIDE_FILES), source)
-    raise SourceNotFound(_unknown(source))
+    except SourceNotFound:
+        sibling = find_sibling(source)
+        if sibling is None:
+            raise
+        return _as_sibling(source, sibling)
 
 
-def _unknown(source: str) -> str:
-    import difflib  # only for the message
-
-    near = difflib.get_close_matches(source.lower(), entries(), n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}? Or " if near else ""
-    return (
-        f"model '{source[:60]}' is not in the catalogue; {hint}give a directory, a config.json or an org/name "
-        "of the hub (`brim models` lists the catalogue)"
+def _by_name(source: str) -> _Located:
+    entry = find_entry(source)
+    if entry is not None:
+        return _Located(entry.name, entry=entry)
+    sibling = find_sibling(source)
+    if sibling is not None:
+        return _as_sibling(source, sibling)
+    near = suggestions(source, entries())
+    raise SourceNotFound(
+        f"model '{shown(source)}' is not in the catalogue; {did_you_mean(near)}give a directory, a config.json or an "
+        "org/name of the hub (`brim models` lists the catalogue)"
     )
+
+
+def _as_sibling(source: str, entry: Entry) -> _Located:
+    warning = (
+        f"'{shown(source)}' is taken as {entry.name} of the catalogue ({entry.hub_id}): base and tuned models have the "
+        "same layers, but context and vocabulary may differ; give the model's own config.json to be exact"
+    )
+    return _Located(entry.name, entry=entry, warning=warning)
 
 
 def _in_directory(directory: Path, name: str) -> _Located:

@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import json
 import struct
+import time
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from brim.errors import InputError, InvalidConfig, SourceNotFound
-from brim.model.source import load_model
+from brim.model import hub
+from brim.model.source import load_config, load_model
 from brim.model.weights import weight_bytes
 from tests.unit.model.test_config import LLAMA
 
@@ -73,6 +77,8 @@ def test_names_ids_and_what_is_neither() -> None:
     assert load_model("Qwen/Qwen3-8B") == load_model("qwen3-8b")
     with pytest.raises(SourceNotFound, match="did you mean qwen3-8b"):
         load_model("qwen3-8bb")
+    with pytest.raises(SourceNotFound, match="did you mean qwen3-30b-a3b"):
+        load_model("qwen3-30b")
     for text in ("", "  ", "/no/such/place", "./none.json", "a\0b", "x" * 5000):
         with pytest.raises(SourceNotFound):
             load_model(text)
@@ -121,15 +127,91 @@ def test_a_hub_that_cannot_be_reached_is_an_error_at_once(monkeypatch: pytest.Mo
         load_model("some-org/some-model")
 
 
-def test_a_model_of_the_local_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def put_in_hub_cache(cache: Path, repository: str, config: dict[str, Any]) -> None:
     """The cache's own layout: a snapshot named by its commit, and a ref that points to it."""
-    constants = pytest.importorskip("huggingface_hub.constants")
-    repository = tmp_path / "models--some-org--some-model"
-    snapshot = repository / "snapshots" / ("0" * 40)
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    snapshot = folder / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("0" * 40)
-    (snapshot / "config.json").write_text(json.dumps(LLAMA))
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0" * 40)
+    (snapshot / "config.json").write_text(json.dumps(config))
+
+
+def test_a_model_of_the_local_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    put_in_hub_cache(tmp_path, "some-org/some-model", LLAMA)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     found = load_model("some-org/some-model")
     assert (found.name, found.parameters) == ("some-org/some-model", 8_030_261_248)
+
+
+def test_a_sibling_of_the_catalogue_where_the_hub_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.model.hub._reachable", lambda endpoint: False)
+    found, taken = load_model("meta-llama/Meta-Llama-3.1-8B"), load_model("llama-3.1-8b")
+    assert replace(found, warnings=()) == taken
+    assert "'meta-llama/Meta-Llama-3.1-8B' is taken as llama-3.1-8b of the catalogue" in found.warnings[0]
+    assert load_config("meta-llama/Meta-Llama-3.1-8B") == load_config("llama-3.1-8b")
+    assert load_model("Meta-Llama-3.1-8B-Instruct").warnings
+    assert taken.warnings == load_model("meta-llama/Llama-3.1-8B-Instruct").warnings == ()
+    with pytest.raises(SourceNotFound, match="the hub cannot be reached"):
+        load_model("Qwen/Qwen3-8B-AWQ")
+
+
+def test_the_real_config_wins_over_a_sibling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    smaller = {**LLAMA, "num_hidden_layers": 8}
+    put_in_hub_cache(tmp_path, "meta-llama/Llama-3.1-8B", smaller)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert len(load_model("meta-llama/Llama-3.1-8B").layers) == 8
+
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "config.json").write_text(json.dumps(smaller))
+    monkeypatch.setattr("brim.model.hub.download", lambda repository, side_files: tmp_path / "hub")
+    found = load_model("meta-llama/Meta-Llama-3.1-8B")
+    assert (len(found.layers), found.warnings) == (8, ())
+
+
+def test_the_hub_is_asked_for_at_most_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that does not answer: its lookup has no timeout."""
+    pytest.importorskip("huggingface_hub")
+    released = Event()
+
+    def lookup(*_: Any, **__: Any) -> None:
+        released.wait(30)
+        raise OSError("no such name")
+
+    monkeypatch.setattr("socket.create_connection", lookup)
+    started = time.perf_counter()
+    assert load_model("meta-llama/Llama-3.1-8B").warnings
+    took = time.perf_counter() - started
+    released.set()
+    assert took < 5  # a second on an idle machine; tests share theirs
+
+
+def test_offline_the_hub_is_not_asked_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("brim.model.hub._reachable", lambda endpoint: pytest.fail("the hub was asked"))
+    assert load_model("meta-llama/Llama-3.1-8B").warnings
+
+
+@pytest.mark.parametrize(
+    ("proxies", "asked"),
+    [
+        ({}, ("hub.example", 443)),
+        ({"https_proxy": "http://proxy.example:3128"}, ("proxy.example", 3128)),
+        ({"https_proxy": "proxy.example:3128"}, ("proxy.example", 3128)),
+        ({"https_proxy": "http://proxy.example:3128", "no_proxy": "hub.example"}, ("hub.example", 443)),
+    ],
+)
+def test_a_proxy_is_asked_in_the_place_of_the_hub(
+    monkeypatch: pytest.MonkeyPatch, proxies: dict[str, str], asked: tuple[str, int]
+) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in proxies.items():
+        monkeypatch.setenv(name, value)
+    seen: list[tuple[str, int]] = []
+    monkeypatch.setattr("brim.model.hub._answers", lambda host, port: bool(seen.append((host, port))))
+    assert not hub._reachable("https://hub.example")
+    assert seen == [asked]
