@@ -123,9 +123,29 @@ def test_the_next_fit_comes_from_the_store(
     assert found[0]["kv_tokens"] == found[1]["kv_tokens"]
 
 
+def test_a_budget_is_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for where in (["--memory", "32MiB"], ["--device", "cpu:32MiB"], ["--device", "cpu:laptop:32MiB"]):
+        assert fit(*where, "--canary", "1MiB", "--no-store", "--json") == 0
+        found.append(json.loads(capsys.readouterr().out)["kv_tokens"])
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_budget_refuses_what_is_beyond_it(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = ["generate", "brim-tiny", "--prompt", "x", "--max-tokens", "4", *SMALL[2:]]
+    assert run([*answer, "--device", "cpu:256MiB"]) == 0
+    assert run([*answer, "--device", "cpu:1MiB"]) == 1
+    assert "out of memory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
+        (["--memory", "32MiB", "--device", "cpu:32MiB"], 2, "give it once"),
+        (["--memory", "32MiB", "--device", "1"], 2, "a budget for the CPU only"),
+        (["--device", "0,1"], 2, "a process runs on one"),
+        (["--device", "h100"], 2, "is not one of this machine"),
+        (["--device", "8xh100"], 2, "is not one of this machine"),
         (["--memory", "4MiB"], 1, "the shortfall is"),
         (["--memory", "1MiB"], 1, "out of memory"),
         (["--memory", "much"], 2, "memory"),

@@ -7,16 +7,20 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from brim.errors import InvalidRequest
 from brim.model.transformers_classes import check_libraries
+from brim.planning.gpus.text import CpuBudget, OwnGpus, read_device
+from brim.suggest import shown
 from brim.units import parse_count, parse_pixels
 
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
     from brim.engine.settings import EngineSettings
+    from brim.probes.cpu import CpuProbe
 
 MODEL_HELP = "a directory with weights; brim-tiny; or any model with --load-format dummy"
 
@@ -35,7 +39,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--max-seqs", type=int, default=64, metavar="N", help="largest batch, in requests (64)")
     engine.add_argument("--batch-tokens", default="2048", metavar="N", help="most tokens of a step (2048)")
     engine.add_argument("--image-pixels", metavar="PIXELS", help="largest image allowed: 1003520 or 1280x784")
-    engine.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
+    engine.add_argument(
+        "--device", metavar="NAME", help="cpu, cpu:4GiB (a budget), cuda, cuda:1 or 1 (auto: a GPU if there is one)"
+    )
     engine.add_argument(
         "--tp", type=int, default=1, metavar="N", help="tensor parallelism: one of N ranks, started by torchrun"
     )
@@ -58,6 +64,38 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an engine runs: a device as torch writes it (None: a GPU if there is one), and a budget on the CPU."""
+
+    device: str | None
+    budget_bytes: int | None = None
+
+
+def read_place(text: str | None) -> Place:
+    """The place of an engine, written like a device of a plan; None is auto."""
+    written = "auto" if text is None else shown(text)
+    wanted = read_device(written, "device")
+    if isinstance(wanted, CpuBudget):
+        return Place("cpu", wanted.bytes)
+    if wanted == OwnGpus(None):
+        return Place(None)
+    if isinstance(wanted, OwnGpus) and wanted.indices and len(wanted.indices) == 1:
+        return Place(f"cuda:{wanted.indices[0]}")
+    if isinstance(wanted, OwnGpus):
+        raise InvalidRequest(
+            f"device '{written}' is several, and a process runs on one; start a rank for each with torchrun and --tp"
+        )
+    raise InvalidRequest(f"device '{written}' is not one of this machine; write cpu, cpu:4GiB, cuda or cuda:1")
+
+
+def cpu_budget(budget_bytes: int) -> CpuProbe:
+    """A budget on the CPU that refuses what is beyond it."""
+    from brim.probes.cpu import CpuProbe
+
+    return CpuProbe(budget_bytes)
+
+
 def make_engine(
     options: argparse.Namespace, *, kv_tokens: int | None, probe: Any = None, progress: bool | None = None
 ) -> Engine:
@@ -65,6 +103,9 @@ def make_engine(
     _check_ranks(options.tp)
     check_libraries()
     settings = engine_settings(options)
+    place = read_place(options.device)
+    if probe is None and place.budget_bytes is not None:
+        probe = cpu_budget(place.budget_bytes)
     from brim.engine.engine import Engine
 
     return Engine(
@@ -73,7 +114,7 @@ def make_engine(
         settings=settings,
         load_format=options.load_format,
         dtype=options.dtype,
-        device=options.device,
+        device=place.device,
         tensor_parallel=options.tp > 1,
         probe=probe,
         progress=False if options.quiet else progress,

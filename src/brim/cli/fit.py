@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from brim.cli.engine_options import MODEL_HELP, add_engine_options, make_engine, serving
+from brim.cli.engine_options import MODEL_HELP, add_engine_options, cpu_budget, make_engine, read_place, serving
 from brim.cli.options import add_json
 from brim.errors import InvalidRequest
 from brim.folders import fits_folder
@@ -15,6 +15,7 @@ from brim.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
+    from brim.probes.cpu import CpuProbe
     from brim.records.fit import FitReport
 
 
@@ -67,18 +68,20 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _probe(options: argparse.Namespace) -> Any:
+def _probe(options: argparse.Namespace) -> CpuProbe | None:
     """A budget on the CPU; None where the device itself is the limit."""
-    if options.memory is None:
-        if options.device == "cpu" or not _has_cuda():
+    place = read_place(options.device)
+    if options.memory is not None and place.budget_bytes is not None:
+        raise InvalidRequest("memory and device both give a budget; give it once, such as --memory 1GiB")
+    budget = place.budget_bytes if options.memory is None else parse_bytes(options.memory, "memory")
+    if budget is None:
+        if place.device == "cpu" or not _has_cuda():
             raise InvalidRequest("memory is not set; the CPU needs a budget, such as --memory 1GiB")
         return None
-    if options.device not in (None, "cpu"):
+    if place.device not in (None, "cpu"):
         raise InvalidRequest("memory is a budget for the CPU only; on a GPU use --keep-free or --memory-fraction")
-    from brim.probes.cpu import CpuProbe
-
     options.device = "cpu"
-    return CpuProbe(parse_bytes(options.memory, "memory"))
+    return cpu_budget(budget)
 
 
 def _has_cuda() -> bool:
