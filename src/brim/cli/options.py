@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 
 
 cache_folder = curves_folder
+_NUMBERS = re.compile(r"\s*\d{1,3}\s*(?:,\s*\d{1,3}\s*)+")
+
+
+def gpu_names(given: list[str]) -> list[str]:
+    """The devices or nodes to plan for: names in one option are separated by commas, and "0,1" is one node."""
+    return [name for text in given for name in ([text] if _NUMBERS.fullmatch(text) else text.split(","))]
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

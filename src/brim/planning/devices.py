@@ -14,6 +14,7 @@ from brim.errors import InvalidRequest, UnknownDevice
 from brim.planning.gpus.cards import ARCHITECTURES, CARDS, CLASSES, Card
 from brim.planning.gpus.names import find_card, near_names
 from brim.planning.gpus.text import CpuBudget, Gpus, OwnGpus, read_device
+from brim.planning.node import room_bytes
 from brim.probes.visible import VisibleGpu, visible_gpus
 from brim.records.plan import Device, Source
 from brim.suggest import did_you_mean, shown
@@ -118,13 +119,8 @@ def _class_device(sold_gb: int) -> Device | None:
     if not of_size:
         return None
     usual = [card for card in of_size if card.key == CLASSES.get(sold_gb)]
-    least = min((_catalogued(card) for card in usual or of_size), key=_for_a_process)
+    least = min((_catalogued(card) for card in usual or of_size), key=room_bytes)
     return replace(least, name=f"{sold_gb} GB class (as {least.name})")
-
-
-def _for_a_process(device: Device) -> int:
-    """What is left for a model."""
-    return device.usable_bytes - device.context_bytes - device.workspace_bytes - device.neighbour_bytes
 
 
 def _catalogued(card: Card) -> Device:
