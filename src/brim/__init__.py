@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from brim.api import plan
 from brim.errors import BrimError
 from brim.model.source import load_model
-from brim.planning.devices import find_device
+from brim.planning.devices import find_device, find_devices
 from brim.records.model import ModelSpec
 from brim.records.plan import Advice, Device, LedgerItem, MemoryPlan, PlanRequest, Source
 from brim.version import __version__
@@ -32,6 +32,7 @@ __all__ = [
     "StreamingEngine",
     "__version__",
     "find_device",
+    "find_devices",
     "fit_engine",
     "load_model",
     "plan",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
 from brim.errors import CannotTrace, InvalidRequest
+from brim.folders import curves_folder
 from brim.model.source import load_config, load_model
 from brim.model.weights import check_tensor_parallel
-from brim.planning.devices import find_device
+from brim.planning.devices import find_devices
+from brim.planning.node import over_node
 from brim.planning.plan import make_plan
 from brim.planning.settings import Curves
 from brim.records.model import Media, ModelSpec
@@ -21,7 +24,7 @@ from brim.units import parse_bytes, parse_count
 def plan(
     model: str | PathLike[str] | ModelSpec,
     *,
-    gpu: str | Device,
+    gpu: str | Device | Sequence[Device],
     max_len: int | str | None = None,
     max_seqs: int | None = None,
     concurrency: int | None = None,
@@ -30,7 +33,7 @@ def plan(
     batch_tokens: int | str | None = None,
     kv_dtype: str | None = None,
     weights: str | None = None,
-    tp: int = 1,
+    tp: int | None = None,
     image_pixels: int | None = None,
     images_per_prompt: int | None = None,
     audio_seconds: int | None = None,
@@ -47,12 +50,14 @@ def plan(
     """What fits on a GPU, computed without one.
 
     `model` is a directory, a config.json, a catalogue name, or a Hugging Face id; `gpu` is a catalogue name, a size
-    such as "24GiB", or "auto". Tokens are numbers, or texts such as "32k". What is None is solved for. Activations come
-    from a traced curve where one is stored (`cache`) or shipped, else from a formula; `trace=True` traces now and
-    stores the curve, `trace=False` uses the formula.
+    such as "24GiB", "auto", or a node such as "8xh100", whose GPUs are all used unless `tp` says fewer. Tokens are
+    numbers, or texts such as "32k". What is None is solved for. Activations come from a traced curve where one is
+    stored (in `cache`, else where the commands store theirs) or shipped, else from a formula; `trace=True` traces now
+    and stores the curve, `trace=False` uses the formula.
 
         >>> brim.plan("qwen2.5-vl-7b", gpu="rtx-4090", max_len=32768).kv_tokens
     """
+    device, ranks = over_node(_devices(gpu), tp)
     request = PlanRequest(
         max_len=_count(max_len, "max-len"),
         max_seqs=max_seqs,
@@ -62,7 +67,7 @@ def plan(
         batch_tokens=_count(batch_tokens, "batch-tokens"),
         kv_dtype=kv_dtype,
         weights=weights,
-        tensor_parallel=tp,
+        tensor_parallel=ranks,
         image_pixels=image_pixels,
         images_per_prompt=images_per_prompt,
         audio_seconds=audio_seconds,
@@ -75,9 +80,17 @@ def plan(
     spec = _spec(model)
     source = None if isinstance(model, ModelSpec) else str(model)
     if curves is None:
-        folder = cache or Path.home() / ".cache" / "brim" / "curves"
-        curves = find_curves(spec, source, trace=trace, folder=folder, ranks=tp)
-    return make_plan(spec, find_device(gpu) if isinstance(gpu, str) else gpu, request, _draft(draft), curves)
+        curves = find_curves(spec, source, trace=trace, folder=cache or curves_folder(), ranks=ranks)
+    return make_plan(spec, device, request, _draft(draft), curves)
+
+
+def _devices(gpu: str | Device | Sequence[Device]) -> tuple[Device, ...]:
+    if isinstance(gpu, str):
+        return find_devices(gpu)
+    found = (gpu,) if isinstance(gpu, Device) else tuple(gpu)
+    if not found:
+        raise InvalidRequest("gpu is an empty list; name at least one device")
+    return found
 
 
 def _count(value: int | str | None, name: str) -> int | None:

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brim.errors import InvalidRequest
-from brim.folders import curves_folder
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
-cache_folder = curves_folder
 _NUMBERS = re.compile(r"\s*\d{1,3}\s*(?:,\s*\d{1,3}\s*)+")
 
 

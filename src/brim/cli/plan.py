@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brim.api import find_curves
 from brim.api import plan as make_plan
-from brim.cli.options import add_json, cache_folder, write_file
+from brim.cli.options import add_json, gpu_names, write_file
 from brim.errors import InvalidRequest
+from brim.folders import curves_folder
 from brim.model.quantisation import NAMED_FORMATS
 from brim.model.source import load_model
-from brim.planning.devices import find_device
+from brim.planning.devices import find_devices
 from brim.planning.engines import ENGINES
-from brim.records.plan import Device, MemoryPlan
+from brim.planning.node import over_node
+from brim.planning.settings import Curves
+from brim.records.plan import MemoryPlan
 from brim.units import parse_bytes, parse_count, parse_pixels
 
 if TYPE_CHECKING:
@@ -39,9 +43,10 @@ def add_command(commands: Commands) -> None:
         "--gpu",
         action="append",
         metavar="GPU",
-        help="a name of `brim gpus`, a size such as 24GiB, or auto (the default); several make a comparison",
+        help="a name of `brim gpus`, a size such as 24GiB, a node such as 8xh100, cpu:64GiB, or GPUs of this machine: "
+        "0, 0,1 or auto (the default); several names make a comparison",
     )
-    parser.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks, one GPU each")
+    parser.add_argument("--tp", type=int, metavar="N", help="tensor-parallel ranks, one GPU each (all of a node)")
     _add_sizes(parser)
     _add_formats(parser)
     _add_media(parser)
@@ -89,19 +94,23 @@ def _add_media(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    named = [name for given in options.gpu or [] for name in given.split(",")]
+    named = gpu_names(options.gpu or [])
     comparing = options.compare or len(named) > 1
     if options.svg is not None and comparing:
         raise InvalidRequest("--svg draws one plan and a comparison makes several; give one --gpu and no --compare")
     spec = load_model(options.model)
-    curves = find_curves(spec, options.model, trace=options.trace, folder=cache_folder(), ranks=options.tp)
     draft = load_model(options.draft) if options.draft else None
 
-    def on(device: Device) -> MemoryPlan:
+    @cache
+    def curves(ranks: int) -> Curves:
+        return find_curves(spec, options.model, trace=options.trace, folder=curves_folder(), ranks=ranks)
+
+    def on(name: str) -> MemoryPlan:
+        device, ranks = over_node(find_devices(name), options.tp)
         return make_plan(
             spec,
             gpu=device,
-            tp=options.tp,
+            tp=ranks,
             max_len=_count(options.max_len, "max-len"),
             max_seqs=_count(options.max_seqs, "max-seqs"),
             concurrency=_count(options.concurrency, "concurrency"),
@@ -119,12 +128,12 @@ def run(options: argparse.Namespace) -> int:
             graphs=options.graphs,
             engine=options.engine,
             attn=options.attn,
-            curves=curves,
+            curves=curves(ranks),
         )
 
     if comparing:
-        return _compared([on(find_device(name)) for name in named or COMPARED_GPUS], options.as_json)
-    return _one(on(find_device(named[0] if named else "auto")), options.as_json, options.svg)
+        return _compared([on(name) for name in named or COMPARED_GPUS], options.as_json)
+    return _one(on(named[0] if named else "auto"), options.as_json, options.svg)
 
 
 def _count(text: str | None, what: str) -> int | None:

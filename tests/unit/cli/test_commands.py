@@ -7,11 +7,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+import brim
 from brim.cli.main import run
+from brim.errors import BrimError
+from brim.records.trace import ActivationCurve, CurvePoint, Phase
+from brim.trace.store import CurveStore
+from brim.trace.versions import traced_with
 
 KEYS = {
     "model",
@@ -77,6 +83,47 @@ def test_several_gpus_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert [plan["device"]["name"] for plan in plans] == ["NVIDIA L4", "NVIDIA H100 80GB SXM"]
 
 
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    run(["plan", "llama-3.3-70b", *arguments, "--json"])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_node_is_planned_over_all_its_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    node = planned(capsys, "--gpu", "8xh100")
+    assert (node["device"]["count"], node["fits"]) == (8, True)
+    assert node == planned(capsys, "--gpu", "h100", "--tp", "8") == planned(capsys, "--gpu", "H100:8")
+    assert planned(capsys, "--gpu", "8xh100", "--tp", "2") == planned(capsys, "--gpu", "h100", "--tp", "2")
+    nodes = planned(capsys, "--gpu", "4xh100,2xh200")["plans"]
+    assert [plan["device"]["count"] for plan in nodes] == [4, 2]
+
+
+def test_the_api_takes_a_node_and_its_devices() -> None:
+    whole = brim.plan("llama-3.3-70b", gpu="4xh100")
+    assert whole.ranks == 4
+    assert whole == brim.plan("llama-3.3-70b", gpu=brim.find_devices("h100:4"))
+    assert whole == brim.plan("llama-3.3-70b", gpu=brim.find_device("h100"), tp=4)
+    with pytest.raises(BrimError, match="tp is 8 and gpu names 4 devices"):
+        brim.plan("llama-3.3-70b", gpu="4xh100", tp=8)
+    with pytest.raises(BrimError, match="gpu is an empty list"):
+        brim.plan("llama-3.3-70b", gpu=())
+
+
+def test_the_api_finds_the_curves_that_commands_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIM_CACHE", str(tmp_path))
+    assert brim.plan("qwen3-8b", gpu="2xh100").item("activation").source is brim.Source.FORMULA
+    points = (CurvePoint(1024, 1 << 20, 1 << 21), CurvePoint(8192, 1 << 30, 1 << 31))
+    curve = ActivationCurve("qwen3-8b", Phase.PREFILL, "tokens", points, 0.0, traced_with() or "none", ranks=2)
+    CurveStore(tmp_path / "curves").write(brim.load_model("qwen3-8b"), curve)
+    assert brim.plan("qwen3-8b", gpu="2xh100").item("activation").source is brim.Source.TRACED
+
+
+def test_a_sibling_s_plan_says_which_entry_was_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "Meta-Llama-3.1-8B", "--gpu", "h100", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "taken as llama-3.1-8b of the catalogue" in found["warnings"][0]
+
+
 @pytest.mark.parametrize("model", ["qwen3-8b", "qwen3-32b"])
 def test_the_picture_is_svg(tmp_path: Path, model: str) -> None:
     path = tmp_path / "plan.svg"
@@ -91,6 +138,9 @@ BAD = {
     "unknown model": ["plan", "no-such-model", "--gpu", "h100"],
     "unknown gpu": ["plan", "qwen3-8b", "--gpu", "abacus"],
     "wrong tp": ["plan", "qwen3-8b", "--gpu", "h100", "--tp", "3"],
+    "more ranks than GPUs": ["plan", "qwen3-8b", "--gpu", "2xh100", "--tp", "4"],
+    "no GPUs": ["plan", "qwen3-8b", "--gpu", "0xh100"],
+    "a budget without a size": ["plan", "qwen3-8b", "--gpu", "cpu"],
     "tp is no number": ["plan", "qwen3-8b", "--gpu", "h100", "--tp", "many"],
     "length is no number": ["plan", "qwen3-8b", "--gpu", "h100", "--max-len", "long"],
     "negative": ["plan", "qwen3-8b", "--gpu", "h100", "--max-len", "-5"],
