@@ -11,7 +11,7 @@ from brim.folders import curves_folder
 from brim.model.source import load_config, load_model
 from brim.model.weights import check_tensor_parallel
 from brim.planning.devices import find_devices
-from brim.planning.node import over_node
+from brim.planning.node import rank_devices
 from brim.planning.plan import make_plan
 from brim.planning.settings import Curves
 from brim.records.model import Media, ModelSpec
@@ -57,7 +57,7 @@ def plan(
 
         >>> brim.plan("qwen2.5-vl-7b", gpu="rtx-4090", max_len=32768).kv_tokens
     """
-    device, ranks = over_node(_devices(gpu), tp)
+    devices = rank_devices(_devices(gpu), tp)
     request = PlanRequest(
         max_len=_count(max_len, "max-len"),
         max_seqs=max_seqs,
@@ -67,7 +67,7 @@ def plan(
         batch_tokens=_count(batch_tokens, "batch-tokens"),
         kv_dtype=kv_dtype,
         weights=weights,
-        tensor_parallel=ranks,
+        tensor_parallel=len(devices) if tp is None else tp,
         image_pixels=image_pixels,
         images_per_prompt=images_per_prompt,
         audio_seconds=audio_seconds,
@@ -80,8 +80,8 @@ def plan(
     spec = _spec(model)
     source = None if isinstance(model, ModelSpec) else str(model)
     if curves is None:
-        curves = find_curves(spec, source, trace=trace, folder=cache or curves_folder(), ranks=ranks)
-    return make_plan(spec, device, request, _draft(draft), curves)
+        curves = find_curves(spec, source, trace=trace, folder=cache or curves_folder(), ranks=request.tensor_parallel)
+    return make_plan(spec, devices, request, _draft(draft), curves)
 
 
 def _devices(gpu: str | Device | Sequence[Device]) -> tuple[Device, ...]:

@@ -17,7 +17,7 @@ from brim.model.quantisation import NAMED_FORMATS
 from brim.model.source import load_model
 from brim.planning.devices import find_devices
 from brim.planning.engines import ENGINES
-from brim.planning.node import over_node
+from brim.planning.node import rank_devices
 from brim.planning.settings import Curves
 from brim.records.plan import MemoryPlan
 from brim.units import parse_bytes, parse_count, parse_pixels
@@ -106,11 +106,11 @@ def run(options: argparse.Namespace) -> int:
         return find_curves(spec, options.model, trace=options.trace, folder=curves_folder(), ranks=ranks)
 
     def on(name: str) -> MemoryPlan:
-        device, ranks = over_node(find_devices(name), options.tp)
+        devices = rank_devices(find_devices(name), options.tp)
         return make_plan(
             spec,
-            gpu=device,
-            tp=ranks,
+            gpu=devices,
+            tp=options.tp,
             max_len=_count(options.max_len, "max-len"),
             max_seqs=_count(options.max_seqs, "max-seqs"),
             concurrency=_count(options.concurrency, "concurrency"),
@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
             graphs=options.graphs,
             engine=options.engine,
             attn=options.attn,
-            curves=curves(ranks),
+            curves=curves(len(devices)),
         )
 
     if comparing:

@@ -9,6 +9,7 @@ from brim.planning.activation import AttentionKind, StepShape, step_bytes
 from brim.planning.advise import advise
 from brim.planning.encoder import media_step
 from brim.planning.engines import Sizes
+from brim.planning.node import ledgers, tightest
 from brim.planning.pricer import Pricer
 from brim.planning.settings import Curves, Settings, only_eager, resolve
 from brim.planning.solve import Solution, solve
@@ -19,12 +20,13 @@ from brim.units import format_bytes
 
 def make_plan(
     spec: ModelSpec,
-    device: Device,
+    devices: tuple[Device, ...],
     request: PlanRequest,
     draft: ModelSpec | None = None,
     curves: Curves = Curves(),  # noqa: B008 - frozen
 ) -> MemoryPlan:
-    """What fits, what limits it, and what each setting would gain."""
+    """What fits on the devices of all ranks, what limits it, and what each setting would gain."""
+    device = tightest(devices)
     settings = resolve(spec, device, request, draft, curves)
     pricer = Pricer()
     solution = solve(settings, pricer)
@@ -38,6 +40,7 @@ def make_plan(
         fits=solution.fits,
         shortfall_bytes=max(0, -solution.slack_bytes),
         items=solution.items,
+        ledgers=ledgers(devices, device, solution.items),
         weights_bytes=solution.costs.weights.total_bytes,
         kv_bytes_per_token=footprint.bytes_per_token,
         kv_kinds=tuple(

@@ -72,6 +72,14 @@ class LedgerItem:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceLedger:
+    """The ledger of one device of a node."""
+
+    device: Device
+    items: tuple[LedgerItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     """A setting, its value, a proposed value, and what that gains on the fullest device."""
 
@@ -105,7 +113,7 @@ class KvKindBytes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """A ledger of one device (all ranks are alike), and what it was solved for."""
+    """The ledger of the device that decides, those of all ranks' devices, and what they were solved for."""
 
     model: str
     family: str
@@ -114,6 +122,7 @@ class MemoryPlan:
     fits: bool
     shortfall_bytes: int
     items: tuple[LedgerItem, ...]
+    ledgers: tuple[DeviceLedger, ...]
     weights_bytes: int  # all ranks together
     kv_bytes_per_token: int
     kv_kinds: tuple[KvKindBytes, ...]
@@ -153,9 +162,15 @@ class MemoryPlan:
                 "usable_bytes": self.device.usable_bytes,
                 "count": self.ranks,
             },
-            "items": [
-                {"name": item.name, "bytes": item.bytes, "source": str(item.source), "detail": item.detail}
-                for item in self.items
+            "items": _items_json(self.items),
+            "devices": [
+                {
+                    "name": one.device.name,
+                    "total_bytes": one.device.total_bytes,
+                    "usable_bytes": one.device.usable_bytes,
+                    "items": _items_json(one.items),
+                }
+                for one in self.ledgers
             ],
             "weights_bytes": self.weights_bytes,
             "kv_bytes_per_token": self.kv_bytes_per_token,
@@ -198,3 +213,9 @@ class MemoryPlan:
             "flags": list(self.flags),
             "warnings": list(self.warnings),
         }
+
+
+def _items_json(items: tuple[LedgerItem, ...]) -> list[dict[str, object]]:
+    return [
+        {"name": item.name, "bytes": item.bytes, "source": str(item.source), "detail": item.detail} for item in items
+    ]

@@ -73,6 +73,6 @@ def _command(source: str, engine: Engine) -> str:
 def _flags(source: str, engine: Engine) -> tuple[str, ...]:
     """As planned for this machine; none where it has no GPU, or the model is more than Brim can plan or than fits."""
     try:
-        return make_plan(load_model(source), find_device("auto"), PlanRequest(engine=engine.name)).flags
+        return make_plan(load_model(source), (find_device("auto"),), PlanRequest(engine=engine.name)).flags
     except BrimError:
         return ()
