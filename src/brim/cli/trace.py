@@ -41,7 +41,12 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--attn", default="auto", metavar="KIND", help=kinds)
     parser.add_argument("--dtype", default="bf16", metavar="TYPE", help=f"one of {', '.join(DTYPES)}")
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="trace one of N tensor-parallel ranks")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the timeline of live bytes as a picture")
+    parser.add_argument(
+        "--svg",
+        type=Path,
+        metavar="FILE",
+        help="write a picture: live bytes of the step and of the layer at the peak, by owner",
+    )
     add_json(parser)
 
 
@@ -54,8 +59,9 @@ def run(options: argparse.Namespace) -> int:
     name, config = load_config(options.model)
     from brim.trace.tracer import trace_config
 
-    found = trace_config(config, shape, name=name, dtype=options.dtype, ranks=options.tp)
-    if options.svg is not None:
+    pictured = options.svg is not None
+    found = trace_config(config, shape, name=name, dtype=options.dtype, ranks=options.tp, with_timeline=pictured)
+    if pictured:
         from brim.cli.timeline import timeline_svg
 
         write_file(options.svg, timeline_svg(found))

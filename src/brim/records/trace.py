@@ -49,11 +49,41 @@ class LiveTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A point of the timeline: live bytes after an operation, and the module it ran in."""
+class Operation:
+    """An operation of a step: what ran, in which module, and the live bytes after it."""
 
-    live_bytes: int
+    name: str
     module: str
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A storage's life: allocated during operation `made_at`, and gone when operation `freed_at` is over."""
+
+    bytes: int
+    op: str
+    module: str
+    shape: tuple[int, ...]
+    made_at: int
+    freed_at: int
+
+    def is_live_at(self, operation: int) -> bool:
+        """Was it alive after this operation?"""
+        return self.made_at <= operation < self.freed_at
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A step, operation by operation; the allocations alive after an operation add up to its live bytes."""
+
+    operations: tuple[Operation, ...]
+    allocations: tuple[Allocation, ...]
+
+    @property
+    def peak_at(self) -> int:
+        """The first operation with the most live bytes."""
+        return max(range(len(self.operations)), key=lambda index: self.operations[index].live_bytes, default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +99,9 @@ class Trace:
     at_op: str
     at_shapes: tuple[tuple[int, ...], ...]
     live: tuple[LiveTensor, ...]
-    timeline: tuple[Moment, ...]
     seconds: float
     attention: str = "sdpa"
+    timeline: Timeline | None = None  # recorded when asked for
 
     def to_json(self) -> dict[str, object]:
         """The stable keys of `brim trace --json`."""

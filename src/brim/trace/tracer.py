@@ -1,7 +1,7 @@
 """A trace from end to end: build the model on the meta device, run the call, and simulate the allocator.
 
 In: a config and the shape of a call. Out: a `Trace`: peak bytes above the weights, where the peak is, what is alive
-there, the timeline, and what the caching allocator would reserve.
+there, what the caching allocator would reserve, and, when asked for, the timeline.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from brim.errors import BrimError, CannotTrace, first_line
-from brim.records.trace import Moment, Trace, TraceShape
+from brim.records.trace import Trace, TraceShape
 from brim.trace.allocator import CachingAllocator, ExpandableAllocator, SegmentAllocator
 from brim.trace.attention import interception
 from brim.trace.build import build_model
@@ -26,20 +26,26 @@ MATMUL_WORKSPACE_BYTES = 32 * MIB  # cuBLAS on Hopper; 8 MiB before it
 
 
 def trace_config(
-    config: Mapping[str, Any], shape: TraceShape, *, name: str, dtype: str = "bf16", ranks: int = 1
+    config: Mapping[str, Any],
+    shape: TraceShape,
+    *,
+    name: str,
+    dtype: str = "bf16",
+    ranks: int = 1,
+    with_timeline: bool = False,
 ) -> Trace:
     """Build a model, or one tensor-parallel rank's part of it, and trace one call."""
     model, attention = build_model(rank_config(config, ranks), dtype, shape.attention)
-    return trace_model(model, shape, name=name, attention=attention)
+    return trace_model(model, shape, name=name, attention=attention, with_timeline=with_timeline)
 
 
-def trace_model(model: Any, shape: TraceShape, *, name: str, attention: str) -> Trace:
+def trace_model(model: Any, shape: TraceShape, *, name: str, attention: str, with_timeline: bool = False) -> Trace:
     """Trace one call of a model that is on the meta device."""
     _check(shape)
     started = time.perf_counter()
     call = make_call(model, shape)
     weights = [*model.parameters(), *model.buffers()]
-    watch = StorageWatch([*weights, *call.inputs])
+    watch = StorageWatch([*weights, *call.inputs], records_operations=with_timeline)
     with watched(watch, name), _named_modules(model, watch):
         result = call.run()
         watch.finish()
@@ -54,9 +60,9 @@ def trace_model(model: Any, shape: TraceShape, *, name: str, attention: str) -> 
         at_op=watch.peak_op,
         at_shapes=watch.peak_shapes,
         live=watch.alive_at_peak(),
-        timeline=tuple(_timeline(watch)),
         seconds=time.perf_counter() - started,
         attention=attention,
+        timeline=watch.timeline(),
     )
 
 
@@ -137,12 +143,3 @@ def _loading_order(module: Any) -> Iterator[Any]:
         yield from _loading_order(child)
     yield from (tensor for tensor in module._parameters.values() if tensor is not None)
     yield from (tensor for tensor in module._buffers.values() if tensor is not None)
-
-
-def _timeline(watch: StorageWatch) -> Iterator[Moment]:
-    sizes = watch.sizes()
-    live = 0
-    for event in watch.events:
-        number = abs(event) - 1
-        live += sizes[number] if event > 0 else -sizes[number]
-        yield Moment(live, watch.module_of(number))

@@ -9,10 +9,11 @@ device tensors. They keep their values, so that shapes that depend on them are r
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from brim.records.trace import LiveTensor
+from brim.records.trace import Allocation, LiveTensor, Operation, Timeline
 from brim.trace.allocator import ROUNDING
 from brim.trace.scratch import kernel_scratch
 from brim.trace.unknown_values import SCALAR, TRUTH, every_place, places, to_meta
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class StorageWatch:
-    """Counts live bytes, and remembers what was alive at the peak."""
+    """Counts live bytes, and remembers what was alive at the peak; records every operation when asked to."""
 
-    def __init__(self, held: Iterable[torch.Tensor]) -> None:
+    def __init__(self, held: Iterable[torch.Tensor], *, records_operations: bool = False) -> None:
         self._held = {tensor.untyped_storage()._cdata for tensor in held}
         self._live: dict[int, int] = {}  # storage -> allocation
         self._about: list[tuple[int, str, str, tuple[int, ...]]] = []  # by allocation: bytes, op, module, shape
@@ -37,6 +38,8 @@ class StorageWatch:
         self.peak_shapes: tuple[tuple[int, ...], ...] = ()
         self.events: list[int] = []  # an allocation's number + 1, negative when it is freed
         self.modules: list[str] = [""]
+        self._records_operations = records_operations
+        self._operations: list[tuple[Operation, int]] = []  # and the number of events until its end
 
     def made(self, tensor: torch.Tensor, op: str) -> None:
         """Count a tensor's storage, unless it is known."""
@@ -62,7 +65,9 @@ class StorageWatch:
         self.events.append(-(number + 1))
 
     def after_operation(self, op: str, shapes: tuple[tuple[int, ...], ...]) -> None:
-        """Remember the peak."""
+        """Remember the peak, and the operation if asked to."""
+        if self._records_operations:
+            self._operations.append((Operation(op, self.modules[-1], self.live_bytes), len(self.events)))
         if self.live_bytes > self.peak_bytes:
             self.peak_bytes = self.live_bytes
             self.peak_event = len(self.events)
@@ -91,8 +96,24 @@ class StorageWatch:
         """Bytes of each allocation, by its number."""
         return [about[0] for about in self._about]
 
-    def module_of(self, number: int) -> str:
-        return self._about[number][2]
+    def timeline(self) -> Timeline | None:
+        """The recorded operations and the life of every allocation; None where they were not recorded."""
+        if not self._records_operations:
+            return None
+        ends = [end for _, end in self._operations]
+        made: dict[int, int] = {}
+        freed: dict[int, int] = {}
+        for place, event in enumerate(self.events):
+            operation = bisect_right(ends, place)
+            if event > 0:
+                made[event - 1] = operation
+            else:
+                freed[-event - 1] = operation
+        allocations = (
+            Allocation(*about, made_at=made[number], freed_at=freed.get(number, len(ends)))
+            for number, about in enumerate(self._about)
+        )
+        return Timeline(tuple(operation for operation, _ in self._operations), tuple(allocations))
 
 
 def watching(watch: StorageWatch) -> Any:
