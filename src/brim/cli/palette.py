@@ -1,4 +1,4 @@
-"""One colour per line item, the same in the terminal and in pictures, and a hue per part of a model.
+"""Colours and key letters: of line items, the same in the terminal and in pictures, and of the parts of a model.
 
 The hues are told apart with any common colour blindness; shades of one hue differ in lightness, so that neighbours are
 told apart in black and white.
@@ -6,24 +6,12 @@ told apart in black and white.
 
 from __future__ import annotations
 
-ITEM_COLOURS = {
-    "context": "#7f7f7f",
-    "weights": "#3f6fb5",
-    "draft": "#7a9fd6",
-    "encoder": "#8e63b0",
-    "activation": "#d9822b",
-    "workspace": "#b7a08a",
-    "graphs": "#c9b458",
-    "state": "#4aa3a2",
-    "neighbours": "#b04f6f",
-    "canary": "#e3c800",
-    "keep_free": "#e8dfa0",
-    "kv": "#3d9a50",
-}
-MISSING = "#c62828"
+from collections.abc import Iterable
+from string import ascii_uppercase, digits
 
 GREEN, BLUE, SKY, VIOLET = "#2a9d7c", "#1f77b4", "#56b4e9", "#7b5ea7"
 ORANGE, ROSE, SAND, VERMILION, GREY = "#f0a02e", "#cc79a7", "#e2d06c", "#d55e00", "#8c8c8c"
+MISSING = "#c62828"
 _SHADES = (0.0, 0.55, -0.2, 0.3, 0.75, -0.3)  # towards white, or black where negative
 
 
@@ -33,3 +21,49 @@ def shade(hue: str, number: int) -> str:
     towards = 255 if mix > 0 else 0
     channels = (int(hue[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(channel + (towards - channel) * abs(mix)):02x}" for channel in channels)
+
+
+ITEM_COLOURS = {
+    "context": GREY,
+    "weights": BLUE,
+    "draft": SKY,
+    "encoder": VIOLET,
+    "activation": ORANGE,
+    "workspace": shade(ORANGE, 1),
+    "graphs": SAND,
+    "state": shade(GREEN, 1),
+    "neighbours": ROSE,
+    "canary": VERMILION,
+    "keep_free": shade(SAND, 1),
+    "kv": GREEN,
+}
+_ITEM_KEYS = {
+    "context": "C",
+    "weights": "W",
+    "draft": "D",
+    "encoder": "E",
+    "activation": "A",
+    "workspace": "O",
+    "graphs": "G",
+    "state": "S",
+    "neighbours": "N",
+    "canary": "Y",
+    "keep_free": "F",
+    "kv": "K",
+}
+
+
+def item_colour(name: str) -> str:
+    """The colour of a line item; grey for one that has none of its own."""
+    return ITEM_COLOURS.get(name, shade(GREY, 3))
+
+
+def item_keys(names: Iterable[str]) -> dict[str, str]:
+    """A letter for each line item, always the same for those known; another's is one of its own where that is free."""
+    names = list(names)
+    keys = {name: _ITEM_KEYS[name] for name in names if name in _ITEM_KEYS}
+    for name in names:
+        if name not in keys:
+            free = (key for key in (*name.upper(), *ascii_uppercase, *digits) if key.isalnum())
+            keys[name] = next((key for key in free if key not in keys.values()), "?")
+    return keys
