@@ -12,6 +12,8 @@ from string import ascii_uppercase, digits
 GREEN, BLUE, SKY, VIOLET = "#2a9d7c", "#1f77b4", "#56b4e9", "#7b5ea7"
 ORANGE, ROSE, SAND, VERMILION, GREY = "#f0a02e", "#cc79a7", "#e2d06c", "#d55e00", "#8c8c8c"
 MISSING = "#c62828"
+INK, PAPER = "#1a1a1a", "#ffffff"
+_LIGHT = 0.17  # a fill of more than this luminance gets dark text
 _SHADES = (0.0, 0.55, -0.2, 0.3, 0.75, -0.3)  # towards white, or black where negative
 
 
@@ -21,6 +23,12 @@ def shade(hue: str, number: int) -> str:
     towards = 255 if mix > 0 else 0
     channels = (int(hue[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(channel + (towards - channel) * abs(mix)):02x}" for channel in channels)
+
+
+def ink_on(fill: str) -> str:
+    """Black or white, whichever can be read on a fill."""
+    red, green, blue = ((int(fill[at : at + 2], 16) / 255) ** 2.2 for at in (1, 3, 5))
+    return INK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > _LIGHT else PAPER
 
 
 ITEM_COLOURS = {

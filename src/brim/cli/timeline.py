@@ -13,7 +13,7 @@ from brim.cli.drawing.legend import draw_legend, legend_height
 from brim.cli.drawing.owners import Owner, Part, layer_number, layer_of, op_word, owner_of, part_of, within
 from brim.cli.drawing.stacks import Stack, changing_operations, largest, layer_at_the_peak, stacked
 from brim.cli.drawing.strips import STRIP_HEIGHT, Run, draw_numbers, draw_rotated_names, draw_strip, runs
-from brim.cli.drawing.svg import INK, SOFT, Box, document, group, line, path, shortened, text
+from brim.cli.drawing.svg import SOFT, Box, document, group, line, path, shortened, text
 from brim.records.trace import Operation, Phase, Timeline, Trace
 from brim.units import format_bytes
 
@@ -165,7 +165,7 @@ def _title(timeline: Timeline, span: range, chart: Chart, words: str) -> list[st
 
 
 def _axis(chart: Chart) -> str:
-    return line(chart.box.left, chart.box.bottom, chart.box.right, chart.box.bottom, INK)
+    return line(chart.box.left, chart.box.bottom, chart.box.right, chart.box.bottom, palette.INK)
 
 
 def _zoom(step: Chart, layer: Chart, span: range) -> str:

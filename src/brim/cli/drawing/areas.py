@@ -8,7 +8,8 @@ from itertools import accumulate
 
 from brim.cli.drawing.owners import Owner
 from brim.cli.drawing.stacks import Stack
-from brim.cli.drawing.svg import FAINT, INK, PAPER, SOFT, Box, ink_on, line, path, rect, shortened, text, text_width
+from brim.cli.drawing.svg import FAINT, SOFT, Box, line, path, rect, shortened, text, text_width
+from brim.cli.palette import INK, PAPER, ink_on
 from brim.units import GIB, KIB, MIB, format_bytes
 
 _LABEL, _LABEL_ROOM = 12, 15  # size of a label, and the height it needs

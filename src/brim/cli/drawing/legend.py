@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from brim.cli.drawing.owners import Owner
 from brim.cli.drawing.stacks import Band, Stack
-from brim.cli.drawing.svg import FAINT, INK, SOFT, Box, ink_on, line, rect, shortened, text, text_width
+from brim.cli.drawing.svg import FAINT, SOFT, Box, line, rect, shortened, text, text_width
+from brim.cli.palette import INK, ink_on
 from brim.units import format_bytes
 
 _SMALL = 11

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-INK, SOFT, FAINT, PAPER = "#1a1a1a", "#5a5a5a", "#d9d9d9", "#ffffff"
+from brim.cli.palette import INK, PAPER
+
+SOFT, FAINT = "#5a5a5a", "#d9d9d9"
 _NARROW, _WIDE = frozenset("iIjlft.,:;|'!()[] "), frozenset("mwMW@%—…")
 _NARROW_EM, _LOWER_EM, _UPPER_EM, _WIDE_EM = 0.4, 0.63, 0.72, 1.0
-_LIGHT = 0.45  # a fill of more than this luminance gets dark text
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,6 @@ def shortened(content: str, width: float, size: float) -> str:
         if text_width(shorter, size) <= width:
             return shorter
     return ""
-
-
-def ink_on(fill: str) -> str:
-    """Black or white, whichever can be read on a fill."""
-    red, green, blue = (int(fill[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return INK if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 > _LIGHT**2.2 else PAPER
 
 
 def _printable(content: str) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from brim.cli import palette
 from brim.cli.drawing.areas import round_ticks
-from brim.cli.drawing.svg import document, ink_on, shortened, text, text_width
+from brim.cli.drawing.svg import document, shortened, text, text_width
 
 
 @given(st.text(), st.floats(0, 500), st.integers(8, 24))
@@ -58,7 +58,7 @@ def test_ink_can_be_read_on_every_shade() -> None:
     hues = (palette.GREEN, palette.BLUE, palette.SKY, palette.VIOLET, palette.ORANGE, palette.ROSE, palette.SAND)
     fills = [palette.shade(hue, number) for hue in (*hues, palette.VERMILION, palette.GREY) for number in range(6)]
     for fill in fills:
-        bright, dark = sorted((luminance(fill), luminance(ink_on(fill))), reverse=True)
+        bright, dark = sorted((luminance(fill), luminance(palette.ink_on(fill))), reverse=True)
         assert (bright + 0.05) / (dark + 0.05) >= 3.5, fill
 
 
