@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
+from brim.cli.bars import ledger_mark, memory_bar
 from brim.cli.console import ReportConsole
-from brim.cli.palette import ITEM_COLOURS
+from brim.cli.palette import item_colour, item_keys
 from brim.fit.items import counted
 from brim.records.fit import FitItem, FitReport, FitSeconds
 from brim.units import format_bytes
 
-_BAR_CELLS = 60
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_WIDEST_BAR = 120
 
 
 def show_fit(model: str, report: FitReport) -> None:
@@ -25,7 +30,7 @@ def show_fit(model: str, report: FitReport) -> None:
     )
     console.print(_use(report))
     if report.items:
-        console.print(_bar(report))
+        console.print(_bar(report, console.width))
         console.print(_items(report))
     for number, attempt in enumerate(report.attempts, 1):
         short = f", shortfall {format_bytes(attempt.shortfall_bytes)}" if attempt.shortfall_bytes else ""
@@ -40,6 +45,11 @@ def show_fit(model: str, report: FitReport) -> None:
 
 def _use(report: FitReport) -> str:
     """How much of the KV cache running requests need, and how much is prefix cache."""
+    if report.limited_by == "requests":
+        return (
+            "set by the requests that may run, not by memory: at full length they need no more "
+            "(--max-seqs and --max-len allow more)"
+        )
     if not report.cache_tokens:
         return "running requests may need all of it"
     return (
@@ -49,15 +59,9 @@ def _use(report: FitReport) -> str:
     )
 
 
-def _bar(report: FitReport) -> Text:
-    bar, edge, drawn = Text(), 0, 0
-    for item, size in counted(report.items):
-        edge += size
-        upto = min(_BAR_CELLS, round(edge * _BAR_CELLS / report.total_bytes))
-        bar.append("█" * max(0, upto - drawn), style=ITEM_COLOURS.get(item.name, "white"))
-        drawn = max(drawn, upto)
-    bar.append("░" * (_BAR_CELLS - drawn), style="dim")
-    return bar
+def _bar(report: FitReport, width: int) -> Text:
+    items = [(item.name, size, item_colour(item.name)) for item, size in counted(report.items)]
+    return memory_bar(items, report.total_bytes, min(width, _WIDEST_BAR))
 
 
 def _items(report: FitReport) -> Table:
@@ -66,8 +70,10 @@ def _items(report: FitReport) -> Table:
     for name in ("predicted", "measured", "error"):
         table.add_column(name, justify="right")
     table.add_column("")
+    keys = item_keys([item.name for item in report.items])
     for item in report.items:
-        table.add_row(item.name, _size(item.predicted_bytes), _size(item.measured_bytes), _error(item), item.note)
+        mark = ledger_mark(keys[item.name], item_colour(item.name)).append(f" {item.name}", style="default")
+        table.add_row(mark, _size(item.predicted_bytes), _size(item.measured_bytes), _error(item), item.note)
     return table
 
 

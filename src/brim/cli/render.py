@@ -10,13 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from brim.cli.answer import answer
+from brim.cli.bars import ledger_mark, memory_bar
 from brim.cli.console import ReportConsole
-from brim.cli.palette import ITEM_COLOURS, MISSING
+from brim.cli.palette import MISSING, item_colour, item_keys
 from brim.records.plan import MemoryPlan
 from brim.records.trace import Trace
 from brim.units import format_bytes
 
-_BAR_CELLS = 60
+_WIDEST_BAR = 120
 _SHORT_BAR_CELLS = 12
 _SHOWN_TENSORS = 12
 
@@ -30,7 +31,7 @@ def show_plan(plan: MemoryPlan) -> None:
     for line in answer(plan):
         console.print(f"  {escape(line)}", highlight=True)
     console.print()
-    console.print(_bar(plan))
+    console.print(_bar(plan, console.width))
     console.print(_ledger(plan))
     if plan.advice:
         console.print(_advice(plan))
@@ -41,20 +42,10 @@ def show_plan(plan: MemoryPlan) -> None:
     console.print()
 
 
-def _bar(plan: MemoryPlan) -> Text:
-    """The device as one line, followed by the shortfall in red."""
-    total = plan.device.total_bytes
-    bar, edge, drawn = Text(), 0, 0
-    for item in plan.items:
-        edge += max(0, item.bytes)
-        upto = min(_BAR_CELLS, round(edge * _BAR_CELLS / total))
-        bar.append("█" * max(0, upto - drawn), style=ITEM_COLOURS[item.name])
-        drawn = max(drawn, upto)
-    bar.append("░" * (_BAR_CELLS - drawn), style="dim")
-    if plan.shortfall_bytes:
-        short = max(1, min(16, round(plan.shortfall_bytes * _BAR_CELLS / total)))
-        bar.append("▶" * short, style=MISSING)
-    return bar
+def _bar(plan: MemoryPlan, width: int) -> Text:
+    """The device as one line, followed by what is missing."""
+    items = [(item.name, item.bytes, item_colour(item.name)) for item in plan.items]
+    return memory_bar(items, plan.device.total_bytes, min(width, _WIDEST_BAR), plan.shortfall_bytes)
 
 
 def _ledger(plan: MemoryPlan) -> Table:
@@ -64,11 +55,12 @@ def _ledger(plan: MemoryPlan) -> Table:
     table.add_column("share", justify="right")
     table.add_column("source")
     table.add_column("detail", overflow="fold")
+    keys = item_keys([item.name for item in plan.items])
     for item in plan.items:
         if not item.bytes and item.name not in ("kv", "weights"):
             continue
         share = f"{item.bytes * 100 / plan.device.total_bytes:.1f} %" if item.bytes >= 0 else ""
-        name = Text("■ ", style=ITEM_COLOURS[item.name]).append(item.name, style="default")
+        name = ledger_mark(keys[item.name], item_colour(item.name)).append(f" {item.name}", style="default")
         size = format_bytes(item.bytes)
         table.add_row(name, f"[red]{size}[/]" if item.bytes < 0 else size, share, str(item.source), escape(item.detail))
     table.add_row(
@@ -108,7 +100,7 @@ def show_comparison(plans: Sequence[MemoryPlan]) -> None:
     """One line per GPU."""
     console = ReportConsole()
     table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left", title_style="bold")
-    table.title = f"{plans[0].model}: {format_bytes(plans[0].weights_bytes)} of weights"
+    table.title = f"{plans[0].model}: {format_bytes(plans[0].weights_bytes)} of weights (░ is KV cache)"
     table.add_column("GPU", no_wrap=True)
     table.add_column("", width=_SHORT_BAR_CELLS)
     table.add_column("verdict")
@@ -126,8 +118,8 @@ def show_comparison(plans: Sequence[MemoryPlan]) -> None:
 def _short_bar(plan: MemoryPlan) -> Text:
     kv = max(0, plan.item("kv").bytes)
     cells = round(kv * _SHORT_BAR_CELLS / plan.device.total_bytes)
-    bar = Text("█" * (_SHORT_BAR_CELLS - cells), style=ITEM_COLOURS["weights"] if plan.fits else MISSING)
-    return bar.append("█" * cells, style=ITEM_COLOURS["kv"])
+    bar = Text("▓" * (_SHORT_BAR_CELLS - cells), style=item_colour("weights") if plan.fits else MISSING)
+    return bar.append("░" * cells, style=item_colour("kv"))
 
 
 def show_models(rows: Sequence[Mapping[str, object]]) -> None:

@@ -258,8 +258,14 @@ class _Fitting:
             limit_tokens=proven if usage is None else limit_tokens(usage, self.request, self.price),
             needed_tokens=needed,
             needed_bytes=self.price(needed),
+            limited_by=self._limit(proven),
             warnings=(self.warning,) if self.warning else (),
         )
+
+    def _limit(self, proven: int) -> str:
+        if self.request.kv_tokens is not None:
+            return "given"
+        return "requests" if proven == self.request.most_tokens else "memory"
 
     # -- take down -----------------------------------------------------------------------------------------------
 

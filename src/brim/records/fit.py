@@ -119,6 +119,7 @@ class FitReport:
     needed_tokens: int  # most tokens of running requests: a full batch, all at full length
     needed_bytes: int
     keep_free_bytes: int = 0  # seen to stay free in validation, in addition to the canary
+    limited_by: str = "memory"  # or "requests": no more are wanted; or "given": the size was
     provable: bool = True  # False: the driver spills to host memory, so no allocation fails
     warnings: tuple[str, ...] = ()
 
@@ -142,6 +143,7 @@ class FitReport:
             "cache_bytes": self.cache_bytes,
             "canary_bytes": self.canary_bytes,
             "keep_free_bytes": self.keep_free_bytes,
+            "limited_by": self.limited_by,
             "provable": self.provable,
             "attempts": [
                 {"kv_tokens": one.kv_tokens, "outcome": str(one.outcome), "shortfall_bytes": one.shortfall_bytes}
