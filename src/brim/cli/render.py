@@ -13,7 +13,7 @@ from brim.cli.answer import answer
 from brim.cli.bars import ledger_mark, memory_bar
 from brim.cli.console import ReportConsole
 from brim.cli.palette import MISSING, item_colour, item_keys
-from brim.records.plan import MemoryPlan
+from brim.records.plan import MemoryPlan, Source
 from brim.records.trace import Trace
 from brim.units import format_bytes
 
@@ -33,6 +33,8 @@ def show_plan(plan: MemoryPlan) -> None:
     console.print()
     console.print(_bar(plan, console.width))
     console.print(_ledger(plan))
+    for line in _other_devices(plan):
+        console.print(f"[dim]{escape(line)}[/]")
     if plan.advice:
         console.print(_advice(plan))
     if plan.flags:
@@ -68,10 +70,22 @@ def _ledger(plan: MemoryPlan) -> Table:
         format_bytes(plan.device.total_bytes),
         "",
         str(plan.device.source),
-        "as the driver reports it",
+        "as given" if plan.device.source is Source.GIVEN else "as the driver reports it",
         style="bold",
     )
     return table
+
+
+def _other_devices(plan: MemoryPlan) -> list[str]:
+    """Where the devices of a node differ: what the tightest leaves free on each."""
+    free = [sum(item.bytes for item in one.items if item.name == "free") for one in plan.ledgers]
+    if not any(free):
+        return []
+    return [
+        f"device {index}: {one.device.name}, {format_bytes(one.device.neighbour_bytes)} in use by others, "
+        f"{format_bytes(left)} left free"
+        for index, (one, left) in enumerate(zip(plan.ledgers, free, strict=True))
+    ]
 
 
 def _advice(plan: MemoryPlan) -> Table:

@@ -163,7 +163,7 @@ def _draft(settings: Settings, solution: Solution) -> Changes:
 
 def _tensor_parallel(settings: Settings, solution: Solution) -> Changes:
     for ranks in (settings.ranks * 2, settings.ranks * 4, settings.ranks * 8):
-        if _divides(settings, ranks):
+        if not settings.device.is_cpu and _divides(settings, ranks):
             yield _Change("tp", str(settings.ranks), str(ranks), {"ranks": ranks})
 
 
@@ -178,7 +178,7 @@ def _divides(settings: Settings, ranks: int) -> bool:
 def _device(settings: Settings, solution: Solution) -> Changes:
     now = settings.device
     for card in catalogue():
-        if card.total_bytes > now.total_bytes * 105 // 100:
+        if not now.is_cpu and card.total_bytes > now.total_bytes * 105 // 100:
             enough = card.total_bytes > now.total_bytes - solution.slack_bytes
             yield _Change("gpu", now.key, card.key, {"device": card}, alone=enough)
 

@@ -14,7 +14,7 @@ from brim.planning.pricer import Pricer
 from brim.planning.settings import Curves, Settings, only_eager, resolve
 from brim.planning.solve import Solution, solve
 from brim.records.model import Dtype, ModelSpec
-from brim.records.plan import Device, KvKindBytes, MemoryPlan, PlanRequest
+from brim.records.plan import Device, KvKindBytes, MemoryPlan, PlanRequest, Source
 from brim.units import format_bytes
 
 
@@ -61,11 +61,17 @@ def make_plan(
         batch_tokens=solution.batch_tokens,
         limited_by=solution.limited_by,
         lowered=solution.lowered,
+        traced_with=_traced_with(settings, solution),
         advice=advise(settings, solution, pricer),
         engine=settings.engine.name if settings.engine else None,
         flags=_flags(settings, solution),
         warnings=_warnings(settings, solution),
     )
+
+
+def _traced_with(settings: Settings, solution: Solution) -> str | None:
+    traced = any(item.name == "activation" and item.source is Source.TRACED for item in solution.items)
+    return settings.curves.step.versions if traced and settings.curves.step else None
 
 
 def _encoder_bytes(settings: Settings, pricer: Pricer, solution: Solution, activation: int) -> int:

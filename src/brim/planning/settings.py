@@ -132,7 +132,7 @@ def resolve(
         draft_tokens=0 if draft is None else request.draft_tokens or DEFAULT_DRAFT_TOKENS,
         reserve_bytes=request.reserve_bytes,
         canary_bytes=request.canary_bytes,
-        graphs=request.graphs,
+        graphs=False if device.is_cpu else request.graphs,
         engine=engine,
         attention=_attention(spec, engine, request.attention),
         curves=curves,

@@ -36,6 +36,11 @@ class Device:
     def usable_bytes(self) -> int:
         return self.total_bytes - self.hidden_bytes
 
+    @property
+    def is_cpu(self) -> bool:
+        """Whether this is a budget on the CPU: no context, no CUDA graphs."""
+        return self.key.partition(":")[0] == "cpu"
+
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
@@ -140,6 +145,7 @@ class MemoryPlan:
     batch_tokens: int
     limited_by: str
     lowered: tuple[Lowered, ...]
+    traced_with: str | None  # versions of the libraries whose code was traced for the activation
     advice: tuple[Advice, ...]
     engine: str | None
     flags: tuple[str, ...]
@@ -198,6 +204,7 @@ class MemoryPlan:
             "batch_tokens": self.batch_tokens,
             "limited_by": self.limited_by,
             "lowered": [{"knob": one.knob, "from": one.usual, "to": one.lowered} for one in self.lowered],
+            "traced_with": self.traced_with,
             "advice": [
                 {
                     "knob": one.knob,
