@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from brim.model.weights import on_rank
-from brim.records.model import Dtype, KvCache, ModelSpec
+from brim.records.model import Dtype, KvCache, LatentAttention, LayerSpec, ModelSpec
 from brim.units import ceil_div
 
 _SCALE_BYTES = 4  # one fp32 scale for the keys and one for the values of a layer
+_PACKED_VALUES = 128  # fp8 values that share an fp32 scale in packed latents and in an indexer's keys
+_Q8_0_VALUES, _Q8_0_BYTES = 32, 34  # a block of GGUF's q8_0: 32 bytes and an fp16 scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +23,16 @@ class KvStorage:
     """How an engine stores KV. The defaults are the model's own minimum.
 
     `keeps_window` frees sliding layers behind the window, with `window_slack` tokens more than the window;
-    `keeps_latent` stores MLA's latent instead of per-head keys and values.
+    `keeps_latent` stores MLA's latent instead of per-head keys and values. `packed_sparse` stores an indexer's keys in
+    fp8 whatever the type of the cache, with an fp32 scale for every 128 of them; and an fp8 latent beside an indexer
+    with such scales and its rotary part in 16 bits. `q8_0` stores int8 in GGUF's blocks of 32 values and a scale.
     """
 
     keeps_window: bool = True
     window_slack: int = 0
     keeps_latent: bool = True
+    packed_sparse: bool = False
+    q8_0: bool = False
 
 
 MINIMUM = KvStorage()
@@ -79,7 +85,7 @@ def kv_footprint(spec: ModelSpec, dtype: Dtype, tensor_parallel: int = 1, storag
             window = _stored_window(cache, storage)
             entry = gathered.setdefault((cache.kind, window, cache.stride), [0, 0])
             entry[0] += count
-            entry[1] += count * _elements_per_token(cache, tensor_parallel, storage) * dtype.bytes
+            entry[1] += count * _bytes_per_token(layer, cache, dtype, tensor_parallel, storage)
             caches += count
     kinds = tuple(
         KvKind(kind, layers, size, window, stride) for (kind, window, stride), (layers, size) in gathered.items()
@@ -87,7 +93,7 @@ def kv_footprint(spec: ModelSpec, dtype: Dtype, tensor_parallel: int = 1, storag
     return KvFootprint(
         kinds=kinds,
         state_bytes_per_request=_state_bytes(spec, tensor_parallel),
-        scale_bytes=2 * caches * _SCALE_BYTES if dtype.bytes == 1 else 0,
+        scale_bytes=2 * caches * _SCALE_BYTES if dtype.bytes == 1 and not storage.q8_0 else 0,
         dtype=dtype,
     )
 
@@ -96,6 +102,24 @@ def _stored_window(cache: KvCache, storage: KvStorage) -> int | None:
     if cache.window is None or cache.kind == "image":
         return cache.window
     return cache.window + storage.window_slack if storage.keeps_window else None
+
+
+def _bytes_per_token(layer: LayerSpec, cache: KvCache, dtype: Dtype, ranks: int, storage: KvStorage) -> int:
+    """What an entry of a cache takes on a rank: elements, and scales where they are stored between them."""
+    elements = _elements_per_token(cache, ranks, storage)
+    if storage.packed_sparse and cache.kind == "index":
+        return _with_scales(elements)
+    if storage.packed_sparse and dtype is Dtype.FP8 and cache.kind == "latent":
+        mixer = layer.mixer
+        if isinstance(mixer, LatentAttention) and mixer.index_heads:
+            return _with_scales(mixer.kv_rank) + mixer.rope_dim * Dtype.BF16.bytes
+    if storage.q8_0 and dtype is Dtype.INT8:
+        return ceil_div(elements, _Q8_0_VALUES) * _Q8_0_BYTES
+    return elements * dtype.bytes
+
+
+def _with_scales(elements: int) -> int:
+    return elements + ceil_div(elements, _PACKED_VALUES) * _SCALE_BYTES
 
 
 def _elements_per_token(cache: KvCache, ranks: int, storage: KvStorage) -> int:

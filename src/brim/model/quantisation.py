@@ -36,6 +36,8 @@ NAMED_FORMATS: Mapping[str, WeightFormat] = {
     "int4": WeightFormat("int4", 4, scale_bytes=2, rows_per_scale=1, columns_per_scale=128, zero_bits=4),
     "nvfp4": NVFP4,
     "mxfp4": MXFP4,
+    "q8_0": WeightFormat("q8_0", 8, scale_bytes=2, rows_per_scale=1, columns_per_scale=32),
+    "q4_0": WeightFormat("q4_0", 4, scale_bytes=2, rows_per_scale=1, columns_per_scale=32),
 }
 
 _MODELOPT = {

@@ -87,3 +87,27 @@ def test_longer_requests_keep_no_less(model: str, tokens: int, more: int) -> Non
     footprint = kv_footprint(load_model(model), Dtype.BF16)
     assert footprint.kv_bytes(tokens) <= footprint.kv_bytes(tokens + more)
     assert footprint.kv_bytes(tokens) <= footprint.bytes_per_token * tokens + footprint.kv_bytes(1) * 128
+
+
+def test_q8_0_takes_34_bytes_for_32_values() -> None:
+    found = kv_footprint(load_model("llama-3.1-8b"), Dtype.INT8, storage=KvStorage(q8_0=True))
+    assert found.bytes_per_token == 32 * 2 * 8 * 128 // 32 * 34
+    assert found.scale_bytes == 0
+    plain = kv_footprint(load_model("llama-3.1-8b"), Dtype.INT8)
+    assert (plain.bytes_per_token, plain.scale_bytes) == (32 * 2 * 8 * 128, 32 * 2 * 4)
+
+
+@pytest.mark.parametrize(("dtype", "latent"), [(Dtype.BF16, 2 * (512 + 64)), (Dtype.FP8, 512 + 4 * 4 + 2 * 64)])
+def test_an_indexer_keeps_fp8_keys_with_their_scales(dtype: Dtype, latent: int) -> None:
+    """DeepSeek V3.2 as vLLM and SGLang store it: 132 bytes of index keys, and 656 of a packed fp8 latent."""
+    found = kv_footprint(load_model("deepseek-v3.2"), dtype, storage=KvStorage(packed_sparse=True))
+    assert {kind.kind: kind.bytes_per_token // kind.layers for kind in found.kinds} == {
+        "latent": latent,
+        "index": 128 + 4,
+    }
+
+
+def test_a_latent_without_an_indexer_is_not_packed() -> None:
+    storage = KvStorage(packed_sparse=True)
+    found = kv_footprint(load_model("deepseek-v3"), Dtype.FP8, storage=storage)
+    assert found.bytes_per_token == 61 * (512 + 64)
