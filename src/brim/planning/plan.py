@@ -8,7 +8,7 @@ from brim.model.kv import kv_footprint
 from brim.planning.activation import AttentionKind, StepShape, step_bytes
 from brim.planning.advise import advise
 from brim.planning.encoder import media_step
-from brim.planning.engines import Sizes
+from brim.planning.flags import engine_flags
 from brim.planning.node import ledgers, tightest
 from brim.planning.pricer import Pricer
 from brim.planning.settings import Curves, Settings, only_eager, resolve
@@ -64,7 +64,7 @@ def make_plan(
         traced_with=_traced_with(settings, solution),
         advice=advise(settings, solution, pricer),
         engine=settings.engine.name if settings.engine else None,
-        flags=_flags(settings, solution),
+        flags=engine_flags(settings, solution),
         warnings=_warnings(settings, solution),
     )
 
@@ -77,30 +77,6 @@ def _traced_with(settings: Settings, solution: Solution) -> str | None:
 def _encoder_bytes(settings: Settings, pricer: Pricer, solution: Solution, activation: int) -> int:
     media = replace(settings, image_pixels=solution.image_pixels, images_per_prompt=solution.images_per_prompt)
     return media_step(media, pricer, solution.max_len, activation).bytes
-
-
-def _flags(settings: Settings, solution: Solution) -> tuple[str, ...]:
-    if settings.engine is None or not solution.fits:
-        return ()
-    not_for_engine = ("canary", "graphs", "neighbours", "workspace")
-    sizes = Sizes(
-        model=settings.spec.name,
-        max_len=solution.max_len,
-        max_seqs=solution.concurrency,
-        running=solution.max_seqs,
-        batch_tokens=solution.batch_tokens,
-        kv_tokens=solution.kv_tokens,
-        kv_bytes=solution.kv_bytes,
-        kv_dtype=settings.kv_dtype,
-        ranks=settings.ranks,
-        graphs=solution.graphs,
-        usable_bytes=settings.device.usable_bytes,
-        spare_bytes=sum(item.bytes for item in solution.items if item.name in not_for_engine),
-        weights_bytes=solution.costs.weights.rank_bytes,
-        draft=settings.draft.name if settings.draft else None,
-        images_per_prompt=solution.images_per_prompt,
-    )
-    return tuple(settings.engine.flags(sizes))
 
 
 def _warnings(settings: Settings, solution: Solution) -> tuple[str, ...]:
