@@ -102,7 +102,6 @@ def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, fold
 
     The curve of a step is that of one rank.
     """
-    check_tensor_parallel(spec, ranks)
     if trace is False or (trace is None and spec.indexes):
         return Curves()  # the model's own code materialises an indexer's scores; engines' kernels do not
     store = CurveStore(folder)
@@ -115,6 +114,7 @@ def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, fold
         missing += (Phase.VISION,)  # with several ranks the formula is used, which shards the tower
     if not missing:
         return Curves(step, vision)
+    check_tensor_parallel(spec, ranks)
     made = _traced(source, missing, str(spec.dtype), ranks)
     for curve in made.values():
         store.write(spec, curve)

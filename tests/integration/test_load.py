@@ -353,7 +353,7 @@ def test_the_command_has_the_flags_of_a_plan_for_this_machine(folder: Path, monk
     monkeypatch.setattr("brim.engine.weights.quantised.find_device", lambda name: of_size("24GiB"))
     message = said(folder, {"quantization_config": {"quant_method": "fp8"}})
     flags = plan(folder, gpu="24GiB", engine="vllm", trace=False).flags
-    assert flags[0] == "--gpu-memory-utilization"
+    assert flags[0] == "--kv-cache-memory-bytes"
     assert f"run it with: vllm serve {folder} {' '.join(flags)} (or" in message
 
 

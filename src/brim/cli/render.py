@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 
 from rich.markup import escape
@@ -37,8 +36,9 @@ def show_plan(plan: MemoryPlan) -> None:
         console.print(f"[dim]{escape(line)}[/]")
     if plan.advice:
         console.print(_advice(plan))
-    if plan.flags:
-        console.print(f"[bold]{plan.engine}[/]: {escape(shlex.join(plan.flags))}", soft_wrap=True)
+    if plan.shell:
+        console.print(f"[bold]with {plan.engine}[/]")
+        console.print(escape(plan.shell), soft_wrap=True, highlight=False)
     for warning in plan.warnings:
         console.print(f"[yellow]note:[/] {escape(warning)}")
     console.print()

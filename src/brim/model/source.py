@@ -43,9 +43,19 @@ def load_model(source: str) -> ModelSpec:
     found = _locate(source)
     if found.entry is not None:
         spec = _from_catalogue(found.entry.name)
-        return replace(spec, warnings=(found.warning, *spec.warnings)) if found.warning else spec
+        if found.warning is None:
+            return spec
+        named = source if _HUB_ID.fullmatch(source) else spec.source
+        return replace(spec, source=named, warnings=(found.warning, *spec.warnings))
     assert found.config is not None
-    return _from_file(found.config, found.name)
+    return replace(_from_file(found.config, found.name), source=_loaded_by(source, found))
+
+
+def _loaded_by(source: str, found: _Located) -> str:
+    """What an engine loads a model by: its hub id, or the directory that its config is in."""
+    if found.name == source:
+        return source
+    return str(Path(source).parent) if source.endswith(".json") else source
 
 
 def load_config(source: str) -> tuple[str, dict[str, Any]]:
@@ -144,4 +154,5 @@ def _side_file(config: Path, name: str) -> dict[str, Any] | None:
 
 @cache
 def _from_catalogue(name: str) -> ModelSpec:
-    return read_config(entries()[name].config, name=name)
+    entry = entries()[name]
+    return replace(read_config(entry.config, name=name), source=entry.hub_id)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from brim.errors import InvalidRequest
 from brim.model.quantisation import NAMED_FORMATS
-from brim.model.weights import check_tensor_parallel, format_name
+from brim.model.weights import format_name
 from brim.planning.devices import catalogue
 from brim.planning.lower import largest_image
 from brim.planning.pricer import Pricer
-from brim.planning.settings import Settings
+from brim.planning.settings import Settings, check_ranks
 from brim.planning.solve import Solution, solve
 from brim.records.model import Dtype
 from brim.records.plan import Advice
@@ -169,7 +169,7 @@ def _tensor_parallel(settings: Settings, solution: Solution) -> Changes:
 
 def _divides(settings: Settings, ranks: int) -> bool:
     try:
-        check_tensor_parallel(settings.spec, ranks)
+        check_ranks(settings.spec, ranks, settings.engine)
     except InvalidRequest:
         return False
     return True
@@ -224,14 +224,17 @@ def _requests(settings: Settings, solution: Solution) -> Changes:
             number //= 2
 
 
-def _weights(target: str) -> Callable[[Settings, Solution], Changes]:
-    """The matrices of the layers in another format."""
-    stored = NAMED_FORMATS[target]
+def _weights(*names: str) -> Callable[[Settings, Solution], Changes]:
+    """The matrices of the layers in another format: the first of several alike that the engine runs."""
 
     def changes(settings: Settings, solution: Solution) -> Changes:
+        engine = settings.engine
+        runs = names if engine is None else [name for name in names if name in {*engine.converts, *engine.formats}]
         now = format_name(settings.spec, settings.stored, settings.weights_dtype)
-        if now != stored.name:
-            yield _Change("weights", now, target, {"stored": stored, "weights_dtype": None})
+        for name in runs[:1]:
+            stored = NAMED_FORMATS[name]
+            if now != stored.name:
+                yield _Change("weights", now, name, {"stored": stored, "weights_dtype": None})
 
     return changes
 
@@ -246,6 +249,6 @@ _KNOBS: tuple[Callable[[Settings, Solution], Changes], ...] = (
     _image_pixels,
     _context,
     _requests,
-    _weights("fp8"),
-    _weights("int4"),
+    _weights("fp8", "int8", "q8_0"),
+    _weights("int4", "awq", "gptq", "q4_0"),
 )

@@ -69,7 +69,7 @@ def _with_tower(
 def _tower_bytes(settings: Settings, pricer: Pricer, tower: TowerSpec, positions: int) -> tuple[int, Source]:
     """By the traced curve where there is one for this tower, else by the formula."""
     curve = settings.curves.vision
-    if curve is None or settings.ranks > 1 or tower.media is not Media.IMAGE:
-        return tower_bytes(tower, positions, settings.spec.dtype.bytes, settings.ranks), Source.FORMULA
+    if curve is None or settings.tensor_ranks > 1 or tower.media is not Media.IMAGE:
+        return tower_bytes(tower, positions, settings.spec.dtype.bytes, settings.tensor_ranks), Source.FORMULA
     per_tile = tower.limits.tile_pixels // tower.pixels_per_patch + 1 if curve.unit == "tiles" else 1
     return pricer.traced(curve, ceil_div(positions, per_tile)).peak_bytes, Source.TRACED

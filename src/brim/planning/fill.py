@@ -23,6 +23,7 @@ class Filled:
     costs: Costs
     fixed: tuple[LedgerItem, ...]
     state_bytes: int  # of every request that may run
+    null_bytes: int  # of KV blocks that no request gets
     kv_bytes: int  # the rest; negative where the other items are too large
 
     def tokens(self, length: int) -> int:
@@ -86,5 +87,6 @@ class Filler:
         costs = self._pricer.costs(settings, load.step_tokens)
         fixed = fixed_items(settings, self._pricer, costs, load, context)
         state = load.running * costs.state_bytes
-        taken = sum(item.bytes for item in fixed) + costs.footprint.scale_bytes + state
-        return Filled(settings, load, costs, fixed, state, settings.device.total_bytes - taken)
+        null = settings.engine.null_blocks * costs.kv_bytes(settings.block_tokens) if settings.engine else 0
+        taken = sum(item.bytes for item in fixed) + costs.footprint.scale_bytes + null + state
+        return Filled(settings, load, costs, fixed, state, null, settings.device.total_bytes - taken)

@@ -1,32 +1,127 @@
-"""A solved plan as the flags of an engine: what was asked for and what was solved, put together for it."""
+"""A solved plan as the command of an engine: what was asked for and what was solved, put together for it."""
 
 from __future__ import annotations
 
-from brim.planning.engines import Sizes
+from dataclasses import replace
+
+from brim.planning.engines import (
+    Command,
+    Draft,
+    Engine,
+    Sizes,
+    checkpoint_format,
+    draft_algorithm,
+    format_key,
+    limits_pixels,
+)
 from brim.planning.settings import Settings
 from brim.planning.solve import Solution
+from brim.records.model import Media
+from brim.units import ceil_div, round_up
+
+_NOT_FOR_ENGINE = ("canary", "graphs", "neighbours", "workspace")
 
 
-def engine_flags(settings: Settings, solution: Solution) -> tuple[str, ...]:
-    """The flags of the engine that was asked for; none where the plan does not fit."""
+def check_engine(settings: Settings) -> None:
+    """Refuse what the engine that was asked for cannot do, before anything is solved."""
+    if settings.engine is not None:
+        settings.engine.check(_asked(settings, settings.engine))
+
+
+def engine_command(settings: Settings, solution: Solution) -> Command | None:
+    """The command of the engine that was asked for; none where the plan does not fit."""
     if settings.engine is None or not solution.fits:
-        return ()
-    not_for_engine = ("canary", "graphs", "neighbours", "workspace")
-    sizes = Sizes(
-        model=settings.spec.name,
+        return None
+    return settings.engine.command(_sizes(settings, solution, settings.engine))
+
+
+def _asked(settings: Settings, engine: Engine) -> Sizes:
+    """What was asked for; nothing is solved yet."""
+    spec = settings.spec
+    return Sizes(
+        model=spec.source or spec.name,
+        dtype=settings.weights_dtype or spec.dtype,
+        checkpoint=checkpoint_format(spec),
+        checkpoint_kv=spec.quantisation.kv_dtype if spec.quantisation else None,
+        weights=_asked_weights(settings),
+        max_len=0,
+        max_seqs=0,
+        concurrency=0,
+        batch_tokens=0,
+        block_tokens=engine.block_tokens,
+        kv_tokens=0,
+        kv_dtype=settings.kv_dtype,
+        kv_bytes=0,
+        usable_bytes=settings.device.usable_bytes,
+        free_bytes=0,
+        spare_bytes=0,
+        weights_bytes=0,
+        ranks=settings.ranks,
+        attention=settings.attention,
+        draft=_draft(settings),
+        media=frozenset(tower.media for tower in spec.towers),
+        processor_limits_pixels=limits_pixels(spec),
+        audio_seconds=settings.audio_seconds,
+    )
+
+
+def _sizes(settings: Settings, solution: Solution, engine: Engine) -> Sizes:
+    items = {item.name: item.bytes for item in solution.items}
+    draft, draft_weights = _draft(settings), solution.costs.draft_weights
+    return replace(
+        _asked(settings, engine),
         max_len=solution.max_len,
-        max_seqs=solution.concurrency,
-        running=solution.max_seqs,
+        max_seqs=solution.max_seqs,
+        concurrency=solution.concurrency,
         batch_tokens=solution.batch_tokens,
         kv_tokens=solution.kv_tokens,
-        kv_bytes=solution.kv_bytes,
-        kv_dtype=settings.kv_dtype,
-        ranks=settings.ranks,
+        kv_bytes=_kv_bytes(settings, solution, engine),
+        state_bytes=items["state"],
+        free_bytes=settings.device.total_bytes - items["context"] - items["neighbours"],
+        spare_bytes=sum(items[name] for name in _NOT_FOR_ENGINE),
+        weights_bytes=items["weights"],
         graphs=solution.graphs,
-        usable_bytes=settings.device.usable_bytes,
-        spare_bytes=sum(item.bytes for item in solution.items if item.name in not_for_engine),
-        weights_bytes=solution.costs.weights.rank_bytes,
-        draft=settings.draft.name if settings.draft else None,
+        draft=replace(draft, weights_bytes=draft_weights.rank_bytes) if draft and draft_weights else None,
         images_per_prompt=solution.images_per_prompt,
+        image_pixels=solution.image_pixels,
+        image_tokens=_image_tokens(settings, solution),
     )
-    return tuple(settings.engine.flags(sizes))
+
+
+def _kv_bytes(settings: Settings, solution: Solution, engine: Engine) -> int:
+    """All that is left for KV; where its tokens were asked for, what they take in whole blocks."""
+    if settings.kv_tokens is None:
+        return solution.kv_bytes + solution.null_bytes
+    whole, rest = divmod(solution.kv_tokens, solution.max_len)
+    block, spare = engine.block_tokens, engine.null_blocks * engine.block_tokens
+    needed = sum(
+        whole * one.kv_bytes(round_up(solution.max_len, block)) + one.kv_bytes(round_up(rest, block) + spare)
+        for one in (solution.costs.footprint, solution.costs.draft_footprint)
+        if one
+    )
+    return min(solution.kv_bytes + solution.null_bytes, needed)
+
+
+def _asked_weights(settings: Settings) -> str | None:
+    if settings.weights_dtype is not None:
+        return str(settings.weights_dtype)
+    return format_key(settings.stored) if settings.stored else None
+
+
+def _draft(settings: Settings) -> Draft | None:
+    if settings.draft is None:
+        return None
+    return Draft(
+        model=settings.draft.source or settings.draft.name,
+        algorithm=draft_algorithm(settings.draft),
+        tokens=settings.draft_tokens,
+        weights_bytes=0,
+    )
+
+
+def _image_tokens(settings: Settings, solution: Solution) -> int | None:
+    """What an image of the most pixels becomes in the prompt."""
+    if solution.image_pixels is None:
+        return None
+    towers = [tower for tower in settings.spec.towers if tower.media is Media.IMAGE]
+    return max((ceil_div(solution.image_pixels, one.pixels_per_patch * one.merge) for one in towers), default=None)

@@ -75,7 +75,7 @@ def _logit_rows(settings: Settings, load: Load) -> int:
 
 
 def _step_shape(settings: Settings, load: Load) -> StepShape:
-    return StepShape(load.step_tokens, 1, _logit_rows(settings, load), settings.attention, settings.ranks)
+    return StepShape(load.step_tokens, 1, _logit_rows(settings, load), settings.attention, settings.tensor_ranks)
 
 
 def _activation(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
@@ -95,7 +95,7 @@ def _workspace(settings: Settings, pricer: Pricer, load: Load, activation: int) 
     rows = _logit_rows(settings, load)
     slack, words = _slack(settings, pricer, load.step_tokens, activation)
     sampler = rows * settings.spec.vocab * _SAMPLER_BYTES
-    ranks = _NCCL_BYTES if settings.ranks > 1 else 0
+    ranks = _NCCL_BYTES if settings.tensor_ranks > 1 else 0
     kernels = f"kernels and matmul {settings.device.workspace_bytes // MIB} MiB"
     detail = f"{kernels}, allocator slack {words}, sampler of {rows} rows" + (", NCCL" if ranks else "")
     return LedgerItem("workspace", settings.device.workspace_bytes + slack + sampler + ranks, Source.FORMULA, detail)
@@ -115,7 +115,7 @@ def _slack(settings: Settings, pricer: Pricer, step_tokens: int, activation: int
 def _step_curve(settings: Settings) -> ActivationCurve | None:
     """The traced curve of a step, if it matches these settings: number of ranks, fused attention."""
     curve = settings.curves.step
-    if curve is None or curve.ranks != settings.ranks or settings.attention is not AttentionKind.FUSED:
+    if curve is None or curve.ranks != settings.tensor_ranks or settings.attention is not AttentionKind.FUSED:
         return None
     return curve
 
@@ -124,7 +124,7 @@ def _graphs(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
     if settings.graphs is False:
         return LedgerItem("graphs", 0, Source.GIVEN, "switched off")
     captured = min(load.running, _LARGEST_CAPTURE)
-    step = pricer.step(settings.spec, StepShape(captured, captured, captured, ranks=settings.ranks))
+    step = pricer.step(settings.spec, StepShape(captured, captured, captured, ranks=settings.tensor_ranks))
     size = graph_bytes(len(settings.spec.layers), step)
     return LedgerItem("graphs", size, Source.FORMULA, f"decode captured up to {captured} requests, one pool")
 

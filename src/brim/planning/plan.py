@@ -8,7 +8,7 @@ from brim.model.kv import kv_footprint
 from brim.planning.activation import AttentionKind, StepShape, step_bytes
 from brim.planning.advise import advise
 from brim.planning.encoder import media_step
-from brim.planning.flags import engine_flags
+from brim.planning.flags import check_engine, engine_command
 from brim.planning.node import ledgers, tightest
 from brim.planning.pricer import Pricer
 from brim.planning.settings import Curves, Settings, only_eager, resolve
@@ -28,9 +28,11 @@ def make_plan(
     """What fits on the devices of all ranks, what limits it, and what each setting would gain."""
     device = tightest(devices)
     settings = resolve(spec, device, request, draft, curves)
+    check_engine(settings)
     pricer = Pricer()
     solution = solve(settings, pricer)
     footprint = solution.costs.footprint
+    command = engine_command(settings, solution)
     activation = next(item.bytes for item in solution.items if item.name == "activation")
     return MemoryPlan(
         model=spec.name,
@@ -64,8 +66,10 @@ def make_plan(
         traced_with=_traced_with(settings, solution),
         advice=advise(settings, solution, pricer),
         engine=settings.engine.name if settings.engine else None,
-        flags=engine_flags(settings, solution),
-        warnings=_warnings(settings, solution),
+        flags=command.flags if command else (),
+        command=command.args if command else (),
+        shell=command.shell if command else None,
+        warnings=(*_warnings(settings, solution), *(command.notes if command else ())),
     )
 
 
@@ -94,7 +98,7 @@ def _warnings(settings: Settings, solution: Solution) -> tuple[str, ...]:
     if settings.engine:
         found += _engine_warnings(settings, solution)
     elif settings.attention is AttentionKind.FUSED and only_eager(spec):
-        shape = StepShape(solution.batch_tokens, attention=AttentionKind.EAGER, ranks=settings.ranks)
+        shape = StepShape(solution.batch_tokens, attention=AttentionKind.EAGER, ranks=settings.tensor_ranks)
         found.append(
             "planned with fused attention, as in serving engines; transformers' own code materialises the scores, and "
             f"a step would take {format_bytes(step_bytes(spec, shape))} (--attn eager)"
@@ -105,7 +109,7 @@ def _warnings(settings: Settings, solution: Solution) -> tuple[str, ...]:
 def _engine_warnings(settings: Settings, solution: Solution) -> list[str]:
     assert settings.engine is not None
     found = []
-    minimum = kv_footprint(settings.spec, settings.kv_dtype, settings.ranks).request_bytes(solution.max_len)
+    minimum = kv_footprint(settings.spec, settings.kv_dtype, settings.tensor_ranks).request_bytes(solution.max_len)
     stored = solution.costs.footprint.request_bytes(solution.max_len)
     if stored > minimum * 1.01:
         found.append(
@@ -113,7 +117,7 @@ def _engine_warnings(settings: Settings, solution: Solution) -> list[str]:
             f"{solution.max_len:,} tokens, where the model needs {format_bytes(minimum)}"
         )
     if settings.attention is AttentionKind.EAGER:
-        fused = step_bytes(settings.spec, StepShape(solution.batch_tokens, ranks=settings.ranks))
+        fused = step_bytes(settings.spec, StepShape(solution.batch_tokens, ranks=settings.tensor_ranks))
         found.append(
             f"eager attention materialises its scores: with a fused kernel a step would take {format_bytes(fused)}"
         )

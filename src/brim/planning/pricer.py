@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brim.model.kv import MINIMUM, KvFootprint, KvStorage, kv_footprint
 from brim.model.weights import WeightBytes, weight_bytes
 from brim.planning.activation import StepShape, step_bytes
+from brim.planning.engines import device_specs
 from brim.planning.settings import Settings
 from brim.records.model import Dtype, ModelSpec, WeightFormat
 from brim.records.trace import ActivationCurve, CurvePoint
@@ -50,7 +51,8 @@ class Pricer:
     def __init__(self) -> None:
         self._weights: dict[tuple[int, int, WeightFormat | None, Dtype | None], WeightBytes] = {}
         self._steps: dict[tuple[int, StepShape], int] = {}
-        self._footprints: dict[tuple[int, Dtype, int, KvStorage], KvFootprint] = {}
+        self._footprints: dict[tuple[int, Dtype, int, KvStorage, bool], KvFootprint] = {}
+        self._divided: dict[tuple[int, int], tuple[ModelSpec, ...]] = {}
         self._traced: dict[tuple[int, int], CurvePoint] = {}
 
     def weights(
@@ -76,17 +78,39 @@ class Pricer:
         return self._traced[key]
 
     def footprint(self, spec: ModelSpec, settings: Settings, storage: KvStorage) -> KvFootprint:
-        key = (id(spec), settings.kv_dtype, settings.ranks, storage)
+        key = (id(spec), settings.kv_dtype, settings.ranks, storage, settings.splits_layers)
         if key not in self._footprints:
-            self._footprints[key] = kv_footprint(spec, settings.kv_dtype, settings.ranks, storage)
+            self._footprints[key] = self._fullest_footprint(spec, settings, storage)
         return self._footprints[key]
+
+    def _fullest_footprint(self, spec: ModelSpec, settings: Settings, storage: KvStorage) -> KvFootprint:
+        if not settings.splits_layers:
+            return kv_footprint(spec, settings.kv_dtype, settings.ranks, storage)
+        parts = (kv_footprint(part, settings.kv_dtype, 1, storage) for part in self._parts(spec, settings.ranks))
+        return max(parts, key=lambda part: part.request_bytes(spec.max_positions))
+
+    def _fullest_weights(
+        self, spec: ModelSpec, settings: Settings, stored: WeightFormat | None, dtype: Dtype | None
+    ) -> WeightBytes:
+        if not settings.splits_layers:
+            return self.weights(spec, settings.ranks, stored, dtype)
+        whole = self.weights(spec, 1, stored, dtype)
+        fullest = max(self.weights(part, 1, stored, dtype).rank_bytes for part in self._parts(spec, settings.ranks))
+        return replace(whole, rank_bytes=fullest)
+
+    def _parts(self, spec: ModelSpec, devices: int) -> tuple[ModelSpec, ...]:
+        """What each device holds of a model that is divided by layers."""
+        key = (id(spec), devices)
+        if key not in self._divided:
+            self._divided[key] = device_specs(spec, devices)
+        return self._divided[key]
 
     def costs(self, settings: Settings, step_tokens: int) -> Costs:
         storage = settings.engine.storage(step_tokens) if settings.engine else MINIMUM
         draft = settings.draft
         return Costs(
-            weights=self.weights(settings.spec, settings.ranks, settings.stored, settings.weights_dtype),
-            draft_weights=self.weights(draft, settings.ranks) if draft else None,
+            weights=self._fullest_weights(settings.spec, settings, settings.stored, settings.weights_dtype),
+            draft_weights=self._fullest_weights(draft, settings, None, None) if draft else None,
             footprint=self.footprint(settings.spec, settings, storage),
             draft_footprint=self.footprint(draft, settings, storage) if draft else None,
         )

@@ -12,14 +12,13 @@ from brim.errors import InvalidRequest
 from brim.model.quantisation import NAMED_FORMATS
 from brim.model.weights import check_tensor_parallel
 from brim.planning.activation import AttentionKind
-from brim.planning.engines import Engine, find_engine
+from brim.planning.engines import DEFAULT_DRAFT_TOKENS, Engine, Split, find_engine
 from brim.records.model import Attention, Dtype, ModelSpec, WeightFormat
 from brim.records.plan import Device, PlanRequest
 from brim.records.trace import ActivationCurve
 from brim.units import round_up
 
 DEFAULT_BATCH_TOKENS = 8192
-DEFAULT_DRAFT_TOKENS = 3
 _LARGEST = 1 << 40
 _KV_DTYPES = {
     "bf16": Dtype.BF16,
@@ -84,6 +83,16 @@ class Settings:
         return self.engine.default_step if self.engine else DEFAULT_BATCH_TOKENS
 
     @property
+    def splits_layers(self) -> bool:
+        """Whether several GPUs share the layers, and not what is in them."""
+        return self.engine is not None and self.engine.split is Split.LAYER
+
+    @property
+    def tensor_ranks(self) -> int:
+        """The GPUs that share each layer."""
+        return 1 if self.splits_layers else self.ranks
+
+    @property
     def slots_divide_context(self) -> bool:
         """Whether every request that may run owns a full context from the start."""
         return self.engine is not None and self.engine.slots_divide_context
@@ -98,8 +107,8 @@ def resolve(
 ) -> Settings:
     """The request as settings, or `InvalidRequest` naming the option."""
     _check_numbers(request)
-    check_tensor_parallel(spec, request.tensor_parallel)
     engine = find_engine(request.engine)
+    check_ranks(spec, request.tensor_parallel, engine)
     kv_tokens = _in_blocks(request.kv_tokens, engine)
     promised = _promised(request, engine)
     _check_lengths(request, kv_tokens, promised or 1)
@@ -151,6 +160,14 @@ def _check_numbers(request: PlanRequest) -> None:
         lowest = 0 if one.name in may_be_zero else 1
         if not lowest <= value <= _LARGEST:
             raise InvalidRequest(f"{name} is {value}; it must be at least {lowest} and below 2^40")
+
+
+def check_ranks(spec: ModelSpec, ranks: int, engine: Engine | None) -> None:
+    """Refuse a number of ranks that the model, or the engine that was asked for, cannot be divided by."""
+    if engine is None:
+        check_tensor_parallel(spec, ranks)
+    else:
+        engine.check_ranks(spec, ranks)
 
 
 def _check_lengths(request: PlanRequest, kv_tokens: int | None, wanted: int) -> None:

@@ -45,6 +45,7 @@ class Solution:
     fits: bool
     slack_bytes: int  # what is left once the demand is met; a shortfall is negative
     kv_bytes: int
+    null_bytes: int  # KV beyond `kv_bytes` that no request gets
     kv_tokens: int
     max_len: int
     max_seqs: int  # the most requests that run at once
@@ -244,6 +245,7 @@ def _solution(filled: Filled, length: int, tokens: int, lowered: tuple[Lowered, 
         fits=fits,
         slack_bytes=slack,
         kv_bytes=max(0, filled.kv_bytes),
+        null_bytes=filled.null_bytes,
         kv_tokens=round_down(tokens, settings.block_tokens),
         max_len=length,
         max_seqs=running,
@@ -281,7 +283,7 @@ def _all_items(filled: Filled, max_len: int) -> tuple[LedgerItem, ...]:
         *[item for item in filled.fixed if item.name in ("neighbours", "canary")],
         LedgerItem(
             "kv",
-            filled.kv_bytes - for_draft + costs.footprint.scale_bytes,
+            filled.kv_bytes - for_draft + costs.footprint.scale_bytes + filled.null_bytes,
             Source.SOLVED,
             f"the rest: {settings.kv_dtype}, {kinds} layers",
         ),

@@ -302,6 +302,7 @@ class ModelSpec:
     lent_kv_elements: int = 0  # keys and values per token that layers keep alive for later layers
     layer_input_width: int = 0  # per-layer embeddings: width per layer (Gemma 3n and 4)
     draft_only: bool = False
+    source: str | None = None  # what an engine loads it by: a hub id, or a path
     warnings: tuple[str, ...] = field(default=())
 
     @cached_property

@@ -149,6 +149,8 @@ class MemoryPlan:
     advice: tuple[Advice, ...]
     engine: str | None
     flags: tuple[str, ...]
+    command: tuple[str, ...]  # launcher, model and flags
+    shell: str | None  # the command for a shell, which writes the files that it needs first
     warnings: tuple[str, ...]
 
     def item(self, name: str) -> LedgerItem:
@@ -218,6 +220,8 @@ class MemoryPlan:
             ],
             "engine": self.engine,
             "flags": list(self.flags),
+            "command": list(self.command),
+            "shell": self.shell,
             "warnings": list(self.warnings),
         }
 

@@ -67,7 +67,7 @@ def test_damage_is_either_harmless_or_named(data: st.DataObject) -> None:
     started = time.perf_counter()
     try:
         spec = read_config(config, name="damaged")
-        plan = make_plan(spec, find_device("h100"), PlanRequest(max_len=512, batch_tokens=256))
+        plan = make_plan(spec, (find_device("h100"),), PlanRequest(max_len=512, batch_tokens=256))
     except BrimError as error:
         message = str(error)
     else:

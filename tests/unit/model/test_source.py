@@ -148,7 +148,8 @@ def test_a_model_of_the_local_hub_cache(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_sibling_of_the_catalogue_where_the_hub_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brim.model.hub._reachable", lambda endpoint: False)
     found, taken = load_model("meta-llama/Meta-Llama-3.1-8B"), load_model("llama-3.1-8b")
-    assert replace(found, warnings=()) == taken
+    assert replace(found, source=taken.source, warnings=()) == taken
+    assert found.source == "meta-llama/Meta-Llama-3.1-8B"
     assert "'meta-llama/Meta-Llama-3.1-8B' is taken as llama-3.1-8b of the catalogue" in found.warnings[0]
     assert load_config("meta-llama/Meta-Llama-3.1-8B") == load_config("llama-3.1-8b")
     assert load_model("Meta-Llama-3.1-8B-Instruct").warnings

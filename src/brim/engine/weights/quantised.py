@@ -67,12 +67,9 @@ def _sidecar_method(path: Path) -> str | None:
 
 
 def _command(source: str, engine: Engine) -> str:
-    return shlex.join([*engine.launch, source, *_flags(source, engine)])
-
-
-def _flags(source: str, engine: Engine) -> tuple[str, ...]:
-    """As planned for this machine; none where it has no GPU, or the model is more than Brim can plan or than fits."""
+    """As planned for this machine; bare where it has no GPU, or the model is more than Brim can plan or than fits."""
+    bare = shlex.join([*engine.launch, source])
     try:
-        return make_plan(load_model(source), (find_device("auto"),), PlanRequest(engine=engine.name)).flags
+        return make_plan(load_model(source), (find_device("auto"),), PlanRequest(engine=engine.name)).shell or bare
     except BrimError:
-        return ()
+        return bare

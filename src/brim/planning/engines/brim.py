@@ -1,0 +1,35 @@
+"""Brim's own engine. Its sizes are options of `brim generate`; `brim fit` proves them."""
+
+from __future__ import annotations
+
+from brim.model.kv import KvStorage
+from brim.planning.engines.record import Engine, Sizes
+from brim.planning.engines.writing import media_notes, option, several, switch
+from brim.records.model import Dtype
+
+
+def _flags(sizes: Sizes) -> list[str]:
+    return [
+        *option("--kv-tokens", sizes.kv_tokens),
+        *option("--max-len", sizes.max_len),
+        *option("--max-seqs", sizes.max_seqs),
+        *option("--batch-tokens", sizes.batch_tokens),
+        *option("--kv-dtype", sizes.kv_dtype),
+        *option("--dtype", sizes.other_plain_weights),
+        *option("--tp", several(sizes.ranks)),
+        *option("--image-pixels", sizes.image_pixels),
+        *switch("--no-graphs", not sizes.graphs),
+    ]
+
+
+BRIM = Engine(
+    name="brim",
+    block_tokens=16,
+    storage=lambda step: KvStorage(window_slack=step),
+    slack_percent=10,
+    note="keeps, in sliding layers, the window and the tokens of a step",
+    launch=("brim", "generate"),
+    flags=_flags,
+    notes=lambda sizes: ["add --prompt or --input", *media_notes(sizes, "brim", pixels=True)],
+    other_kv_dtypes=frozenset({Dtype.BF16, Dtype.FP16, Dtype.FP8}),
+)

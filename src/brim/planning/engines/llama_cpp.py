@@ -1,0 +1,105 @@
+"""llama.cpp. The context is divided among slots; a step is a micro-batch; several GPUs share the layers."""
+
+from __future__ import annotations
+
+from brim.errors import InvalidRequest
+from brim.model.kv import KvStorage
+from brim.planning.activation import AttentionKind
+from brim.planning.engines.record import PLAIN, Algorithm, Draft, Engine, Sizes
+from brim.planning.engines.split import Split
+from brim.planning.engines.writing import media_notes, option, switch
+from brim.records.model import Dtype, Media
+from brim.units import round_up
+
+_CELLS = 256  # the context of a slot is padded to these
+_SMALLEST_BATCH = 2048  # its own default for the logical batch, which micro-batches are cut from
+_KV = {Dtype.BF16: "bf16", Dtype.FP16: "f16", Dtype.INT8: "q8_0"}
+_FILES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32", "q8_0": "Q8_0", "q4_0": "Q4_0", "mxfp4": "MXFP4"}
+_DRAFTS = {
+    Algorithm.DRAFT_MODEL: "draft-simple",
+    Algorithm.EAGLE3: "draft-eagle3",
+    Algorithm.DFLASH: "draft-dflash",
+    Algorithm.DSPARK: "draft-dspark",
+}
+
+
+def _flags(sizes: Sizes) -> list[str]:
+    slots = max(1, sizes.concurrency)
+    kv = _KV[sizes.kv_dtype]
+    fused = sizes.attention is AttentionKind.FUSED
+    if not fused and sizes.kv_dtype is Dtype.INT8:
+        raise InvalidRequest("engine llama.cpp has no int8 KV cache with eager attention; leave out attn or kv-dtype")
+    return [
+        *option("--ctx-size", round_up(sizes.max_len, _CELLS) * slots),
+        *option("--parallel", slots),
+        *option("--batch-size", max(_SMALLEST_BATCH, sizes.batch_tokens)),
+        *option("--ubatch-size", sizes.batch_tokens),
+        *option("--cache-type-k", kv),
+        *option("--cache-type-v", kv),
+        *option("--flash-attn", "on" if fused else "off"),
+        *option("--n-gpu-layers", 999),
+        *option("--fit", "off"),
+        *_devices(sizes.ranks),
+        *switch("--no-mmproj", Media.IMAGE in sizes.media and sizes.images_per_prompt == 0),
+        *option("--image-max-tokens", sizes.image_tokens if Media.IMAGE in sizes.media else None),
+        *(_speculation(sizes.draft, kv) if sizes.draft else []),
+    ]
+
+
+def _devices(ranks: int) -> list[str]:
+    if ranks == 1:
+        return option("--split-mode", "none")
+    return [*option("--split-mode", "layer"), *option("--tensor-split", ",".join(["1"] * ranks))]
+
+
+def _speculation(draft: Draft, kv: str) -> list[str]:
+    return [
+        *option("--spec-type", _DRAFTS[draft.algorithm]),
+        *option("--spec-draft-hf" if _on_hub(draft.model) else "--spec-draft-model", draft.model),
+        *option("--spec-draft-n-max", draft.tokens),
+        *option("--spec-draft-ngl", 999),
+        *option("--spec-draft-type-k", kv),
+        *option("--spec-draft-type-v", kv),
+    ]
+
+
+def _model(sizes: Sizes) -> list[str]:
+    stored = _FILES.get(sizes.weights or sizes.checkpoint)
+    if not _on_hub(sizes.model):
+        return option("--model", sizes.model)
+    return option("--hf-repo", f"{sizes.model}:{stored}" if stored else sizes.model)
+
+
+def _on_hub(model: str) -> bool:
+    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
+
+
+def _notes(sizes: Sizes) -> list[str]:
+    without = Media.IMAGE in sizes.media and sizes.images_per_prompt == 0
+    models = [sizes.model, *([sizes.draft.model] if sizes.draft else [])]
+    return [
+        *[f"llama.cpp runs GGUF files: put a GGUF repository or file of {one} in its place" for one in models],
+        *([] if sizes.graphs else ["llama.cpp captures no graphs where GGML_CUDA_DISABLE_GRAPHS=1 is set"]),
+        *media_notes(sizes, "llama.cpp", images=without, pixels=True),
+    ]
+
+
+LLAMA_CPP = Engine(
+    name="llama.cpp",
+    block_tokens=_CELLS,
+    storage=lambda step: KvStorage(window_slack=step, q8_0=True),
+    slack_percent=10,
+    note="allocates the context of every slot up front, padded to 256 tokens, and a scale for 32 values of int8",
+    launch=("llama-server",),
+    model=_model,
+    flags=_flags,
+    notes=_notes,
+    kv_dtypes=(Dtype.BF16, Dtype.FP16, Dtype.INT8),
+    other_kv_dtypes=frozenset({Dtype.BF16, Dtype.FP16, Dtype.INT8}),
+    formats=frozenset(_FILES) - frozenset(PLAIN),
+    drafts=_DRAFTS,
+    attentions=frozenset(AttentionKind),
+    default_step=512,
+    slots_divide_context=True,
+    split=Split.LAYER,
+)

@@ -1,0 +1,105 @@
+"""vLLM. Its KV cache is given in bytes, which leaves nothing to its own profiling."""
+
+from __future__ import annotations
+
+from math import floor
+
+from brim.model.kv import KvStorage
+from brim.planning.engines.record import Algorithm, Draft, Engine, Sizes
+from brim.planning.engines.writing import (
+    TORCH_NAMES,
+    as_json,
+    converted,
+    media_notes,
+    option,
+    other_kv,
+    plain_weights,
+    several,
+    switch,
+)
+from brim.records.model import Dtype, Media
+
+_BLOCK_TOKENS = 16
+_DEFAULT_UTILISATION = 0.92
+_KV = {**TORCH_NAMES, Dtype.FP8: "fp8_e4m3"}
+_CONVERTS = {
+    "fp8": "fp8",
+    "fp8-tensor": "fp8_per_tensor",
+    "fp8-block": "fp8_per_block",
+    "int8": "int8_per_channel_weight_only",
+}
+_METHODS = frozenset(
+    {
+        *("fp8", "fbgemm_fp8", "awq", "gptq", "auto-round", "bitsandbytes", "compressed-tensors"),
+        *("modelopt", "modelopt_fp4", "mxfp4", "quark", "torchao"),
+    }
+)
+_DRAFTS = {
+    Algorithm.DRAFT_MODEL: "draft_model",
+    Algorithm.EAGLE3: "eagle3",
+    Algorithm.P_EAGLE: "eagle3",
+    Algorithm.DFLASH: "dflash",
+    Algorithm.DSPARK: "dspark",
+}
+
+
+def _flags(sizes: Sizes) -> list[str]:
+    blocks = sizes.block_tokens if sizes.block_tokens != _BLOCK_TOKENS else None
+    return [
+        *option("--kv-cache-memory-bytes", sizes.kv_bytes + sizes.state_bytes),
+        *option("--gpu-memory-utilization", _lower_utilisation(sizes)),
+        *option("--max-model-len", sizes.max_len),
+        *option("--max-num-seqs", sizes.max_seqs),
+        *option("--max-num-batched-tokens", sizes.batch_tokens),
+        *option("--block-size", blocks),
+        *option("--kv-cache-dtype", other_kv(sizes, _KV)),
+        *option("--quantization", converted(sizes, _CONVERTS)),
+        *option("--dtype", plain_weights(sizes)),
+        *option("--tensor-parallel-size", several(sizes.ranks)),
+        *switch("--enforce-eager", not sizes.graphs),
+        *_media(sizes),
+        *option("--speculative-config", _speculation(sizes.draft) if sizes.draft else None),
+    ]
+
+
+def _lower_utilisation(sizes: Sizes) -> str | None:
+    """With the cache in bytes it sizes nothing, but vLLM does not start where less than this share is free."""
+    free = floor(sizes.free_bytes / sizes.usable_bytes * 100) / 100
+    return f"{max(0.01, free):.2f}" if free < _DEFAULT_UTILISATION else None
+
+
+def _media(sizes: Sizes) -> list[str]:
+    if Media.IMAGE not in sizes.media:
+        return []
+    images = sizes.images_per_prompt
+    pixels = sizes.image_pixels if sizes.processor_limits_pixels else None
+    return [
+        *option("--limit-mm-per-prompt", None if images is None else as_json({"image": images})),
+        *option("--mm-processor-kwargs", None if pixels is None else as_json({"max_pixels": pixels})),
+    ]
+
+
+def _speculation(draft: Draft) -> str:
+    config: dict[str, object] = {"method": _DRAFTS[draft.algorithm], "model": draft.model}
+    config["num_speculative_tokens"] = draft.tokens
+    if draft.algorithm is Algorithm.P_EAGLE:
+        config["parallel_drafting"] = True
+    return as_json(config)
+
+
+VLLM = Engine(
+    name="vllm",
+    block_tokens=_BLOCK_TOKENS,
+    storage=lambda step: KvStorage(window_slack=step, packed_sparse=True),
+    slack_percent=32,
+    note="keeps, in sliding layers, the window and the tokens of a step, and scales beside an indexer's fp8 values",
+    launch=("vllm", "serve"),
+    flags=_flags,
+    notes=lambda sizes: media_notes(sizes, "vllm", images=True, pixels=sizes.processor_limits_pixels),
+    other_kv_dtypes=frozenset({Dtype.BF16, Dtype.FP16, Dtype.FP8}),
+    converts=_CONVERTS,
+    formats=frozenset({"awq", "gptq", "int4", "nvfp4", "mxfp4"}),
+    quantised=_METHODS,
+    drafts=_DRAFTS,
+    null_blocks=1,
+)
