@@ -6,7 +6,10 @@ WORKERS ?= auto
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.brim-installed
 
-.PHONY: help setup demo test check lint types layers unit test-oldest soak bench clean
+FLAGS_VENV := .venv-flags
+FLAGS_STAMP := $(FLAGS_VENV)/.engines-installed
+
+.PHONY: help setup demo test check lint types layers unit test-oldest test-flags soak bench clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -45,6 +48,16 @@ unit: setup
 test-oldest:  ## the tests against the oldest transformers
 	$(MAKE) unit VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
 
+test-flags: $(FLAGS_STAMP)  ## the commands of plans, read by the engines' own parsers
+	PYTHONPATH=src $(FLAGS_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/flags
+
+$(FLAGS_STAMP): tests/flags/engines.txt tests/flags/libraries.txt
+	test -x $(FLAGS_VENV)/bin/python || $(PYTHON) -m venv $(FLAGS_VENV)
+	$(FLAGS_VENV)/bin/python -m pip install --quiet torch==2.13.0
+	$(FLAGS_VENV)/bin/python -m pip install --quiet --requirement tests/flags/libraries.txt
+	$(FLAGS_VENV)/bin/python -m pip install --quiet --no-deps --requirement tests/flags/engines.txt
+	touch $@
+
 soak: setup  ## the long runs
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m soak
 
@@ -54,4 +67,4 @@ bench: setup  ## every number of the README that needs no GPU
 	$(BIN)/python benchmarks/activation.py
 
 clean:  ## remove environments and caches
-	rm -rf .venv .venv-oldest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-flags .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

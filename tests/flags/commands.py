@@ -1,0 +1,69 @@
+"""The commands that the parsers are given: a plan with its defaults, and one with every setting turned that fits."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from brim.errors import InvalidRequest
+from brim.planning.engines import ENGINES, Algorithm, Command, Draft, Sizes
+from brim.records.model import Dtype, Media
+from brim.units import GIB
+
+PLAIN = Sizes(
+    model="Qwen/Qwen2.5-VL-7B-Instruct",
+    dtype=Dtype.BF16,
+    checkpoint="bf16",
+    max_len=16384,
+    max_seqs=64,
+    concurrency=8,
+    batch_tokens=2048,
+    block_tokens=16,
+    kv_tokens=131072,
+    kv_dtype=Dtype.BF16,
+    kv_bytes=16 * GIB,
+    usable_bytes=80 * GIB,
+    free_bytes=79 * GIB,
+    spare_bytes=2 * GIB,
+    weights_bytes=40 * GIB,
+    media=frozenset({Media.IMAGE}),
+    processor_limits_pixels=True,
+)
+TURNED: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "fp8 cache": {"kv_dtype": Dtype.FP8},
+    "int8 cache": {"kv_dtype": Dtype.INT8},
+    "16-bit cache": {"kv_dtype": Dtype.FP16},
+    "bf16 cache": {"checkpoint_kv": Dtype.FP8},
+    **{
+        f"{name} weights": {"weights": name}
+        for name in ("fp8", "fp8-tensor", "fp8-block", "int8", "awq", "mxfp4", "q8_0", "q4_0")
+    },
+    "fp16 weights": {"weights": "fp16", "dtype": Dtype.FP16, "kv_dtype": Dtype.FP16},
+    "fp32 weights": {"checkpoint": "fp32", "dtype": Dtype.FP32},
+    "images": {"images_per_prompt": 4, "image_pixels": 1 << 20, "image_tokens": 1338},
+    "no images": {"images_per_prompt": 0},
+    "ranks": {"ranks": 4},
+    "no graphs": {"graphs": False},
+    "states": {"state_bytes": 4 * GIB},
+    "a shared device": {"free_bytes": 50 * GIB},
+    "other blocks": {"block_tokens": 64},
+    **{
+        f"{algorithm} draft": {"draft": Draft(model="org/draft", algorithm=algorithm, tokens=4, weights_bytes=GIB)}
+        for algorithm in Algorithm
+    },
+}
+
+
+@functools.cache
+def commands(engine: str) -> dict[str, Command]:
+    """The commands of an engine, without those that it refuses."""
+    found = {}
+    for name, turned in TURNED.items():
+        sizes = replace(PLAIN, block_tokens=ENGINES[engine].block_tokens)
+        try:
+            found[name] = ENGINES[engine].command(replace(sizes, **turned))
+        except InvalidRequest:
+            continue
+    return found

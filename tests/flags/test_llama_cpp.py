@@ -1,0 +1,51 @@
+"""llama.cpp's own parser, as a published library has it, takes every command.
+
+The parser would download what a hub id names, so models are given as files here; that the options for hub ids exist is
+seen from the parser's complaint about a missing value.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from tests.flags.commands import commands
+
+library: Any = pytest.importorskip("xllamacpp", reason="make test-flags installs it")
+
+_PARSE = "_Z19common_params_parseiPPcR13common_params13llama_examplePFviS0_E"
+_SERVER = 12  # of the programs that share the parser, which one: `llama_example` in common.h
+_OBJECT_HEAD = object.__basicsize__  # a Python object begins with this; the C++ record follows
+_HUB = {"--hf-repo": "--model", "--spec-draft-hf": "--spec-draft-model"}
+
+
+def parse(args: tuple[str, ...]) -> Any:
+    """The parsed parameters; None where the parser refuses."""
+    function = getattr(ctypes.CDLL(library.xllamacpp.__file__), _PARSE)
+    function.restype = ctypes.c_bool
+    given = library.CommonParams()
+    values = (ctypes.c_char_p * (len(args) + 1))(*[one.encode() for one in args], None)
+    taken = function(len(args), values, ctypes.c_void_p(id(given) + _OBJECT_HEAD), _SERVER, None)
+    return given if taken else None
+
+
+@pytest.mark.parametrize("name", commands("llama.cpp"))
+def test_llama_cpp_takes_the_command(name: str) -> None:
+    command = commands("llama.cpp")[name]
+    assert command.args[0] == "llama-server"
+    given = parse(tuple(_HUB.get(one, one) for one in command.args))
+    assert given is not None
+    assert (given.n_ctx, given.n_parallel, given.n_ubatch) == (8 * 16384, 8, 2048)
+
+
+@pytest.mark.parametrize("name", _HUB)
+def test_the_options_for_hub_ids_exist(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert parse(("llama-server", name)) is None
+    assert "expected value for argument" in capfd.readouterr().err
+
+
+def test_llama_cpp_refuses_what_it_does_not_know() -> None:
+    assert parse(("llama-server", "--model", "a.gguf", "--draft-max", "4")) is None
+    assert parse(("llama-server", "--model", "a.gguf", "--cache-type-k", "int7")) is None
