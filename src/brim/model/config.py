@@ -26,6 +26,7 @@ from brim.model.families import (
 )
 from brim.model.families.common import TextModel
 from brim.model.fields import Fields
+from brim.model.positions import position_table_bytes
 from brim.model.quantisation import read_quantisation
 from brim.records.model import Dtype, ModelSpec
 
@@ -186,6 +187,7 @@ def read_config(
         held_hidden=text.held_hidden,
         lent_kv_elements=text.lent_kv_elements,
         layer_input_width=text.layer_input_width,
+        position_table_bytes=position_table_bytes(_language_model(config), text.layers, text.max_positions),
         draft_only=text.draft_only,
         warnings=(*text.warnings, *notes),
     )
@@ -212,6 +214,12 @@ def _read_family(
         f"config field 'model_type': {family[:60]!r}{named} is not a supported family; "
         "`brim models --families` lists those that are"
     )
+
+
+def _language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config that describes the language model: all of it, or what a wrapper holds."""
+    inner = next((config[name] for name in _WRAPPERS if isinstance(config.get(name), dict)), None)
+    return config if inner is None else _language_model(inner)
 
 
 def _quantisation_fields(fields: Fields) -> Fields:
