@@ -117,6 +117,31 @@ class KvKindBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineDefault:
+    """What an engine does by itself, with its own memory fraction and its own limits where none were given.
+
+    `dies_from_fraction` is the lowest fraction at which the worst load no longer fits. `starts` is false where the
+    engine refuses: one request of `max_len` does not fit into `kv_tokens`.
+    """
+
+    kv_tokens: int
+    activation_bytes: int
+    dies_from_fraction: float
+    max_len: int
+    starts: bool
+
+    def to_json(self) -> dict[str, object]:
+        """The stable keys of `engine_default` in `brim plan --json`."""
+        return {
+            "kv_tokens": self.kv_tokens,
+            "activation_bytes": self.activation_bytes,
+            "dies_from_fraction": self.dies_from_fraction,
+            "max_len": self.max_len,
+            "starts": self.starts,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """The ledger of the device that decides, those of all ranks' devices, and what they were solved for."""
 
