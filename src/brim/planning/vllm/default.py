@@ -1,0 +1,92 @@
+"""vLLM with its default memory fraction: the KV tokens it takes, and the fraction at which it would begin to die.
+
+In: a spec, a device, and what the user gave. Out: `EngineDefault`. vLLM takes a fraction of the device, subtracts what
+its profile found, and gives the rest to KV; everything its profile does not see must fit into what the fraction leaves.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from brim.model.weights import split
+from brim.planning.vllm.graphs import graph_bytes, left_by_trial_bytes
+from brim.planning.vllm.kernels import ELEMENT_BYTES, LIBRARIES_BYTES
+from brim.planning.vllm.pool import kv_pool
+from brim.planning.vllm.profile import profiled_peak
+from brim.planning.vllm.run import Run, plan_run
+from brim.planning.vllm.uncounted import held_beyond_kv_and_weights
+from brim.records.model import Dtype, LatentAttention, ModelSpec
+from brim.records.plan import Device, EngineDefault
+from brim.units import MIB
+
+DEFAULT_FRACTION = 0.92
+_FIRST_RUNNER_BYTES = 2 * MIB  # more outside torch than with the second runner
+
+
+def engine_default(
+    spec: ModelSpec,
+    device: Device,
+    weights_bytes: int,
+    kv_dtype: Dtype,
+    *,
+    batch_tokens: int | None = None,
+    max_seqs: int | None = None,
+    max_len: int | None = None,
+    ranks: int = 1,
+    graphs: bool = True,
+    media: bool = True,
+) -> EngineDefault:
+    """What `vllm serve` does with the model, one rank's `weights_bytes` given. Limits of None are vLLM's own."""
+    run = plan_run(
+        spec,
+        device,
+        kv_dtype,
+        batch_tokens=batch_tokens,
+        max_seqs=max_seqs,
+        max_len=max_len,
+        ranks=ranks,
+        graphs=graphs,
+        media=media,
+    )
+    activation = profiled_peak(spec, run)
+    kv_bytes = _requested(device, DEFAULT_FRACTION) - weights_bytes - _beside_weights(spec, run) - activation
+    pool = kv_pool(spec, run)
+    return EngineDefault(
+        kv_tokens=pool.tokens(kv_bytes),
+        activation_bytes=activation,
+        dies_from_fraction=_dies_from(device, held_beyond_kv_and_weights(spec, run, device) - activation),
+        max_len=run.max_len,
+        starts=pool.blocks(kv_bytes) >= pool.blocks_of_request(run),
+    )
+
+
+def _requested(device: Device, fraction: float) -> int:
+    return ceil(device.usable_bytes * fraction)
+
+
+def _beside_weights(spec: ModelSpec, run: Run) -> int:
+    """What vLLM subtracts beside weights and activation."""
+    libraries = LIBRARIES_BYTES + (0 if run.second_runner else _FIRST_RUNNER_BYTES)
+    estimated = 0 if run.second_runner else graph_bytes(spec, run).estimated  # the second runner counts none
+    made_at_load = spec.position_table_bytes + _absorbed_bytes(spec, run)
+    return made_at_load + libraries + left_by_trial_bytes(spec, run) + estimated
+
+
+def _absorbed_bytes(spec: ModelSpec, run: Run) -> int:
+    """MLA keeps its expanding matrices a second time, unquantised, in the shape in which decoding multiplies them."""
+    return sum(
+        count
+        * layer.mixer.heads
+        // split(layer.mixer.heads, run.ranks)
+        * (layer.mixer.nope_dim + layer.mixer.value_dim)
+        * layer.mixer.kv_rank
+        * ELEMENT_BYTES
+        for layer, count in spec.layer_groups
+        if isinstance(layer.mixer, LatentAttention)
+    )
+
+
+def _dies_from(device: Device, uncounted: int) -> float:
+    """The fraction that leaves no more than what is not counted; above the free share vLLM does not start at all."""
+    share = 1 - max(uncounted, device.context_bytes) / device.usable_bytes
+    return round(max(0.0, share), 4)

@@ -1,0 +1,141 @@
+"""What vLLM does by itself, against real starts: its own figures on an H200, and rules that hold for any device."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from brim.model.catalogue import entries
+from brim.model.source import load_model
+from brim.model.weights import weight_bytes
+from brim.planning.devices import catalogue, find_device
+from brim.planning.vllm.default import engine_default
+from brim.planning.vllm.pool import kv_pool
+from brim.planning.vllm.run import plan_run
+from brim.records.model import Dtype, ModelSpec
+from brim.records.plan import EngineDefault
+from brim.units import GIB
+from tests.conftest import CONFIGS, needs_configs
+
+RECORDED = json.loads((Path(__file__).parents[3] / "benchmarks" / "results" / "vllm_rows_h200.json").read_text())
+TRUTH = CONFIGS.parent / "truth" / "vllm_h200.json"
+KV_BAR, ACTIVATION_BAR, FRACTION_BAR = 0.003, 0.10, 0.01
+
+
+def predicted(row: dict[str, Any], source: str) -> EngineDefault:
+    """The prediction for a recorded start, which may have had fewer layers and no images."""
+    spec = load_model(source)
+    spec = replace(spec, layers=spec.layers[: row["layers"]], towers=spec.towers if row.get("media") else ())
+    kv_dtype = Dtype.FP8 if row.get("kv_dtype") == "fp8" else Dtype.BF16
+    return default_of(spec, kv_dtype, row["max_num_batched_tokens"], row["max_num_seqs"], row["max_model_len"])
+
+
+def default_of(
+    spec: ModelSpec, kv_dtype: Dtype, tokens: int, seqs: int, length: int, gpu: str = "h200"
+) -> EngineDefault:
+    return engine_default(
+        spec,
+        find_device(gpu),
+        weight_bytes(spec).rank_bytes,
+        kv_dtype,
+        batch_tokens=tokens,
+        max_seqs=seqs,
+        max_len=length,
+    )
+
+
+def named(row: dict[str, Any]) -> str:
+    return f"{row['model']}-{row['max_num_batched_tokens']}-{row['layers']}" + ("-media" if row.get("media") else "")
+
+
+@pytest.mark.parametrize("row", RECORDED["rows"], ids=named)
+def test_recorded_starts_are_predicted(row: dict[str, Any]) -> None:
+    found = predicted(row, row["model"])
+    assert found.kv_tokens == pytest.approx(row["kv_tokens"], rel=KV_BAR)
+    assert found.activation_bytes == pytest.approx(row["profiled_peak_activation_bytes"], rel=ACTIVATION_BAR)
+    assert found.starts
+
+
+@needs_configs
+@pytest.mark.skipif(not TRUTH.exists(), reason="the measured truth is not here")
+def test_the_known_starts_and_the_known_death_are_predicted() -> None:
+    truth = json.loads(TRUTH.read_text())
+    for row in truth["rows"]:
+        found = predicted(row, str(CONFIGS / row["model"]))
+        assert found.kv_tokens == pytest.approx(row["kv_tokens"], rel=KV_BAR)
+        assert found.activation_bytes == pytest.approx(row["profiled_peak_activation_bytes"], rel=ACTIVATION_BAR)
+    death = truth["dies_under_load"]
+    at = predicted({**death, "layers": None}, str(CONFIGS / death["model"])).dies_from_fraction
+    assert max(death["survives_at"]) < at <= min(death["dies_at"])
+
+
+def test_a_start_under_load_left_what_the_fraction_says() -> None:
+    """Memory that stayed free under load, given to KV instead, is the fraction from which the load does not fit."""
+    row = next(row for row in RECORDED["rows"] if "under_load" in row)
+    least_free = min(reading["free"] for reading in row["under_load"].values())
+    measured = row["gpu_memory_utilization"] + least_free / row["total_bytes"]
+    assert predicted(row, row["model"]).dies_from_fraction == pytest.approx(measured, abs=FRACTION_BAR)
+
+
+def test_limits_of_none_are_those_of_the_server_on_such_a_device() -> None:
+    spec = load_model("llama-3.1-8b")
+    large, small = (plan_run(spec, find_device(gpu), Dtype.BF16) for gpu in ("h200", "l40s"))
+    a100 = plan_run(spec, find_device("a100"), Dtype.BF16)
+    assert (large.batch_tokens, large.max_seqs, large.max_len) == (8192, 1024, 131072)
+    assert (small.batch_tokens, small.max_seqs) == (a100.batch_tokens, a100.max_seqs) == (2048, 256)
+
+
+def test_a_context_that_does_not_fit_is_said() -> None:
+    spec, device = load_model("llama-3.1-8b"), find_device("24GiB")
+    weights = weight_bytes(spec).rank_bytes
+    whole = engine_default(spec, device, weights, Dtype.BF16)
+    shorter = engine_default(spec, device, weights, Dtype.BF16, max_len=8192)
+    assert not whole.starts
+    assert whole.kv_tokens < whole.max_len == spec.max_positions
+    assert shorter.starts
+
+
+def test_a_model_that_does_not_fit_takes_no_tokens() -> None:
+    spec = load_model("llama-3.1-70b")
+    found = engine_default(spec, find_device("24GiB"), weight_bytes(spec).rank_bytes, Dtype.BF16)
+    assert found.kv_tokens == 0
+    assert not found.starts
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    model=st.sampled_from(sorted(entries())),
+    gpus=st.tuples(*[st.sampled_from([device.key for device in catalogue()])] * 2),
+    tokens=st.tuples(*[st.integers(1, 65536)] * 2),
+    seqs=st.tuples(*[st.integers(1, 2048)] * 2),
+    length=st.integers(16, 1 << 18),
+    kv_dtype=st.sampled_from([Dtype.BF16, Dtype.FP8]),
+)
+def test_more_memory_gives_no_fewer_tokens_and_larger_steps_no_more(
+    model: str, gpus: tuple[str, str], tokens: tuple[int, int], seqs: tuple[int, int], length: int, kv_dtype: Dtype
+) -> None:
+    spec = load_model(model)
+    smaller, larger = sorted(gpus, key=lambda gpu: find_device(gpu).usable_bytes)
+    fewer, more = sorted(tokens)
+    base = default_of(spec, kv_dtype, fewer, seqs[0], length, smaller)
+    assert default_of(spec, kv_dtype, fewer, seqs[0], length, larger).kv_tokens >= base.kv_tokens
+    assert default_of(spec, kv_dtype, more, seqs[0], length, smaller).kv_tokens <= base.kv_tokens
+    assert default_of(spec, kv_dtype, fewer, max(seqs), length, smaller).kv_tokens <= base.kv_tokens
+    assert 0 <= base.dies_from_fraction <= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(model=st.sampled_from(sorted(entries())), kv_bytes=st.integers(0, 140 * GIB))
+def test_the_pool_holds_what_it_was_given(model: str, kv_bytes: int) -> None:
+    spec = load_model(model)
+    assume(any(layer.kv for layer in spec.layers))
+    pool = kv_pool(spec, plan_run(spec, find_device("h200"), Dtype.BF16))
+    blocks = pool.blocks(kv_bytes)
+    assert blocks * pool.block_bytes <= kv_bytes < (blocks + 1) * pool.block_bytes
+    assert pool.tokens(kv_bytes) == blocks * pool.block_tokens
