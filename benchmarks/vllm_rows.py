@@ -6,8 +6,9 @@
 `record` needs a GPU and vLLM 0.26. Every row is a process of its own that starts the engine up to the size of its KV
 cache, and writes what vLLM's worker measured and which tensors were alive at the peak of its profile. Models keep their
 dimensions and lose layers, which the peak does not depend on (but for layers that come before others). Rows run side by
-side, so a process reads free memory as the device less what it holds itself. DIR has a folder with a config.json for
-each model; one that is not there is started from the dimensions of Brim's catalogue.
+side, so a process reads free memory as the device less what it holds itself; a row with load runs alone, whole, and
+serves requests. DIR has a folder with a config.json for each model, and tokenizer and processor where images are to be
+allowed; a model that is not there is started from the dimensions of Brim's catalogue.
 
 `compare` prints prediction and truth of recorded rows; without files, of those in `benchmarks/results`.
 """
@@ -18,6 +19,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,10 +48,11 @@ class Case:
     layers: int = 4
     architecture: str = ""  # where the config does not say, or the decoder is started without its towers
     settings: dict[str, Any] = field(default_factory=dict)
+    load: bool = False  # serve requests too, alone on the device
 
     @property
     def name(self) -> str:
-        return f"{self.model}-{self.tokens}-{self.seqs}-{self.layers}"
+        return f"{self.model}-{self.tokens}-{self.seqs}-{self.layers}{'-text' if self.settings == NO_MEDIA else ''}"
 
 
 CASES = (
@@ -85,7 +88,18 @@ CASES = (
     Case("qwen3.5-27b", "Qwen--Qwen3.5-27B", 8192, 256, 32768, settings=NO_MEDIA),
     Case("nemotron-nano-12b-v2", "nvidia--NVIDIA-Nemotron-Nano-12B-v2-Base", 8192, 256, 8192, 10),
     Case("qwen2.5-vl-7b", "Qwen--Qwen2.5-VL-7B-Instruct", 8192, 256, 32768, settings=NO_MEDIA),
+    Case("qwen2.5-vl-7b", "Qwen--Qwen2.5-VL-7B-Instruct", 8192, 256, 32768),
+    Case("llama-3.1-8b", "meta-llama--Meta-Llama-3.1-8B", 16384, 1024, 131072, 32, load=True),
 )
+
+# name: (tokens of a prompt, tokens of an answer, how they are drawn)
+LOADS: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "greedy": (512, 8, {"temperature": 0}),
+    "top_p": (128, 8, {"temperature": 0.8, "top_p": 0.95, "top_k": 50}),
+    "logprobs": (128, 8, {"temperature": 0.8, "top_p": 0.9, "logprobs": 20}),
+    "penalties": (128, 8, {"temperature": 0.8, "top_p": 0.9, "logprobs": 20, "repetition_penalty": 1.1}),
+    "prompt_logprobs": (512, 2, {"temperature": 0, "prompt_logprobs": 5}),
+}
 
 
 def main() -> None:
@@ -128,6 +142,7 @@ class Started:
     since: float
 
     def ended(self, limit_s: float) -> bool:
+        limit_s *= 2 if self.case.load else 1
         return self.process.poll() is not None or time.monotonic() - self.since > limit_s
 
     def row(self) -> dict[str, Any]:
@@ -153,7 +168,7 @@ def record_all(arguments: argparse.Namespace) -> None:
     rows: list[dict[str, Any]] = []
     scratch = Path(tempfile.mkdtemp())
     while waiting or running:
-        while waiting and len(running) < arguments.parallel:
+        while waiting and may_start(waiting[0], running, arguments.parallel):
             running.append(start_process(waiting.pop(0), arguments.configs, scratch))
         for started in [one for one in running if one.ended(arguments.limit_s)]:
             running.remove(started)
@@ -163,9 +178,17 @@ def record_all(arguments: argparse.Namespace) -> None:
         time.sleep(0.2)
 
 
+def may_start(case: Case, running: list[Started], parallel: int) -> bool:
+    """Whether there is room; a case with load waits for all others, and they for it."""
+    alone = case.load or any(one.case.load for one in running)
+    return not running if alone else len(running) < parallel
+
+
 def start_process(case: Case, configs: Path, scratch: Path) -> Started:
     folder = scratch / case.name
     folder.mkdir(parents=True)
+    for file in (configs / case.config).glob("*.json"):
+        shutil.copyfile(file, folder / file.name)
     (folder / "config.json").write_text(json.dumps(cut_config(case, configs)))
     out, log = folder / "row.json", folder / "log.txt"
     environment = os.environ | {
@@ -233,15 +256,16 @@ def start_one(folder: str, case: Case, out: Path) -> None:
         row.update(found)
         out.write_text(json.dumps(row, default=str))
 
-    see_only_own_memory()
-    watch_worker(save)
+    if not case.load:
+        see_only_own_memory()
+    watch_worker(save, case.load)
     from vllm import LLM
 
     try:
-        LLM(
+        engine = LLM(
             model=folder,
             load_format="dummy",
-            skip_tokenizer_init=True,
+            skip_tokenizer_init=not Path(folder, "tokenizer.json").exists(),
             max_num_batched_tokens=case.tokens,
             max_num_seqs=case.seqs,
             max_model_len=case.length,
@@ -250,6 +274,34 @@ def start_one(folder: str, case: Case, out: Path) -> None:
         )
     except Sized:
         return
+    save(under_load=under_load(engine, case.seqs))
+
+
+def under_load(engine: Any, seqs: int) -> dict[str, dict[str, int]]:
+    """Memory when the engine has started, and the most of it that each kind of load took."""
+    import random
+
+    import torch
+    from vllm import SamplingParams
+
+    def reading() -> dict[str, int]:
+        return {
+            "free": torch.cuda.mem_get_info()[0],
+            "allocated": torch.cuda.memory_allocated(),
+            "reserved": torch.cuda.memory_reserved(),
+            "peak_allocated": torch.cuda.max_memory_allocated(),
+            "peak_reserved": torch.cuda.max_memory_reserved(),
+        }
+
+    vocab, draw = engine.llm_engine.model_config.get_vocab_size(), random.Random(0)
+    found = {"started": reading()}
+    for name, (length, answer, drawn) in LOADS.items():
+        torch.cuda.reset_peak_memory_stats()
+        prompts = [{"prompt_token_ids": draw.choices(range(5, vocab), k=length)} for _ in range(seqs)]
+        params = SamplingParams(max_tokens=answer, ignore_eos=True, detokenize=False, **drawn)
+        engine.generate(prompts, params, use_tqdm=False)
+        found[name] = reading()
+    return found
 
 
 def see_only_own_memory() -> None:
@@ -269,8 +321,8 @@ def see_only_own_memory() -> None:
     torch.accelerator.get_memory_info = info
 
 
-def watch_worker(save: Callable[..., None]) -> None:
-    """Note what the worker measures, and stop when the KV cache has its size."""
+def watch_worker(save: Callable[..., None], go_on: bool) -> None:
+    """Note what the worker measures, and stop when the KV cache has its size, or go on."""
     import torch
     from vllm.v1.engine import core
     from vllm.v1.worker.gpu_worker import Worker
@@ -305,7 +357,8 @@ def watch_worker(save: Callable[..., None]) -> None:
         return int(kv_bytes)
 
     def get_kv_cache_configs(config: Any, specs: Any, memory: Any) -> Any:
-        cache = size_caches(config, specs, memory)[0]
+        caches = size_caches(config, specs, memory)
+        cache = caches[0]
         block = min(group.kv_cache_spec.block_size for group in cache.kv_cache_groups)
         save(
             kv_tokens=cache.num_blocks * block,
@@ -317,6 +370,8 @@ def watch_worker(save: Callable[..., None]) -> None:
             max_model_len=config.model_config.max_model_len,
             media=core.MULTIMODAL_REGISTRY.supports_multimodal_inputs(config.model_config),
         )
+        if go_on:
+            return caches
         raise Sized
 
     Worker.determine_available_memory = determine_available_memory
