@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brim.records.plan import Lowered, MemoryPlan
+from brim.records.plan import EngineDefault, Lowered, MemoryPlan
 from brim.units import format_bytes
 
 
@@ -32,6 +32,16 @@ def _missing(plan: MemoryPlan) -> list[str]:
         lowest = ", ".join(f"{_name(one)} {_number(one.lowered)}" for one in plan.lowered)
         lines.append(f"even with what was left open at its lowest: {lowest}")
     return [*lines, _prices(plan)]
+
+
+def by_itself(engine: str, default: EngineDefault) -> str:
+    """What an engine does that is not told a size."""
+    if not default.starts:
+        return f"{engine} by itself would not start with a context of {default.max_len:,} tokens"
+    return (
+        f"{engine} by itself takes {default.kv_tokens:,} tokens, and would begin to die at a memory fraction of "
+        f"{default.dies_from_fraction:.3f}"
+    )
 
 
 def _prices(plan: MemoryPlan) -> str:

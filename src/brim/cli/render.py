@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from brim.cli.answer import answer
+from brim.cli.answer import answer, by_itself
 from brim.cli.bars import ledger_mark, memory_bar
 from brim.cli.console import ReportConsole
 from brim.cli.palette import MISSING, item_colour, item_keys
@@ -36,6 +36,8 @@ def show_plan(plan: MemoryPlan) -> None:
         console.print(f"[dim]{escape(line)}[/]")
     if plan.advice:
         console.print(_advice(plan))
+    if plan.engine_default is not None:
+        console.print(f"[dim]{escape(by_itself(plan.engine or '', plan.engine_default))}[/]", soft_wrap=True)
     if plan.shell:
         console.print(f"[bold]with {plan.engine}[/]")
         console.print(escape(plan.shell), soft_wrap=True, highlight=False)

@@ -13,8 +13,9 @@ from brim.planning.node import ledgers, tightest
 from brim.planning.pricer import Pricer
 from brim.planning.settings import Curves, Settings, only_eager, resolve
 from brim.planning.solve import Solution, solve
+from brim.planning.vllm.default import engine_default
 from brim.records.model import Dtype, ModelSpec
-from brim.records.plan import Device, KvKindBytes, MemoryPlan, PlanRequest, Source
+from brim.records.plan import Device, EngineDefault, KvKindBytes, MemoryPlan, PlanRequest, Source
 from brim.units import format_bytes
 
 
@@ -66,10 +67,32 @@ def make_plan(
         traced_with=_traced_with(settings, solution),
         advice=advise(settings, solution, pricer),
         engine=settings.engine.name if settings.engine else None,
+        engine_default=_engine_default(settings, pricer),
         flags=command.flags if command else (),
         command=command.args if command else (),
         shell=command.shell if command else None,
         warnings=(*_warnings(settings, solution), *(command.notes if command else ())),
+    )
+
+
+def _engine_default(settings: Settings, pricer: Pricer) -> EngineDefault | None:
+    """What the engine would do by itself with what was given, where its rules are known."""
+    if settings.engine is None or settings.engine.name != "vllm":
+        return None
+    spec = settings.spec
+    dtype = Dtype.BF16 if spec.dtype is Dtype.FP32 and settings.weights_dtype is None else settings.weights_dtype
+    own = dtype if spec.quantisation is None and settings.stored is None else settings.weights_dtype
+    return engine_default(
+        spec,
+        settings.device,
+        pricer.weights(spec, settings.ranks, settings.stored, own).rank_bytes,
+        settings.kv_dtype,
+        batch_tokens=settings.batch_tokens,
+        max_seqs=settings.max_seqs,
+        max_len=settings.max_len,
+        ranks=settings.ranks,
+        graphs=settings.graphs is not False,
+        media=settings.images_per_prompt != 0,
     )
 
 

@@ -173,6 +173,7 @@ class MemoryPlan:
     traced_with: str | None  # versions of the libraries whose code was traced for the activation
     advice: tuple[Advice, ...]
     engine: str | None
+    engine_default: EngineDefault | None  # where the engine's rules are known
     flags: tuple[str, ...]
     command: tuple[str, ...]  # launcher, model and flags
     shell: str | None  # the command for a shell, which writes the files that it needs first
@@ -244,6 +245,7 @@ class MemoryPlan:
                 for one in self.advice
             ],
             "engine": self.engine,
+            "engine_default": self.engine_default.to_json() if self.engine_default else None,
             "flags": list(self.flags),
             "command": list(self.command),
             "shell": self.shell,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from brim.model.weights import split
+from brim.model.weights import on_rank
 from brim.planning.vllm.graphs import graph_bytes, left_by_trial_bytes
 from brim.planning.vllm.kernels import ELEMENT_BYTES, LIBRARIES_BYTES
 from brim.planning.vllm.pool import kv_pool
@@ -76,8 +76,7 @@ def _absorbed_bytes(spec: ModelSpec, run: Run) -> int:
     """MLA keeps its expanding matrices a second time, unquantised, in the shape in which decoding multiplies them."""
     return sum(
         count
-        * layer.mixer.heads
-        // split(layer.mixer.heads, run.ranks)
+        * on_rank(layer.mixer.heads, layer.mixer.heads, run.ranks)
         * (layer.mixer.nope_dim + layer.mixer.value_dim)
         * layer.mixer.kv_rank
         * ELEMENT_BYTES

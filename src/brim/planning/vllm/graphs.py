@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brim.model.weights import split
+from brim.model.weights import on_rank
 from brim.planning.vllm.kernels import ATTENTION_SPLITS, ELEMENT_BYTES, FP32_BYTES, MATRIX_WORKSPACE_BYTES
 from brim.planning.vllm.profile import expanded_context
 from brim.planning.vllm.run import Run
@@ -87,8 +87,8 @@ def _whole_step(spec: ModelSpec, run: Run) -> int:
 def _output_width(mixer: Mixer | None, run: Run) -> int:
     match mixer:
         case Attention():
-            return mixer.heads // split(mixer.heads, run.ranks) * mixer.value_dim
+            return on_rank(mixer.heads, mixer.heads, run.ranks) * mixer.value_dim
         case LatentAttention():
-            return mixer.heads // split(mixer.heads, run.ranks) * mixer.kv_rank
+            return on_rank(mixer.heads, mixer.heads, run.ranks) * mixer.kv_rank
         case _:
             return 0

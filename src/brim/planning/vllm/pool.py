@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brim.model.weights import split
+from brim.model.weights import on_rank
 from brim.planning.vllm.kernels import BLOCK_TOKENS
 from brim.planning.vllm.run import Run
 from brim.records.model import KvCache, LayerSpec, ModelSpec
@@ -104,11 +104,11 @@ def _kinds(spec: ModelSpec, run: Run) -> tuple[LayerKind, ...]:
 
 def _token_bytes(cache: KvCache, run: Run) -> int:
     """Bytes a token takes in one layer."""
-    elements = cache.heads // split(cache.heads, run.ranks) * cache.elements_per_head
+    elements = on_rank(cache.heads, cache.heads, run.ranks) * cache.elements_per_head
     return max(1, elements * run.kv_dtype.bytes // cache.stride)
 
 
 def _state_bytes(spec: ModelSpec, layer: LayerSpec, run: Run) -> int:
     return sum(
-        state.elements // split(state.units, run.ranks) * (state.dtype or spec.dtype).bytes for state in layer.state
+        on_rank(state.elements, state.units, run.ranks) * (state.dtype or spec.dtype).bytes for state in layer.state
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brim.model.weights import split
+from brim.model.weights import on_rank
 from brim.planning.activation import tower_bytes
 from brim.planning.media import worst_positions
 from brim.planning.vllm.kernels import (
@@ -89,7 +89,7 @@ def _feeding(spec: ModelSpec, run: Run, ff: FeedForward) -> int:
     Three of these are alive: the embeddings, the residual and the normalised input. Embeddings from outside stand in a
     buffer made before the profile.
     """
-    inner = ff.intermediate // split(ff.intermediate, run.ranks) if ff.intermediate else 0
+    inner = on_rank(ff.intermediate, ff.intermediate, run.ranks)
     widths = (2 if ff.gated else 1) * inner + inner
     hidden = (2 if run.media else 3) * hidden_bytes(spec, run)
     return run.batch_tokens * widths * ELEMENT_BYTES + hidden + CACHE_FLUSH_BYTES
@@ -105,7 +105,7 @@ def _experts_workspace(spec: ModelSpec, run: Run, layer: LayerSpec) -> int:
     ff = layer.feed_forward
     if ff is None or not ff.experts or _unfused_experts(spec):
         return 0
-    inner = ff.expert_intermediate // split(ff.expert_intermediate, run.ranks)
+    inner = on_rank(ff.expert_intermediate, ff.expert_intermediate, run.ranks)
     width = ff.expert_hidden or spec.hidden
     projected = (2 if ff.expert_gated else 1) * inner
     rows = run.batch_tokens * ff.top_k
@@ -123,25 +123,24 @@ def _mixing(spec: ModelSpec, run: Run, mixer: Mixer) -> int:
         case LatentAttention():
             return _latent(spec, run, mixer) + hidden_bytes(spec, run)
         case Attention():
-            heads = split(mixer.heads, run.ranks)
-            queries = mixer.heads * mixer.head_dim // heads * (2 if mixer.gated else 1)
-            keys_values = mixer.kv_heads * (mixer.head_dim + mixer.value_dim) // split(mixer.kv_heads, run.ranks)
+            queries = on_rank(mixer.heads, mixer.heads, run.ranks) * mixer.head_dim * (2 if mixer.gated else 1)
+            keys_values = on_rank(mixer.kv_heads, mixer.kv_heads, run.ranks) * (mixer.head_dim + mixer.value_dim)
             width = 2 * queries + 2 * keys_values  # as projected, and as rotated
         case DeltaNet():
             values = mixer.value_heads * mixer.value_dim
-            width = (2 * mixer.conv_dim + 5 * values) // split(mixer.key_heads, run.ranks)
+            width = on_rank(2 * mixer.conv_dim + 5 * values, mixer.key_heads, run.ranks)
         case Mamba2():
-            width = (2 * mixer.conv_dim + 4 * mixer.inner) // split(mixer.heads, run.ranks)
+            width = on_rank(2 * mixer.conv_dim + 4 * mixer.inner, mixer.heads, run.ranks)
         case LightningAttention():
-            width = 5 * mixer.heads * mixer.head_dim // split(mixer.heads, run.ranks)
+            width = on_rank(5 * mixer.heads * mixer.head_dim, mixer.heads, run.ranks)
         case ShortConv():
-            width = 4 * mixer.channels // split(mixer.channels, run.ranks)
+            width = on_rank(4 * mixer.channels, mixer.channels, run.ranks)
     return run.batch_tokens * width * ELEMENT_BYTES + 2 * hidden_bytes(spec, run) + CACHE_FLUSH_BYTES
 
 
 def _latent(spec: ModelSpec, run: Run, mixer: LatentAttention) -> int:
     """MLA: queries, output and latent of the step; and the profile allocates an earlier context, expanded."""
-    heads = mixer.heads // split(mixer.heads, run.ranks)
+    heads = on_rank(mixer.heads, mixer.heads, run.ranks)
     step = heads * (mixer.query_dim + mixer.value_dim) + mixer.kv_rank + mixer.rope_dim
     return (run.batch_tokens * step + expanded_context(run, mixer)) * ELEMENT_BYTES
 
@@ -150,7 +149,7 @@ def expanded_context(run: Run, mixer: LatentAttention) -> int:
     """Elements of the keys and values that prefill expands from the latents of earlier chunks."""
     blocks = run.max_seqs * BLOCK_TOKENS
     tokens = max(blocks, min(LATENT_CONTEXT_TOKENS, max(8 * run.max_len, 4 * blocks)))
-    return tokens * mixer.heads // split(mixer.heads, run.ranks) * (mixer.nope_dim + mixer.value_dim)
+    return tokens * on_rank(mixer.heads, mixer.heads, run.ranks) * (mixer.nope_dim + mixer.value_dim)
 
 
 def _sampling(spec: ModelSpec, run: Run) -> int:
