@@ -6,17 +6,22 @@ KV cache.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from brim.model.weights import WeightBytes
 from brim.planning.activation import AttentionKind, StepShape, logits_bytes
 from brim.planning.encoder import MediaStep, media_step
 from brim.planning.engines import graph_bytes
 from brim.planning.pricer import Costs, Load, Pricer
 from brim.planning.settings import Settings
+from brim.planning.vllm.default import held_bytes
+from brim.planning.vllm.run import plan_run
 from brim.records.plan import LedgerItem, Source
 from brim.records.trace import ActivationCurve
 from brim.units import MIB
 
 _LARGEST_CAPTURE = 256  # requests in a decode step that engines capture as a CUDA graph
+_WHILE_RUNNING = ("context", "encoder", "activation", "workspace", "graphs")  # beside weights and KV
 _NCCL_BYTES = 512 * MIB  # channels and all-reduce buffers of a rank
 _LOWEST_SLACK_PERCENT = 10  # what expandable segments reserve beyond the peak, in the median
 _SAMPLER_BYTES = 4 + 4 + 8  # fp32 logits, probabilities, sorted indices, for a row and an entry of the vocabulary
@@ -25,7 +30,7 @@ _SAMPLER_BYTES = 4 + 4 + 8  # fp32 logits, probabilities, sorted indices, for a 
 def fixed_items(settings: Settings, pricer: Pricer, costs: Costs, load: Load, context: int) -> tuple[LedgerItem, ...]:
     """Every item but state and KV, in the order of the ledger."""
     activation = _activation(settings, pricer, load)
-    return (
+    items = (
         _context(settings),
         _weights(costs.weights),
         _draft(settings, pricer, costs, load, activation.bytes),
@@ -35,6 +40,33 @@ def fixed_items(settings: Settings, pricer: Pricer, costs: Costs, load: Load, co
         _graphs(settings, pricer, load),
         _neighbours(settings),
         LedgerItem("canary", settings.canary_bytes, Source.CONSTANT, "safety margin"),
+    )
+    if settings.engine is None or not settings.engine.own_rules:
+        return items
+    return _with_own_rules(settings, items, load, context, settings.engine.name)
+
+
+def _with_own_rules(
+    settings: Settings, items: tuple[LedgerItem, ...], load: Load, context: int, engine: str
+) -> tuple[LedgerItem, ...]:
+    """The workspace as large as the engine's own code needs it, where that is more."""
+    run = plan_run(
+        settings.spec,
+        settings.device,
+        settings.kv_dtype,
+        batch_tokens=load.step_tokens,
+        max_seqs=load.running,
+        max_len=context,
+        ranks=settings.ranks,
+        graphs=settings.graphs is not False,
+        media=settings.images_per_prompt != 0,
+    )
+    counted = sum(item.bytes for item in items if item.name in _WHILE_RUNNING) - settings.device.hidden_bytes
+    more = max(0, held_bytes(settings.spec, settings.device, run) - counted)
+    detail = f", and what {engine} holds besides" if more else ""
+    return tuple(
+        replace(item, bytes=item.bytes + more, detail=item.detail + detail) if item.name == "workspace" else item
+        for item in items
     )
 
 

@@ -144,6 +144,7 @@ class Engine:
     null_blocks: int = 0  # blocks of its cache that no request gets
     slots_divide_context: bool = False  # concurrency is fixed at the start, and each slot has its share of the context
     split: Split = Split.TENSOR
+    own_rules: bool = False  # what its worst load holds is known from its code (`planning.vllm`)
     replicates_kv_heads: bool = True  # more ranks than KV heads: each head is on several
 
     def check_ranks(self, spec: ModelSpec, ranks: int) -> None:

@@ -102,4 +102,5 @@ VLLM = Engine(
     quantised=_METHODS,
     drafts=_DRAFTS,
     null_blocks=1,
+    own_rules=True,
 )

@@ -60,6 +60,13 @@ def engine_default(
     )
 
 
+def held_bytes(spec: ModelSpec, device: Device, run: Run) -> int:
+    """All that vLLM's worst load holds beyond weights and KV, its CUDA context included."""
+    activation = profiled_peak(spec, run)
+    worst = max(held_beyond_kv_and_weights(spec, run, device), device.context_bytes + activation)
+    return worst + _beside_weights(spec, run)
+
+
 def _requested(device: Device, fraction: float) -> int:
     return ceil(device.usable_bytes * fraction)
 

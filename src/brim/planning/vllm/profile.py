@@ -71,8 +71,11 @@ def hidden_bytes(spec: ModelSpec, run: Run) -> int:
 
 def _layer_moments(spec: ModelSpec, run: Run) -> Iterator[int]:
     """Each layer's mixer and feed-forward part, with what earlier layers left."""
-    held = MATRIX_WORKSPACE_BYTES
+    held, seen = MATRIX_WORKSPACE_BYTES, set[tuple[int, int]]()
     for layer in spec.layers:
+        if (id(layer), held) in seen:
+            continue  # a layer alike, with as much held, is no larger
+        seen.add((id(layer), held))
         if layer.mixer is not None:
             yield held + _mixing(spec, run, layer.mixer)
         if layer.feed_forward is not None:
