@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from brim.errors import InvalidConfig, UnsupportedModel
+from brim.model.class_defaults import class_defaults
 from brim.model.families import (
     convolution,
     delta,
@@ -162,8 +163,8 @@ def read_config(
     processor: Mapping[str, Any] | None = None,
 ) -> ModelSpec:
     """A spec from the dict of a config.json and the files beside it."""
-    fields = Fields(config)
-    family = fields.text("model_type")
+    family = Fields(config).text("model_type")
+    fields = Fields(config, defaults=class_defaults(family, config))
     architecture = next(iter(fields.texts("architectures")), "")
     text, towers, notes = _read_family(fields, family, architecture, Fields(processor or {}, "preprocessor_config"))
     if not text.layers:

@@ -1,12 +1,14 @@
 """Typed reading of a raw config dict: every wrong value becomes an `InvalidConfig` that names the field.
 
-In: a dict as JSON gave it. Out: integers, booleans, text and lists that are what they claim, within sane bounds.
-A JSON null counts as absent, except where a family asks for the difference (`is_null`).
+In: a dict as JSON gave it, and the defaults of the class that reads it where the config relies on them. Out: integers,
+booleans, text and lists that are what they claim, within sane bounds. A JSON null counts as absent, except where a
+family asks for the difference (`is_null`); it is never replaced by a class's default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from brim.errors import InvalidConfig
@@ -15,18 +17,24 @@ LARGEST_DIMENSION = 1 << 24  # wider than any layer, longer than any vocabulary
 LARGEST_LAYER_COUNT = 4096
 LARGEST_CONTEXT = 1 << 31
 
+NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
+
 _REQUIRED: Any = object()
 
 
 class Fields:
-    """A config dict, or a dict inside one, with the path to it for messages."""
+    """A config dict, or a dict inside one, with the path to it for messages.
 
-    def __init__(self, raw: Mapping[str, Any], path: str = "") -> None:
+    `defaults` stand behind what the config says; those of a dict inside this one are under its name.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], path: str = "", defaults: Mapping[str, Any] = NO_DEFAULTS) -> None:
         self._raw = raw
         self._path = path
+        self._defaults = defaults
 
     def __contains__(self, name: str) -> bool:
-        return self._raw.get(name) is not None
+        return self.raw(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._raw)
@@ -35,22 +43,28 @@ class Fields:
         return f"{self._path}.{name}" if self._path else name
 
     def is_null(self, name: str) -> bool:
-        """True where the config says null, as opposed to saying nothing."""
-        return name in self._raw and self._raw[name] is None
+        """True where the config (or the class behind it) says null, as opposed to saying nothing."""
+        place = self._raw if name in self._raw else self._defaults
+        return name in place and place[name] is None
 
     def raw(self, name: str) -> Any:
-        return self._raw.get(name)
+        """The value as it is: the config's own, else the class's default."""
+        return self._raw[name] if name in self._raw else self._defaults.get(name)
 
     def first(self, names: tuple[str, ...]) -> str:
-        """The first of several spellings that is present; the first spelling when none is."""
-        return next((name for name in names if name in self), names[0])
+        """The first of several spellings that is present, in the config before the defaults; else the first of all."""
+        for place in (self._raw, self._defaults):
+            for name in names:
+                if place.get(name) is not None:
+                    return name
+        return names[0]
 
     def integer(
         self, *names: str, default: int | None = _REQUIRED, minimum: int = 1, maximum: int = LARGEST_DIMENSION
     ) -> int:
         """An integer under the first of the spellings that is present."""
         name = self.first(names)
-        value = self._raw.get(name)
+        value = self.raw(name)
         if value is None:
             if default is _REQUIRED or default is None:
                 raise InvalidConfig(self.where(name), "missing", "add it, or point to the model's own config.json")
@@ -59,7 +73,7 @@ class Fields:
 
     def optional_integer(self, *names: str, minimum: int = 1, maximum: int = LARGEST_DIMENSION) -> int | None:
         name = self.first(names)
-        value = self._raw.get(name)
+        value = self.raw(name)
         return None if value is None else self._checked_integer(name, value, minimum, maximum)
 
     def layer_count(self, *names: str, default: int | None = _REQUIRED) -> int:
@@ -74,7 +88,7 @@ class Fields:
 
     def number(self, *names: str, default: float = _REQUIRED) -> float:
         name = self.first(names)
-        value = self._raw.get(name)
+        value = self.raw(name)
         if value is None:
             if default is _REQUIRED:
                 raise InvalidConfig(self.where(name), "missing", "add it, or point to the model's own config.json")
@@ -84,7 +98,7 @@ class Fields:
         return float(value)
 
     def boolean(self, name: str, default: bool) -> bool:
-        value = self._raw.get(name)
+        value = self.raw(name)
         if value is None:
             return default
         if not isinstance(value, bool):
@@ -92,7 +106,7 @@ class Fields:
         return value
 
     def text(self, name: str, default: str = "") -> str:
-        value = self._raw.get(name)
+        value = self.raw(name)
         if value is None:
             return default
         if not isinstance(value, str):
@@ -105,7 +119,7 @@ class Fields:
 
     def edge(self, name: str, default: int | None = _REQUIRED) -> int:
         """An edge length that some configs write as a number and some as a pair; the longer of a pair."""
-        if isinstance(self._raw.get(name), list):
+        if isinstance(self.raw(name), list):
             pair = self.integers(name)
             if not pair or min(pair) < 1:
                 raise InvalidConfig(self.where(name), "must be a positive integer or a pair of them")
@@ -128,7 +142,7 @@ class Fields:
         return tuple(items[:layers])
 
     def _list(self, name: str) -> list[Any]:
-        value = self._raw.get(name)
+        value = self.raw(name)
         if value is None:
             return []
         if not isinstance(value, list):
@@ -138,12 +152,12 @@ class Fields:
     def child(self, *names: str) -> Fields:
         """A dict inside this one; empty when absent."""
         name = self.first(names)
-        value = self._raw.get(name)
+        value, behind = self.raw(name), self._defaults.get(name)
         if value is None:
             return Fields({}, self.where(name))
         if not isinstance(value, dict):
             raise InvalidConfig(self.where(name), f"must be an object, not {_described(value)}")
-        return Fields(value, self.where(name))
+        return Fields(self._raw.get(name, {}), self.where(name), behind if isinstance(behind, dict) else NO_DEFAULTS)
 
     def children(self, name: str) -> tuple[Fields, ...]:
         """A list of dicts; empty when absent."""
@@ -156,7 +170,11 @@ class Fields:
 
     def merged(self, **values: Any) -> Fields:
         """These fields with some of them set: for what a config says one level up."""
-        return Fields({**self._raw, **values}, self._path)
+        return Fields({**self._raw, **values}, self._path, self._defaults)
+
+    def behind(self, **defaults: Any) -> Fields:
+        """These fields with other defaults behind those they have."""
+        return Fields(self._raw, self._path, {**defaults, **self._defaults})
 
 
 def _described(value: Any) -> str:

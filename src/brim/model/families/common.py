@@ -53,12 +53,13 @@ def read_dimensions(fields: Fields, defaults: Mapping[str, int] | None = None, *
     known = defaults or {}
     hidden = fields.integer("hidden_size", default=known.get("hidden_size"))
     heads = fields.integer("num_attention_heads", default=known.get("num_attention_heads"))
-    kv_heads = fields.integer("num_key_value_heads", default=known.get("num_key_value_heads", heads))
+    usual = heads if fields.is_null("num_key_value_heads") else known.get("num_key_value_heads", heads)
+    kv_heads = fields.integer("num_key_value_heads", default=usual)
     if heads % kv_heads:
         raise InvalidConfig(
             fields.where("num_key_value_heads"), f"is {kv_heads}, which does not divide {heads} attention heads"
         )
-    head_dim = fields.optional_integer("head_dim") or known.get("head_dim")
+    head_dim = fields.optional_integer("head_dim") or (None if fields.is_null("head_dim") else known.get("head_dim"))
     if head_dim is None:
         if hidden % heads:
             raise InvalidConfig(
@@ -107,9 +108,9 @@ def layer_kinds(fields: Fields, layers: int, allowed: tuple[str, ...] = (FULL, S
 
 
 def sliding_pattern(fields: Fields, layers: int, every: int) -> tuple[str, ...]:
-    """Layer kinds where one layer in `every` sees everything and the others slide."""
+    """Layer kinds where one layer in `every` sees everything and the others slide; none slides where it is 0."""
     given = layer_kinds(fields, layers)
-    return given or tuple(FULL if (index + 1) % every == 0 else SLIDING for index in range(layers))
+    return given or tuple(FULL if not every or (index + 1) % every == 0 else SLIDING for index in range(layers))
 
 
 def read_window(fields: Fields, default: int | None = None) -> int | None:
@@ -118,6 +119,29 @@ def read_window(fields: Fields, default: int | None = None) -> int | None:
         return None
     window = fields.optional_integer("sliding_window", minimum=0, maximum=LARGEST_CONTEXT)
     return (default if window is None else window) or None
+
+
+def fields_of_layers(fields: Fields, layers: int, allowed: tuple[str, ...]) -> tuple[Fields, ...]:
+    """The config as each layer sees it: with what `per_layer_config` says of that layer, which may be no more than
+    `allowed`."""
+    own = fields.child("per_layer_config")
+    seen = [fields] * layers
+    for key in own:
+        index, changes = _layer_index(own, key, layers), own.child(key)
+        unknown = [name for name in changes if name not in allowed]
+        if unknown:
+            raise UnsupportedModel(
+                f"config field '{changes.where(unknown[0][:40])}': layers of this family may differ in "
+                f"{', '.join(allowed)} only"
+            )
+        seen[index] = fields.merged(**{name: changes.raw(name) for name in changes})
+    return tuple(seen)
+
+
+def _layer_index(fields: Fields, key: str, layers: int) -> int:
+    if not (key.isascii() and key.isdigit() and int(key) < layers):
+        raise InvalidConfig(fields.where(key[:40]), f"is not one of the {layers} layers")
+    return int(key)
 
 
 def known_kind(fields: Fields, name: str, kind: object, names: Mapping[str, str]) -> str:

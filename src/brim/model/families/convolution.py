@@ -64,14 +64,17 @@ def lfm2(fields: Fields) -> TextModel:
         )
         return layer(mixer, ff, norms=norms(size.hidden, "operator_norm", "ffn_norm"))
 
-    names = {FULL: FULL, "conv": "conv"}
-    if "full_attn_idxs" in fields and "layer_types" not in fields:
-        full = set(fields.integers("full_attn_idxs"))
-        kinds: tuple[str, ...] = tuple(FULL if index in full else "conv" for index in range(size.layers))
-    else:
-        given = fields.per_layer("layer_types", size.layers)
-        kinds = tuple(known_kind(fields, "layer_types", kind, names) for kind in given)
-    return decoder(size, by_kind(kinds, make))
+    return decoder(size, by_kind(_lfm2_kinds(fields, size.layers), make))
+
+
+def _lfm2_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
+    """Layer by layer, or by the numbers of those that attend; where the config says neither, all do."""
+    if "layer_types" in fields:
+        names = {FULL: FULL, "conv": "conv"}
+        given = fields.per_layer("layer_types", layers)
+        return tuple(known_kind(fields, "layer_types", kind, names) for kind in given)
+    full = set(fields.integers("full_attn_idxs") if "full_attn_idxs" in fields else range(layers))
+    return tuple(FULL if index in full else "conv" for index in range(layers))
 
 
 def _short_conv(hidden: int, kernel: int, bias: bool) -> Block:

@@ -5,6 +5,7 @@ Some layers keep a fixed state per request, the others keep KV.
 
 from __future__ import annotations
 
+from brim.errors import InvalidConfig
 from brim.model.blocks import (
     Block,
     HeadNorm,
@@ -140,7 +141,9 @@ def _kimi_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
         full = set(fields.child("linear_attn_config").integers("full_attn_layers"))
         return tuple(FULL if index + 1 in full else LINEAR for index in range(layers))
     given = layer_kinds(fields, layers, (FULL, LINEAR))
-    return given or tuple(FULL if (index + 1) % 4 == 0 else LINEAR for index in range(layers))
+    if given is None:
+        raise InvalidConfig(fields.where("linear_attn_config"), "missing", "it says which layers attend")
+    return given
 
 
 def _kimi_delta(fields: Fields, hidden: int) -> Block:

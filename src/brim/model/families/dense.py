@@ -247,8 +247,8 @@ def exaone4(fields: Fields) -> TextModel:
     size = read_dimensions(fields)
     window = read_window(fields, default=4096)
     kinds = (
-        sliding_pattern(fields, size.layers, fields.integer("sliding_window_pattern", default=4))
-        if (window and "sliding_window_pattern" in fields) or "layer_types" in fields
+        sliding_pattern(fields, size.layers, fields.integer("sliding_window_pattern", default=4, minimum=0))
+        if window
         else (FULL,) * size.layers
     )
     ff = mlp(size.hidden, fields.integer("intermediate_size"))

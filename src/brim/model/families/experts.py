@@ -171,7 +171,7 @@ def glm4_moe(fields: Fields) -> TextModel:
 
 def glm4v_moe_text(fields: Fields) -> TextModel:
     """GLM-4.5V's language model: GLM-4.5 with biased queries, and no head norm to choose."""
-    return glm4_moe(Fields({"attention_bias": True, **{name: fields.raw(name) for name in fields}}))
+    return glm4_moe(fields.behind(attention_bias=True))
 
 
 def ernie4_5_moe(fields: Fields) -> TextModel:

@@ -10,6 +10,7 @@ from brim.model.families.common import (
     SLIDING,
     Dimensions,
     TextModel,
+    fields_of_layers,
     layer_kinds,
     read_dimensions,
     read_window,
@@ -77,8 +78,9 @@ def gemma4(fields: Fields) -> TextModel:
     )
 
     def make(kind: str) -> LayerSpec:
-        attends, borrows, wide = kind.split("/")
-        mixer = _gemma4_attention(fields, size, attends == FULL, borrows == "borrowed")
+        attends, borrows, wide, kv_heads, head_dim = kind.split("/")
+        heads = replace(size, kv_heads=int(kv_heads), head_dim=int(head_dim))
+        mixer = _gemma4_attention(fields, heads, attends == FULL, borrows == "borrowed")
         intermediate = fields.integer("intermediate_size") * (2 if wide == "wide" else 1)
         ff, more_norms = _gemma4_feed_forward(fields, size, intermediate)
         extra = [*norms(size.hidden, *SANDWICH_NORMS), *more_norms]
@@ -89,8 +91,8 @@ def gemma4(fields: Fields) -> TextModel:
         return layer(mixer, ff, norms=extra)
 
     named = tuple(
-        f"{kind}/{'borrowed' if index >= own_kv else 'own'}/{'wide' if index >= wide_from else 'plain'}"
-        for index, kind in enumerate(kinds)
+        f"{kind}/{'borrowed' if index >= own_kv else 'own'}/{'wide' if index >= wide_from else 'plain'}/{heads}"
+        for index, (kind, heads) in enumerate(zip(kinds, _gemma4_heads(fields, size, kinds), strict=True))
     )
     model = decoder(size, by_kind(named, make))
     if per_layer:
@@ -122,17 +124,27 @@ def _gemma4_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
     return (*kinds[:-1], FULL)  # the last layer always sees everything
 
 
+def _gemma4_heads(fields: Fields, size: Dimensions, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Per layer "KV heads/head size", as published (fields for global layers) or as newer releases save it."""
+    if "per_layer_config" in fields:
+        layers = fields_of_layers(fields, size.layers, ("head_dim", "num_key_value_heads"))
+        own = [(read_dimensions(one, _GEMMA4).kv_heads, one.integer("head_dim", default=256)) for one in layers]
+        return tuple(f"{kv_heads}/{head_dim}" for kv_heads, head_dim in own)
+    kv_heads = size.kv_heads
+    if fields.boolean("attention_k_eq_v", False):
+        kv_heads = fields.integer("num_global_key_value_heads", default=size.kv_heads)
+    wide = f"{kv_heads}/{fields.integer('global_head_dim', default=512)}"
+    return tuple(wide if kind == FULL else f"{size.kv_heads}/{size.head_dim}" for kind in kinds)
+
+
 def _gemma4_attention(fields: Fields, size: Dimensions, is_global: bool, borrows: bool) -> Block:
     keys_are_values = is_global and fields.boolean("attention_k_eq_v", False)
-    kv_heads = size.kv_heads
-    if keys_are_values:
-        kv_heads = fields.integer("num_global_key_value_heads", default=size.kv_heads)
     bias = fields.boolean("attention_bias", False)
     return attention(
         size.hidden,
         size.heads,
-        kv_heads,
-        fields.integer("global_head_dim", default=512) if is_global else size.head_dim,
+        size.kv_heads,
+        size.head_dim,
         qkv_bias=bias,
         out_bias=bias,
         head_norm=HeadNorm.PER_HEAD,

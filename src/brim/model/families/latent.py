@@ -49,7 +49,8 @@ def _deepseek(
 ) -> TextModel:
     hidden = fields.integer("hidden_size")
     layers = fields.layer_count("num_hidden_layers")
-    sparse = first_dense(fields, layers, default=first) if _has_experts(fields) else (False,) * layers
+    all_dense = fields.is_null("n_routed_experts")
+    sparse = (False,) * layers if all_dense else first_dense(fields, layers, default=first)
     indexed = (
         tuple(kind == "full" for kind in fields.per_layer("indexer_types", layers))
         if "indexer_types" in fields
@@ -70,10 +71,6 @@ def _deepseek(
 
     kinds = tuple(("x" if x else "d") + ("i" if i else "-") for x, i in zip(sparse, indexed, strict=True))
     return _latent_model(fields, hidden, by_kind(kinds, make))
-
-
-def _has_experts(fields: Fields) -> bool:
-    return "n_routed_experts" in fields
 
 
 def _dense(fields: Fields, hidden: int) -> Block:

@@ -189,7 +189,7 @@ def molmo_text(fields: Fields) -> TextModel:
     """Molmo's language model: `intermediate_size` counts gate and up together, and some tokens are added on top."""
     size = read_dimensions(fields.merged(vocab_size=fields.integer("embedding_size", "vocab_size")))
     if fields.boolean("norm_after", False) or fields.boolean("attention_layer_norm", False):
-        raise UnsupportedModel("Molmo with 'norm_after' or 'attention_layer_norm' is not supported yet")
+        raise UnsupportedModel("config field 'norm_after' or 'attention_layer_norm': such a Molmo is not supported yet")
     one = layer(
         plain_attention(size, qkv_bias=fields.boolean("qkv_bias", False)),
         mlp(size.hidden, fields.integer("intermediate_size") // 2, fused=True),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from brim.errors import UnsupportedModel
+from brim.errors import InvalidConfig, UnsupportedModel
 from brim.model.blocks import (
     Block,
     attention,
@@ -132,10 +132,9 @@ def _nemotron_kinds(fields: Fields) -> tuple[str, ...]:
     names = {"mamba": "mamba", LINEAR: "mamba", "attention": "attention", FULL: "attention", "mlp": "mlp", "moe": "moe"}
     given = fields.first(("layers_block_type", "layer_types"))
     if given not in fields:
-        raise UnsupportedModel(
-            "Nemotron-H without 'hybrid_override_pattern' or 'layers_block_type': the layers are unknown"
+        raise InvalidConfig(
+            fields.where("hybrid_override_pattern"), "missing", "it (or layers_block_type) says what the layers are"
         )
-    kinds = fields.per_layer(given, 0) or tuple(fields.raw(given))
     layers = fields.layer_count("num_hidden_layers", default=max(len(fields.texts(given)), 1))
     kinds = fields.per_layer(given, layers)
     return tuple(known_kind(fields, given, kind, names) for kind in kinds)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from brim.errors import InvalidConfig
 from brim.model.blocks import Block, HeadNorm, attention, layer, linear, mlp, moe, norms, vector
 from brim.model.families.common import (
     CHUNKED,
     FULL,
     SLIDING,
+    Dimensions,
     TextModel,
+    fields_of_layers,
     layer_kinds,
     read_dimensions,
     read_window,
@@ -17,7 +20,7 @@ from brim.model.families.common import (
 )
 from brim.model.families.dense import PRE_NORMS, by_kind, decoder, plain_attention
 from brim.model.families.experts import first_dense, read_routing
-from brim.model.fields import Fields
+from brim.model.fields import LARGEST_CONTEXT, Fields
 from brim.records.model import Attention, KvCache, LayerSpec
 
 
@@ -95,7 +98,8 @@ def _llama4_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
 def mimo_v2(fields: Fields) -> TextModel:
     """MiMo V2: sliding layers with more KV heads than the full ones, keys wider than values, sinks where it slides."""
     size = read_dimensions(fields)
-    window = read_window(fields, default=128)
+    before = fields.optional_integer("sliding_window_size", maximum=LARGEST_CONTEXT)  # the token itself comes on top
+    window = before + 1 if before else read_window(fields, default=128)
     routing = read_routing(fields)
     slides = (
         tuple(kind == SLIDING for kind in layer_kinds(fields, size.layers) or ())
@@ -138,7 +142,7 @@ def minimax_m3(fields: Fields) -> TextModel:
         if "sparse_attention_freq" in sparse_fields
         else tuple(index >= 3 for index in range(size.layers))
     )
-    mixture = first_dense(fields, size.layers, default=3)
+    mixture = first_dense(fields, size.layers, default=0)
     experts = moe(
         size.hidden,
         routing,
@@ -176,14 +180,17 @@ def with_indexer(block: Block, hidden: int, heads: int, dim: int) -> Block:
     )
 
 
-def step3p7(fields: Fields) -> TextModel:
-    """Step 3.7: sliding and full layers, a gate per head, a wide mixture with one shared expert."""
+def step3p7(fields: Fields, *, flat: bool) -> TextModel:
+    """Step 3.7: sliding and full layers, a gate per head, a wide mixture with one shared expert.
+
+    In the `flat` format, which has the language model's fields at the top, every fourth layer sees everything."""
     size = read_dimensions(fields)
     window = read_window(fields, default=512)
     routing = read_routing(
-        fields, experts=("num_experts", "moe_num_experts"), top_k=("num_experts_per_tok", "moe_top_k")
+        fields,
+        experts=("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts"),
+        top_k=("num_experts_per_tok", "moe_top_k"),
     )
-    mixture = first_dense(fields, size.layers, default=3)
     experts = moe(
         size.hidden,
         routing,
@@ -193,14 +200,45 @@ def step3p7(fields: Fields) -> TextModel:
     dense = mlp(size.hidden, fields.integer("intermediate_size"))
 
     def make(kind: str) -> LayerSpec:
-        attends, ff = kind.split("/")
-        mixer = plain_attention(size, head_norm=HeadNorm.PER_HEAD, window=window if attends == SLIDING else None)
-        gate = linear("self_attn.g_proj", size.heads, size.hidden, size.heads)
+        attends, ff, heads = kind.split("/")
+        own = replace(size, heads=int(heads))
+        mixer = plain_attention(own, head_norm=HeadNorm.PER_HEAD, window=window if attends == SLIDING else None)
+        gate = linear("self_attn.g_proj", own.heads, size.hidden, own.heads)
         mixer = replace(mixer, tensors=mixer.tensors + tuple(gate))
         return layer(mixer, experts if ff == "moe" else dense, norms=norms(size.hidden, *PRE_NORMS))
 
     attends = layer_kinds(fields, size.layers) or tuple(
-        FULL if index % 4 == 0 else SLIDING for index in range(size.layers)
+        SLIDING if flat and index % 4 else FULL for index in range(size.layers)
     )
-    kinds = tuple(f"{kind}/{'moe' if x else 'mlp'}" for kind, x in zip(attends, mixture, strict=True))
+    mixture = _step_mixture(fields, size.layers)
+    heads = _step_heads(fields, size, attends)
+    kinds = tuple(
+        f"{kind}/{'moe' if x else 'mlp'}/{count}" for kind, x, count in zip(attends, mixture, heads, strict=True)
+    )
     return decoder(size, by_kind(kinds, make))
+
+
+def _step_mixture(fields: Fields, layers: int) -> tuple[bool, ...]:
+    """`moe_layers_enum` is the older way to say it: the numbers of the layers, with commas between them."""
+    listed = fields.raw("moe_layers_enum")
+    if not isinstance(listed, str) or "mlp_layer_types" in fields:
+        return first_dense(fields, layers, default=3)
+    numbers = [part.strip() for part in listed.split(",") if part.strip()]
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        raise InvalidConfig(fields.where("moe_layers_enum"), "must be numbers of layers with commas between them")
+    sparse = {int(number) for number in numbers}
+    return tuple(index in sparse for index in range(layers))
+
+
+def _step_heads(fields: Fields, size: Dimensions, kinds: tuple[str, ...]) -> tuple[int, ...]:
+    """Query heads by layer: sliding layers may have more of them than full ones."""
+    if "per_layer_config" in fields:
+        layers = fields_of_layers(fields, size.layers, ("num_attention_heads",))
+        return tuple(read_dimensions(one).heads for one in layers)
+    older = fields.child("attention_other_setting").optional_integer("num_attention_heads")
+    sliding = fields.integer("num_sliding_attention_heads", default=older or size.heads)
+    if sliding % size.kv_heads:
+        raise InvalidConfig(
+            fields.where("num_sliding_attention_heads"), f"is {sliding}, not a multiple of {size.kv_heads} KV heads"
+        )
+    return tuple(sliding if kind == SLIDING else size.heads for kind in kinds)

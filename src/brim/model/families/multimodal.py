@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from brim.errors import UnsupportedModel
+from brim.errors import InvalidConfig, UnsupportedModel
 from brim.model.blocks import HeadNorm, attention, layer, mlp, norms, vector
 from brim.model.families import convolution, delta, dense, experts, gemma, latent, legacy, mixed
 from brim.model.families.common import TextModel, outer_tensors, read_dimensions
@@ -74,7 +74,7 @@ def glm4v_moe(top: Fields, processor: Fields) -> Multimodal:
     return Multimodal(text, (qwen.glm4v(top.child("vision_config"), processor),))
 
 
-_INTERNVL_TEXT: dict[str, TextReader] = {
+INTERNVL_TEXT: dict[str, TextReader] = {
     "llama": dense.llama,
     "qwen2": dense.qwen2,
     "qwen3": dense.qwen3,
@@ -83,34 +83,62 @@ _INTERNVL_TEXT: dict[str, TextReader] = {
     "phi3": dense.phi3,
     "internlm2": dense.llama,
 }
+KIMI_TEXT: dict[str, TextReader] = {"deepseek_v3": latent.deepseek_v3, "kimi_k2": latent.deepseek_v3}
+MISTRAL_TEXT: dict[str, TextReader] = {
+    "mistral": dense.mistral,
+    "ministral": dense.mistral,
+    "ministral3": dense.mistral,
+}
 
 
-def _inner(top: Fields, name: str) -> TextReader:
-    kind = top.child(name).text("model_type")
-    if kind not in _INTERNVL_TEXT:
-        raise UnsupportedModel(
-            f"config field '{name}.model_type': language model {kind!r} inside InternVL is not supported"
-        )
-    return _INTERNVL_TEXT[kind]
+def _chosen_text(top: Fields, readers: Mapping[str, TextReader], *, tied: bool = True) -> TextModel:
+    """A language model whose family the config chooses, by the `model_type` inside."""
+    _require(top, "text_config")
+    fields = _text_fields(top, tied=tied)
+    return readers[_inner_type(fields, tuple(readers))](fields)
+
+
+def _require(top: Fields, name: str) -> None:
+    if name not in top:
+        raise InvalidConfig(top.where(name), "missing", "add it, or point to the model's own config.json")
+
+
+def _part(top: Fields, name: str, *kinds: str) -> Fields:
+    """A part of the config that is of one of these types, or says nothing of its type."""
+    fields = top.child(name)
+    if "model_type" in fields:
+        _inner_type(fields, kinds)
+    return fields
+
+
+def _inner_type(fields: Fields, kinds: tuple[str, ...]) -> str:
+    kind, where = fields.text("model_type"), fields.where("model_type")
+    if not kind:
+        raise InvalidConfig(where, "missing", f"it says which of {', '.join(kinds)} is inside")
+    if kind not in kinds:
+        raise UnsupportedModel(f"config field '{where}': {kind[:60]!r} is not one of {', '.join(kinds)} of this family")
+    return kind
 
 
 def internvl(top: Fields, processor: Fields) -> Multimodal:
     """The native format of `transformers`; it ties the head unless the top of the config says otherwise."""
-    text = _inner(top, "text_config")(_text_fields(top, tied=True))
+    text = _chosen_text(top, INTERNVL_TEXT)
     tower = tiled.internvl(top.child("vision_config"), top, text.hidden, processor, native=True)
     return Multimodal(text, (tower,))
 
 
 def internvl_chat(top: Fields, processor: Fields) -> Multimodal:
     """The format of InternVL's own repositories; the language model's config decides on tying."""
-    text = _inner(top, "llm_config")(top.child("llm_config"))
+    fields = top.child("llm_config")
+    text = INTERNVL_TEXT[_inner_type(fields, tuple(INTERNVL_TEXT))](fields)
     tower = tiled.internvl(top.child("vision_config"), top, text.hidden, processor, native=False)
     return Multimodal(text, (tower,))
 
 
 def gemma3(top: Fields, processor: Fields) -> Multimodal:
     text = gemma.gemma3(_text_fields(top, tied=True))
-    tower = siglip.gemma3(top.child("vision_config"), text.hidden, top.integer("mm_tokens_per_image", default=256))
+    vision = _part(top, "vision_config", "siglip_vision_model")
+    tower = siglip.gemma3(vision, text.hidden, top.integer("mm_tokens_per_image", default=256))
     return Multimodal(text, (tower,))
 
 
@@ -134,7 +162,7 @@ def llama4(top: Fields, processor: Fields) -> Multimodal:
 
 
 def kimi_k25(top: Fields, processor: Fields) -> Multimodal:
-    text = latent.deepseek_v3(_text_fields(top, tied=True))
+    text = _chosen_text(top, KIMI_TEXT)
     return Multimodal(text, (native.moonvit(top.child("vision_config"), text.hidden, processor, patches=16384),))
 
 
@@ -150,8 +178,9 @@ def kimi_k3(top: Fields, processor: Fields) -> Multimodal:
 
 
 def lfm2_vl(top: Fields, processor: Fields) -> Multimodal:
-    text = convolution.lfm2(_text_fields(top, tied=True))
-    return Multimodal(text, (siglip.lfm2_vl(top.child("vision_config"), top, text.hidden, processor),))
+    text = _chosen_text(top, {"lfm2": convolution.lfm2})
+    vision = _part(top, "vision_config", "siglip2_vision_model")
+    return Multimodal(text, (siglip.lfm2_vl(vision, top, text.hidden, processor),))
 
 
 def minimax_m3_vl(top: Fields, processor: Fields) -> Multimodal:
@@ -176,13 +205,14 @@ def minicpmv(top: Fields, processor: Fields) -> Multimodal:
 
 
 def minicpmv4_6(top: Fields, processor: Fields) -> Multimodal:
-    text = delta.qwen3_5(_text_fields(top, tied=True))
+    text = _chosen_text(top, {"qwen3_5_text": delta.qwen3_5}, tied=False)
     return Multimodal(text, (siglip.minicpmv4_6(top.child("vision_config"), top, text.hidden),))
 
 
 def mistral3(top: Fields, processor: Fields) -> Multimodal:
-    text = dense.mistral(_text_fields(top, tied=True))
-    return Multimodal(text, (native.pixtral(top.child("vision_config"), top, text.hidden, processor),))
+    text = _chosen_text(top, MISTRAL_TEXT)
+    vision = _part(top, "vision_config", "pixtral")
+    return Multimodal(text, (native.pixtral(vision, top, text.hidden, processor),))
 
 
 def molmo(top: Fields, processor: Fields) -> Multimodal:
@@ -196,16 +226,19 @@ def vila(top: Fields, processor: Fields) -> Multimodal:
 
 
 def step3p7(top: Fields, processor: Fields) -> Multimodal:
-    text = mixed.step3p7(_text_fields(top, tied=False))
+    text = mixed.step3p7(_text_fields(top, tied=False), flat="text_config" not in top)
     notes = () if "vision_config" in top else (_DEFAULT_TOWER,)
     return Multimodal(text, (tiled.step3p7(top.child("vision_config"), text.hidden),), notes)
+
+
+_CROSSING = (3, 8, 13, 18, 23, 28, 33, 38)  # where the config does not say
 
 
 def mllama(top: Fields, processor: Fields) -> Multimodal:
     """Llama 3.2 Vision: some layers attend to the image instead of the text."""
     fields = _text_fields(top, tied=False)
     size = read_dimensions(fields, {"num_key_value_heads": 8})
-    crossing = set(fields.integers("cross_attention_layers"))
+    crossing = set(fields.integers("cross_attention_layers") if "cross_attention_layers" in fields else _CROSSING)
     tower = tiled.mllama(top.child("vision_config"), size.hidden)
     image_tokens = tower.limits.max_tiles * (tower.limits.tile_pixels // tower.pixels_per_patch + 1)
 
@@ -263,8 +296,13 @@ def qwen3_omni_moe(top: Fields, processor: Fields) -> Multimodal:
 
 
 def qwen3_asr(top: Fields, processor: Fields) -> Multimodal:
-    thinker = top.child("thinker_config") if "thinker_config" in top else top
-    fields = thinker.child("text_config")
-    text = dense.qwen3(fields.merged(tie_word_embeddings=fields.boolean("tie_word_embeddings", True)))
+    """Published under a thinker, whose language model decides on tying; saved by `transformers` without one."""
+    if "thinker_config" in top:
+        thinker = top.child("thinker_config")
+        text = dense.qwen3(thinker.child("text_config").behind(tie_word_embeddings=True))
+    else:
+        thinker = top
+        text = _chosen_text(top, {"qwen3": dense.qwen3})
+    _require(thinker, "audio_config")
     tower = audio.qwen3_audio(thinker.child("audio_config"), text.hidden, projector="multi_modal_projector.linear_")
     return Multimodal(text, (tower,))

@@ -56,7 +56,8 @@ def llama4(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
     ratio = fields.number("pixel_shuffle_ratio", default=0.5)
     merge = round(1 / (ratio * ratio)) if 0 < ratio <= 1 else 4
     projector = fields.integer("projector_input_dim", default=4096)
-    output = fields.integer("vision_output_dim", "projector_output_dim", default=projector)
+    adapted = fields.integer("projector_output_dim", default=4096)
+    output = fields.integer("vision_output_dim", default=7680)
     tensors = [
         *vector("vision_model.class_embedding", hidden),
         Tensor("vision_model.positional_embedding_vlm", ((image // patch) ** 2 + 1, hidden)),
@@ -64,7 +65,7 @@ def llama4(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
         *norms(hidden, "vision_model.layernorm_pre", "vision_model.layernorm_post", bias=True),
         *repeated(vit_block(hidden, intermediate), depth, "vision_model.model.layers"),
         *linear("vision_model.vision_adapter.mlp.fc1", projector, intermediate),
-        *linear("vision_model.vision_adapter.mlp.fc2", output, projector),
+        *linear("vision_model.vision_adapter.mlp.fc2", adapted, adapted),
         *linear("multi_modal_projector.linear_1", text_hidden, output),
     ]
     return TowerSpec(
@@ -160,7 +161,7 @@ def molmo(text_hidden: int, text_intermediate: int) -> TowerSpec:
 def step3p7(fields: Fields, text_hidden: int) -> TowerSpec:
     """Step 3.7's tower."""
     hidden = fields.integer("hidden_size", "width", default=1536)
-    intermediate = fields.integer("intermediate_size", default=8960)
+    intermediate = int(hidden * fields.number("mlp_ratio", default=8960 / 1536))
     depth = fields.layer_count("num_hidden_layers", "layers", default=47)
     image, patch = fields.edge("image_size", default=728), fields.edge("patch_size", default=14)
     block = vit_block(hidden, intermediate) + norms(hidden, "lambda_1", "lambda_2")
