@@ -2,7 +2,7 @@
 
 In: the dict of a config.json, and with it the quantisation and processor files where there are any. Out: a spec, or
 `UnsupportedModel` naming the architecture, or `InvalidConfig` naming the field. An unknown `model_type` is never
-treated as a similar one.
+treated as a similar one; where there is none, the class in `architectures` tells the family.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from brim.errors import InvalidConfig, UnsupportedModel
+from brim.model.architectures import family_of
 from brim.model.class_defaults import class_defaults
 from brim.model.families import (
     convolution,
@@ -163,9 +164,8 @@ def read_config(
     processor: Mapping[str, Any] | None = None,
 ) -> ModelSpec:
     """A spec from the dict of a config.json and the files beside it."""
-    family = Fields(config).text("model_type")
+    family, architecture = _identify(Fields(config))
     fields = Fields(config, defaults=class_defaults(family, config))
-    architecture = next(iter(fields.texts("architectures")), "")
     text, towers, notes = _read_family(fields, family, architecture, Fields(processor or {}, "preprocessor_config"))
     if not text.layers:
         raise InvalidConfig("num_hidden_layers", "gives a model without layers")
@@ -194,6 +194,23 @@ def read_config(
     )
 
 
+def _identify(fields: Fields) -> tuple[str, str]:
+    """(family, architecture). The architecture tells the family where `model_type` is left out."""
+    family = fields.text("model_type")
+    architecture = next(iter(fields.texts("architectures")), "")
+    if family:
+        return family, architecture
+    if not architecture:
+        raise InvalidConfig("model_type", "missing", "it says which family the dimensions belong to")
+    found = family_of(architecture, TEXT, MULTIMODAL)
+    if found is None:
+        raise UnsupportedModel(
+            f"config field 'architectures': {architecture[:60]!r} is not a class of a supported family, and model_type "
+            "is missing; `brim models --families` lists the families"
+        )
+    return found, architecture
+
+
 def _read_family(
     fields: Fields, family: str, architecture: str, processor: Fields
 ) -> tuple[TextModel, tuple[Any, ...], tuple[str, ...]]:
@@ -204,8 +221,6 @@ def _read_family(
     if family in MULTIMODAL:
         model = MULTIMODAL[family](fields, processor)
         return model.text, model.towers, model.warnings
-    if not family:
-        raise InvalidConfig("model_type", "missing", "it says which family the dimensions belong to")
     if family in NOT_GENERATIVE:
         raise UnsupportedModel(
             f"config field 'model_type': {family!r} is an encoder, not a generative model; it has no KV cache to plan"
