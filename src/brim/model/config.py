@@ -7,7 +7,7 @@ treated as a similar one; where there is none, the class in `architectures` tell
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from brim.errors import InvalidConfig, UnsupportedModel
@@ -29,7 +29,7 @@ from brim.model.families import (
 from brim.model.families.common import TextModel
 from brim.model.fields import Fields
 from brim.model.positions import position_table_bytes
-from brim.model.quantisation import read_quantisation
+from brim.model.quantisation import read_quantisation, refuse_mlx
 from brim.records.model import Dtype, ModelSpec
 
 TEXT: Mapping[str, Callable[[Fields], TextModel]] = {
@@ -240,21 +240,26 @@ def _language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _quantisation_fields(fields: Fields) -> Fields:
     """Where a config keeps its quantisation: at the top, or with the language model inside."""
-    for name in ("quantization_config", "compression_config"):
-        if name in fields:
-            return fields.child(name)
-    for wrapper in _WRAPPERS:
-        if wrapper in fields and isinstance(fields.raw(wrapper), dict):
-            inner = fields.child(wrapper)
-            if "quantization_config" in inner:
-                return inner.child("quantization_config")
-    return Fields({})
+    for place in _places(fields):
+        refuse_mlx(place.child("quantization") if isinstance(place.raw("quantization"), dict) else Fields({}))
+    for place in _places(fields):
+        for name in ("quantization_config", "compression_config"):
+            if name in place:
+                return place.child(name)
+    return Fields({}, "quantization_config")
+
+
+def _places(fields: Fields, depth: int = 2) -> Iterator[Fields]:
+    """A config, and the language model's inside it, which may be inside a thinker's."""
+    yield fields
+    for wrapper in _WRAPPERS if depth else ():
+        if isinstance(fields.raw(wrapper), dict):
+            yield from _places(fields.child(wrapper), depth - 1)
 
 
 def _read_dtype(fields: Fields) -> Dtype:
     """The type the weights are in; bf16, which is what engines load, where the config does not say."""
-    places = [fields, *(fields.child(name) for name in _WRAPPERS if isinstance(fields.raw(name), dict))]
-    for place in places:
+    for place in _places(fields):
         for name in ("dtype", "torch_dtype", "model_dtype"):
             value = place.raw(name)
             if value is None or value == "auto":

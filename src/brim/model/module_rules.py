@@ -17,6 +17,9 @@ from brim.records.model import Quantisation, WeightFormat
 Rule = tuple[str, WeightFormat | None]  # a pattern, and the format it gives; None is the plain type
 
 _LAYER = re.compile(r"^.*?\b(?:layers|h|blocks)\.(\d+)(?:\.|(?=\*)|$)(.*)$")
+_REPETITION = re.compile(r"(?<!\\)[*+{]")
+_REPEATED_GROUP = re.compile(r"(?<!\\)\)[*+{]")
+_MOST_REPETITIONS = 5
 _SPELLINGS = (
     ("block_sparse_moe.", "mlp."),
     ("feed_forward.", "mlp."),
@@ -125,13 +128,22 @@ def _from_glob(pattern: str) -> re.Pattern[str]:
 
 
 def _glob_body(pattern: str) -> str:
-    return ".*".join(re.escape(part) for part in pattern.split("*"))
+    """Everything between two stars is taken where it comes first, so that no pattern takes long to match."""
+    first, *others = (re.escape(part) for part in pattern.split("*"))
+    between = "".join(f"(?>.*?{part})" for part in others[:-1])
+    return first + between + (f".*{others[-1]}" if others else "")
 
 
 def _compiled(expression: str) -> re.Pattern[str]:
+    """A regular expression, unless it could take hours to match: a config is untrusted input."""
+    if _REPEATED_GROUP.search(expression) or len(_REPETITION.findall(expression)) > _MOST_REPETITIONS:
+        raise UnsupportedModel(
+            f"config field 'quantization_config': the pattern 're:{expression[:60]}' repeats a group, or has more than "
+            f"{_MOST_REPETITIONS} repetitions, and could take hours to match; write several simpler ones"
+        )
     try:
         return re.compile(expression)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise UnsupportedModel(
-            f"quantisation pattern 're:{expression[:60]}' is not a regular expression: {error}"
+            f"config field 'quantization_config': 're:{expression[:60]}' is not a regular expression: {error}"
         ) from None

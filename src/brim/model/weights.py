@@ -12,7 +12,7 @@ from math import prod
 
 from brim.errors import InvalidRequest
 from brim.model.module_rules import Rule, RuleBook
-from brim.model.quantisation import matrix_bytes
+from brim.model.weight_formats import matrix_bytes
 from brim.records.model import Dtype, LayerSpec, ModelSpec, Quantisation, Tensor, WeightFormat
 from brim.units import ceil_div
 

@@ -254,7 +254,8 @@ class WeightFormat:
     """How the matrix of a linear module is stored.
 
     `bits` for an element, plus one scale of `scale_bytes` for every `rows_per_scale` × `columns_per_scale` block
-    (0: the whole extent), plus `zero_bits` for each of those blocks, plus `matrix_bytes` once.
+    (0: the whole extent), plus `zero_bits` for each of those blocks, plus `matrix_bytes` once. Where scales are
+    quantised themselves, `scales_per_scale` of them share one in fp32.
     """
 
     name: str
@@ -265,6 +266,7 @@ class WeightFormat:
     zero_bits: int = 0
     matrix_bytes: int = 0
     column_bytes: int = 0
+    scales_per_scale: int = 0
 
 
 @dataclass(frozen=True, slots=True)
