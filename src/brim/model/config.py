@@ -167,8 +167,8 @@ def read_config(
     family, architecture = _identify(Fields(config))
     fields = Fields(config, defaults=class_defaults(family, config))
     text, towers, notes = _read_family(fields, family, architecture, Fields(processor or {}, "preprocessor_config"))
-    if not text.layers:
-        raise InvalidConfig("num_hidden_layers", "gives a model without layers")
+    if not any(layer.kv for layer in text.layers):
+        raise InvalidConfig("layer_types", "gives a model whose layers keep no KV cache", "there is nothing to plan")
     return ModelSpec(
         name=name,
         family=family,

@@ -15,6 +15,7 @@ from brim.errors import InvalidConfig
 
 LARGEST_DIMENSION = 1 << 24  # wider than any layer, longer than any vocabulary
 LARGEST_LAYER_COUNT = 4096
+LARGEST_RATIO = 1024  # of one width to another
 LARGEST_CONTEXT = 1 << 31
 
 NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
@@ -86,7 +87,15 @@ class Fields:
             raise InvalidConfig(self.where(name), f"is {_described(value)}, outside {minimum} to {maximum}")
         return value
 
-    def number(self, *names: str, default: float = _REQUIRED) -> float:
+    def divisor(self, *names: str, of: int, what: str, default: int | None = _REQUIRED) -> int:
+        """An integer that divides another one, such as key-value heads the attention heads."""
+        found = self.integer(*names, default=default)
+        if of % found:
+            raise InvalidConfig(self.where(self.first(names)), f"is {found}, which does not divide {of} {what}")
+        return found
+
+    def ratio(self, *names: str, default: float = _REQUIRED) -> float:
+        """A positive number that widths are multiplied by."""
         name = self.first(names)
         value = self.raw(name)
         if value is None:
@@ -95,6 +104,9 @@ class Fields:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             raise InvalidConfig(self.where(name), f"must be a number, not {_described(value)}")
+        if not 1 / LARGEST_RATIO <= value <= LARGEST_RATIO:
+            span = f"1/{LARGEST_RATIO} to {LARGEST_RATIO}"
+            raise InvalidConfig(self.where(name), f"is {_described(value)}, outside {span}")
         return float(value)
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -116,6 +128,25 @@ class Fields:
     def integers(self, name: str) -> tuple[int, ...]:
         """A list of integers; empty when absent."""
         return tuple(self._checked_integer(name, item, 0, LARGEST_CONTEXT) for item in self._list(name))
+
+    def pair(self, name: str, default: tuple[int, int]) -> tuple[int, int]:
+        """Two positive integers."""
+        if name not in self:
+            return default
+        found = self._list(name)
+        if len(found) != 2:
+            raise InvalidConfig(self.where(name), f"must be two numbers, not {len(found)}")
+        first, second = (self._checked_integer(name, item, 1, LARGEST_DIMENSION) for item in found)
+        return first, second
+
+    def count(self, name: str, default: int, maximum: int) -> int:
+        """How many entries a list has."""
+        if name not in self:
+            return default
+        found = len(self._list(name))
+        if found > maximum:
+            raise InvalidConfig(self.where(name), f"has {found} entries, more than {maximum}")
+        return found
 
     def edge(self, name: str, default: int | None = _REQUIRED) -> int:
         """An edge length that some configs write as a number and some as a pair; the longer of a pair."""

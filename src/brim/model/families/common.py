@@ -14,6 +14,7 @@ FULL = "full_attention"
 SLIDING = "sliding_attention"
 CHUNKED = "chunked_attention"
 LINEAR = "linear_attention"
+HEADS = "attention heads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,7 @@ def read_dimensions(fields: Fields, defaults: Mapping[str, int] | None = None, *
     hidden = fields.integer("hidden_size", default=known.get("hidden_size"))
     heads = fields.integer("num_attention_heads", default=known.get("num_attention_heads"))
     usual = heads if fields.is_null("num_key_value_heads") else known.get("num_key_value_heads", heads)
-    kv_heads = fields.integer("num_key_value_heads", default=usual)
-    if heads % kv_heads:
-        raise InvalidConfig(
-            fields.where("num_key_value_heads"), f"is {kv_heads}, which does not divide {heads} attention heads"
-        )
+    kv_heads = fields.divisor("num_key_value_heads", of=heads, what=HEADS, default=usual)
     head_dim = fields.optional_integer("head_dim") or (None if fields.is_null("head_dim") else known.get("head_dim"))
     if head_dim is None:
         if hidden % heads:

@@ -35,6 +35,7 @@ from brim.records.model import (
     StateCache,
     Tensor,
 )
+from brim.units import round_up
 
 
 def lfm2(fields: Fields) -> TextModel:
@@ -44,8 +45,8 @@ def lfm2(fields: Fields) -> TextModel:
     if fields.boolean("block_auto_adjust_ff_dim", True):
         multiple = fields.integer("block_multiple_of", default=256)
         intermediate = int(2 * intermediate / 3)
-        intermediate = int(fields.number("block_ffn_dim_multiplier", default=1.0) * intermediate)
-        intermediate = multiple * ((intermediate + multiple - 1) // multiple)
+        intermediate = int(fields.ratio("block_ffn_dim_multiplier", default=1.0) * intermediate)
+        intermediate = max(multiple, round_up(intermediate, multiple))
     kernel = fields.integer("conv_L_cache", default=3)
     ff = mlp(size.hidden, intermediate, prefix="feed_forward", names=("w1", "w3", "w2"))
 

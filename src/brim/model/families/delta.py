@@ -90,10 +90,11 @@ def _interval_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
 
 
 def _qwen_delta_net(fields: Fields, hidden: int, fused: bool) -> Block:
+    value_heads = fields.integer("linear_num_value_heads", default=32)
     return delta_net(
         hidden,
-        fields.integer("linear_num_key_heads", default=16),
-        fields.integer("linear_num_value_heads", default=32),
+        fields.divisor("linear_num_key_heads", of=value_heads, what="value heads", default=16),
+        value_heads,
         fields.integer("linear_key_head_dim", default=128),
         fields.integer("linear_value_head_dim", default=128),
         fields.integer("linear_conv_kernel_dim", default=4),

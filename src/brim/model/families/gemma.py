@@ -7,6 +7,7 @@ from dataclasses import replace
 from brim.model.blocks import Block, HeadNorm, attention, layer, linear, mlp, moe, norms, vector
 from brim.model.families.common import (
     FULL,
+    HEADS,
     SLIDING,
     Dimensions,
     TextModel,
@@ -69,7 +70,7 @@ def gemma4(fields: Fields) -> TextModel:
     layer, and a mixture beside the dense MLP where `enable_moe_block` says so."""
     size = read_dimensions(fields, _GEMMA4, tied=True)
     kinds = _gemma4_kinds(fields, size.layers)
-    own_kv = size.layers - fields.integer("num_kv_shared_layers", default=0, minimum=0)
+    own_kv = size.layers - fields.integer("num_kv_shared_layers", default=0, minimum=0, maximum=size.layers - 1)
     wide_from = own_kv if fields.boolean("use_double_wide_mlp", False) else size.layers
     per_layer = (
         fields.integer("hidden_size_per_layer_input", default=256, minimum=0)
@@ -132,7 +133,7 @@ def _gemma4_heads(fields: Fields, size: Dimensions, kinds: tuple[str, ...]) -> t
         return tuple(f"{kv_heads}/{head_dim}" for kv_heads, head_dim in own)
     kv_heads = size.kv_heads
     if fields.boolean("attention_k_eq_v", False):
-        kv_heads = fields.integer("num_global_key_value_heads", default=size.kv_heads)
+        kv_heads = fields.divisor("num_global_key_value_heads", of=size.heads, what=HEADS, default=size.kv_heads)
     wide = f"{kv_heads}/{fields.integer('global_head_dim', default=512)}"
     return tuple(wide if kind == FULL else f"{size.kv_heads}/{size.head_dim}" for kind in kinds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brim.model.blocks import Block, Routing, latent_attention, layer, linear, mlp, moe, norms, vector
-from brim.model.families.common import TextModel, known_kind, outer_tensors, read_context
+from brim.model.families.common import HEADS, TextModel, known_kind, outer_tensors, read_context
 from brim.model.families.dense import PRE_NORMS, by_kind
 from brim.model.families.experts import first_dense, read_routing
 from brim.model.fields import Fields
@@ -100,15 +100,16 @@ def _latent_model(fields: Fields, hidden: int, layers: tuple[LayerSpec, ...], *,
 
 def minicpm3(fields: Fields) -> TextModel:
     hidden = fields.integer("hidden_size")
+    heads = fields.divisor("num_attention_heads", of=hidden, what="columns")
     one = layer(
         latent_attention(
             hidden,
-            fields.integer("num_attention_heads"),
+            heads,
             fields.integer("q_lora_rank", default=768),
             fields.integer("kv_lora_rank", default=256),
             fields.integer("qk_nope_head_dim", default=64),
             fields.integer("qk_rope_head_dim", default=32),
-            fields.integer("v_head_dim", default=hidden // fields.integer("num_attention_heads")),
+            fields.integer("v_head_dim", default=hidden // heads),
             bias=fields.boolean("attention_bias", False),
         ),
         _dense(fields, hidden),
@@ -155,7 +156,8 @@ def _v4_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
 def _v4_layer(fields: Fields, hidden: int, copies: int, routing: Routing, kind: str) -> LayerSpec:
     heads, head_dim = fields.integer("num_attention_heads"), fields.integer("head_dim", default=512)
     q_rank = fields.integer("q_lora_rank", default=1024)
-    groups, out_rank = fields.integer("o_groups", default=8), fields.integer("o_lora_rank", default=1024)
+    groups = fields.divisor("o_groups", of=heads, what=HEADS, default=8)
+    out_rank = fields.integer("o_lora_rank", default=1024)
     prefix = "self_attn"
     tensors = [
         Tensor(f"{prefix}.sinks", (heads,), heads),

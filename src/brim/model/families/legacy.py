@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from brim.errors import InvalidConfig, UnsupportedModel
 from brim.model.blocks import Block, attention, layer, linear, mlp, norms, vector
-from brim.model.families.common import TextModel, read_context, read_dimensions
+from brim.model.families.common import HEADS, TextModel, read_context, read_dimensions
 from brim.model.families.dense import PRE_NORMS, decoder, plain_attention
 from brim.model.fields import LARGEST_CONTEXT, Fields
 from brim.records.model import FeedForward, LayerSpec, Tensor
@@ -16,9 +16,7 @@ from brim.units import round_up
 def gpt_bigcode(fields: Fields) -> TextModel:
     """GPT-BigCode (granite-20b-code, StarCoder): one key-value head for all, learned positions, tied head."""
     hidden = fields.integer("n_embd", "hidden_size")
-    heads = fields.integer("n_head", "num_attention_heads")
-    if hidden % heads:
-        raise InvalidConfig(fields.where("n_embd"), f"is {hidden}, not a multiple of {heads} heads")
+    heads = fields.divisor("n_head", "num_attention_heads", of=hidden, what="columns")
     kv_heads = 1 if fields.boolean("multi_query", True) else heads
     positions = fields.integer("n_positions", "max_position_embeddings", default=1024, maximum=LARGEST_CONTEXT)
     vocab = fields.integer("vocab_size")
@@ -65,7 +63,7 @@ def qwen1(fields: Fields) -> TextModel:
     )
     one = layer(
         plain_attention(size, qkv_bias=True),
-        mlp(size.hidden, fields.integer("intermediate_size", "ffn_hidden_size") // 2),
+        mlp(size.hidden, fields.integer("intermediate_size", "ffn_hidden_size", minimum=2) // 2),
         norms=norms(size.hidden, "ln_1", "ln_2"),
     )
     return decoder(size, (one,) * size.layers)
@@ -74,13 +72,9 @@ def qwen1(fields: Fields) -> TextModel:
 def chatglm(fields: Fields) -> TextModel:
     """ChatGLM 2 and 3, and GLM-4-9B in its first format."""
     hidden = fields.integer("hidden_size")
-    heads = fields.integer("num_attention_heads")
+    heads = fields.divisor("num_attention_heads", of=hidden, what="columns")
     grouped = fields.boolean("multi_query_attention", False)
-    kv_heads = fields.integer("multi_query_group_num", default=1) if grouped else heads
-    if heads % kv_heads:
-        raise InvalidConfig(
-            fields.where("multi_query_group_num"), f"is {kv_heads}, which does not divide {heads} heads"
-        )
+    kv_heads = fields.divisor("multi_query_group_num", of=heads, what=HEADS, default=1) if grouped else heads
     vocab = fields.integer("padded_vocab_size", "vocab_size")
     bias = fields.boolean("add_bias_linear", False)
     one = layer(
@@ -118,7 +112,7 @@ def baichuan(fields: Fields) -> TextModel:
 def nemotron_nas(fields: Fields) -> TextModel:
     """Nemotron from architecture search: every layer says for itself what attention and MLP it has, if any."""
     hidden = fields.integer("hidden_size")
-    heads = fields.integer("num_attention_heads")
+    heads = fields.divisor("num_attention_heads", of=hidden, what="columns")
     layers = fields.layer_count("num_hidden_layers")
     blocks = fields.children("block_configs")
     if len(blocks) < layers:
@@ -165,9 +159,7 @@ def _nas_layer(block: Fields, hidden: int, heads: int) -> LayerSpec:
 def _nas_attention(attends: Fields, hidden: int, heads: int) -> Block:
     if attends.boolean("replace_with_linear", False):
         return Block(tensors=tuple(linear("self_attn.linear_attn", hidden, hidden)))
-    group = attends.integer("n_heads_in_group")
-    if heads % group:
-        raise InvalidConfig(attends.where("n_heads_in_group"), f"is {group}, which does not divide {heads} heads")
+    group = attends.divisor("n_heads_in_group", of=heads, what=HEADS)
     window = attends.optional_integer("window_length", maximum=LARGEST_CONTEXT)
     return attention(hidden, heads, heads // group, hidden // heads, window=window)
 
@@ -179,7 +171,7 @@ def _nas_feed_forward(ff: Fields, hidden: int) -> Block:
         )
     if "intermediate_size" in ff:
         return mlp(hidden, ff.integer("intermediate_size"))
-    width = int(2 * ff.number("ffn_mult") * hidden / 3)
+    width = int(2 * ff.ratio("ffn_mult") * hidden / 3)
     if not 0 < width < 1 << 24:
         raise InvalidConfig(ff.where("ffn_mult"), f"gives an MLP {width} wide")
     return mlp(hidden, round_up(width, 256))
@@ -192,7 +184,7 @@ def molmo_text(fields: Fields) -> TextModel:
         raise UnsupportedModel("config field 'norm_after' or 'attention_layer_norm': such a Molmo is not supported yet")
     one = layer(
         plain_attention(size, qkv_bias=fields.boolean("qkv_bias", False)),
-        mlp(size.hidden, fields.integer("intermediate_size") // 2, fused=True),
+        mlp(size.hidden, fields.integer("intermediate_size", minimum=2) // 2, fused=True),
         norms=norms(size.hidden, "attn_norm", "ff_norm"),
     )
     tied = fields.boolean("weight_tying", False)

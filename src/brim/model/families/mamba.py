@@ -21,6 +21,7 @@ from brim.model.blocks import (
 )
 from brim.model.families.common import (
     FULL,
+    HEADS,
     LINEAR,
     Dimensions,
     TextModel,
@@ -79,13 +80,13 @@ def granite_hybrid(fields: Fields) -> TextModel:
 
 def _granite_mamba(fields: Fields, size: Dimensions) -> Block:
     inner = fields.integer("mamba_expand", default=2) * size.hidden
-    heads = fields.integer("mamba_n_heads", default=128)
+    heads = fields.divisor("mamba_n_heads", of=inner, what="columns of the state", default=128)
     return mamba2(
         size.hidden,
         heads,
         inner // heads,
         fields.integer("mamba_d_state", default=256),
-        fields.integer("mamba_n_groups", default=1),
+        fields.divisor("mamba_n_groups", of=heads, what="state heads", default=1),
         fields.integer("mamba_d_conv", default=4),
         fields.integer("mamba_chunk_size", default=256),
         prefix="mamba",
@@ -141,12 +142,13 @@ def _nemotron_kinds(fields: Fields) -> tuple[str, ...]:
 
 
 def _nemotron_mamba(fields: Fields, hidden: int) -> Block:
+    heads = fields.integer("mamba_num_heads", default=128)
     return mamba2(
         hidden,
-        fields.integer("mamba_num_heads", default=128),
+        heads,
         fields.integer("mamba_head_dim", default=64),
         fields.integer("ssm_state_size", default=128),
-        fields.integer("n_groups", default=8),
+        fields.divisor("n_groups", of=heads, what="state heads", default=8),
         fields.integer("conv_kernel", default=4),
         fields.integer("chunk_size", default=128),
         prefix="mixer",
@@ -162,7 +164,7 @@ def _nemotron_attention(fields: Fields, hidden: int) -> Block:
     return attention(
         hidden,
         heads,
-        fields.integer("num_key_value_heads", default=8),
+        fields.divisor("num_key_value_heads", of=heads, what=HEADS, default=8),
         fields.integer("head_dim", "attention_head_dim", default=128),
         prefix="mixer",
         qkv_bias=bias,

@@ -9,6 +9,7 @@ from brim.model.blocks import Block, HeadNorm, attention, layer, linear, mlp, mo
 from brim.model.families.common import (
     CHUNKED,
     FULL,
+    HEADS,
     SLIDING,
     Dimensions,
     TextModel,
@@ -113,10 +114,11 @@ def mimo_v2(fields: Fields) -> TextModel:
     def make(kind: str) -> LayerSpec:
         sliding, is_mixture = "s" in kind, "x" in kind
         prefix = "swa_" if sliding else ""
+        heads = fields.integer(f"{prefix}num_attention_heads", default=size.heads)
         mixer = attention(
             size.hidden,
-            fields.integer(f"{prefix}num_attention_heads", default=size.heads),
-            fields.integer(f"{prefix}num_key_value_heads", default=size.kv_heads),
+            heads,
+            fields.divisor(f"{prefix}num_key_value_heads", of=heads, what=HEADS, default=size.kv_heads),
             fields.integer(f"{prefix}head_dim", default=size.head_dim),
             fields.integer(f"{prefix}v_head_dim", "v_head_dim", default=size.head_dim),
             qkv_bias=bias,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
 from brim.model.fields import Fields
-from brim.model.towers.vit import PUBLISHED, repeated
+from brim.model.towers.vit import COLUMNS, PUBLISHED, repeated
 from brim.records.model import Media, MediaLimits, Tensor, TowerSpec
 
 _MEL_FRAMES_PER_SECOND = 100
@@ -64,7 +64,7 @@ def _whisper(fields: Fields, text_hidden: int, limits: MediaLimits, *, learned_p
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
-        heads=fields.integer("encoder_attention_heads", default=20),
+        heads=fields.divisor("encoder_attention_heads", of=hidden, what=COLUMNS, default=20),
         tensors=tuple(tensors),
         limits=limits,
         merge=2,
@@ -98,7 +98,7 @@ def qwen3_audio(fields: Fields, text_hidden: int, *, projector: str) -> TowerSpe
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
-        heads=fields.integer("encoder_attention_heads", default=20),
+        heads=fields.divisor("encoder_attention_heads", of=hidden, what=COLUMNS, default=20),
         tensors=tuple(tensors),
         limits=MediaLimits(PUBLISHED, max_seconds=300),
         merge=1,
@@ -111,9 +111,9 @@ def gemma4_audio(fields: Fields, text_hidden: int) -> TowerSpec:
     """Gemma 4's conformer: two half feed-forwards around attention and a short convolution; 40 ms a token."""
     hidden = fields.integer("hidden_size", default=1024)
     depth = fields.layer_count("num_hidden_layers", default=12)
-    heads = fields.integer("num_attention_heads", default=8)
+    heads = fields.divisor("num_attention_heads", of=hidden, what=COLUMNS, default=8)
     kernel = fields.integer("conv_kernel_size", default=5)
-    channels = fields.integers("subsampling_conv_channels") or (128, 32)
+    channels = fields.pair("subsampling_conv_channels", (128, 32))
     output = fields.integer("output_proj_dims", default=1536)
     half = [
         *linear("ffw_layer_1", 4 * hidden, hidden),

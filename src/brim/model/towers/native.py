@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
 from brim.model.fields import LARGEST_CONTEXT, Fields
-from brim.model.towers.vit import PUBLISHED, image_limits, repeated, vit_block
+from brim.model.towers.vit import COLUMNS, PUBLISHED, image_limits, repeated, vit_block
 from brim.records.model import Media, MediaLimits, Tensor, TowerSpec
 
 
@@ -62,7 +62,7 @@ def moonvit(fields: Fields, text_hidden: int, processor: Fields, *, patches: int
     depth = fields.layer_count("num_hidden_layers", "vt_num_hidden_layers", default=27)
     attention_width = fields.integer("qkv_hidden_size", default=hidden)
     patch = fields.edge("patch_size", default=14)
-    kernel = fields.integers("merge_kernel_size") or (2, 2)
+    kernel = fields.pair("merge_kernel_size", (2, 2))
     merge = kernel[0] * kernel[1]
     rms = fields.text("norm_type") == "rmsnorm"
     bias = fields.boolean("attn_bias", True)
@@ -99,7 +99,9 @@ def moonvit(fields: Fields, text_hidden: int, processor: Fields, *, patches: int
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
-        heads=fields.integer("num_attention_heads", "vt_num_attention_heads", default=16),
+        heads=fields.divisor(
+            "num_attention_heads", "vt_num_attention_heads", of=attention_width, what=COLUMNS, default=16
+        ),
         tensors=tuple(tensors),
         limits=MediaLimits(
             "preprocessor_config.json" if limit else PUBLISHED, max_pixels=(limit or patches) * patch * patch
@@ -133,7 +135,7 @@ def minimax_m3(fields: Fields, top: Fields, text_hidden: int, processor: Fields)
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
-        heads=fields.integer("num_attention_heads", default=16),
+        heads=fields.divisor("num_attention_heads", of=hidden, what=COLUMNS, default=16),
         tensors=tuple(tensors),
         limits=image_limits(processor, max_pixels=edge * edge, source="the config's image size"),
         pixels_per_patch=patch * patch,
@@ -166,7 +168,7 @@ def pixtral(fields: Fields, top: Fields, text_hidden: int, processor: Fields) ->
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
-        heads=fields.integer("num_attention_heads", default=16),
+        heads=fields.divisor("num_attention_heads", of=hidden, what=COLUMNS, default=16),
         tensors=tuple(tensors),
         limits=MediaLimits("the tower's image size", max_pixels=image * image),
         pixels_per_patch=patch * patch,

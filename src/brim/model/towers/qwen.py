@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
 from brim.model.fields import Fields
-from brim.model.towers.vit import image_limits, repeated, vit_block
+from brim.model.towers.vit import COLUMNS, image_limits, patches, repeated, vit_block
 from brim.records.model import Media, Tensor, TowerSpec
 
 
@@ -12,7 +12,7 @@ def qwen2_vl(fields: Fields, processor: Fields) -> TowerSpec:
     """Qwen2-VL: `embed_dim` is the tower's width, `hidden_size` what it hands over."""
     hidden = fields.integer("embed_dim", default=1280)
     depth = fields.layer_count("depth", default=32)
-    intermediate = int(hidden * fields.number("mlp_ratio", default=4))
+    intermediate = max(1, int(hidden * fields.ratio("mlp_ratio", default=4)))
     output = fields.integer("hidden_size", default=3584)
     tensors = repeated(vit_block(hidden, intermediate), depth, "visual.blocks")
     return _qwen_tower(fields, hidden, intermediate, depth, output, tensors, processor, norm_bias=True)
@@ -55,7 +55,7 @@ def _qwen_tower(
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
-        heads=fields.integer("num_heads", default=16),
+        heads=fields.divisor("num_heads", of=hidden, what=COLUMNS, default=16),
         tensors=tuple(tensors),
         limits=image_limits(processor, max_pixels=16384 * 28 * 28),
         pixels_per_patch=patch * patch,
@@ -77,8 +77,7 @@ def qwen3_vl(fields: Fields, processor: Fields, *, deepstack: int) -> TowerSpec:
     patch, frames = fields.integer("patch_size", default=16), fields.integer("temporal_patch_size", default=2)
     merge = fields.integer("spatial_merge_size", default=2) ** 2
     wide = merge * hidden
-    if "deepstack_visual_indexes" in fields:
-        deepstack = len(fields.integers("deepstack_visual_indexes"))
+    deepstack = fields.count("deepstack_visual_indexes", deepstack, depth)
     tensors = [
         *linear("visual.patch_embed.proj", hidden, 3 * frames * patch * patch, bias=True),
         Tensor("visual.pos_embed", (fields.integer("num_position_embeddings", default=2304), hidden)),
@@ -96,7 +95,7 @@ def qwen3_vl(fields: Fields, processor: Fields, *, deepstack: int) -> TowerSpec:
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
-        heads=fields.integer("num_heads", default=16),
+        heads=fields.divisor("num_heads", of=hidden, what=COLUMNS, default=16),
         tensors=tuple(tensors),
         limits=image_limits(processor, max_pixels=4096 * 4096),
         pixels_per_patch=patch * patch,
@@ -119,7 +118,7 @@ def glm4v(fields: Fields, processor: Fields) -> TowerSpec:
     bias = fields.boolean("attention_bias", False)
     block = vit_block(hidden, output, qkv_bias=bias, out_bias=False, mlp_bias=False, gated=True, norm_bias=False)
     tensors = [
-        Tensor("visual.embeddings.position_embedding", ((image // patch) ** 2, hidden)),
+        Tensor("visual.embeddings.position_embedding", (patches(fields, image, patch), hidden)),
         *linear("visual.patch_embed.proj", hidden, 3 * frames * patch * patch, bias=True),
         *repeated(block, depth, "visual.blocks"),
         *norms(hidden, "visual.post_conv_layernorm", "visual.post_layernorm"),
@@ -135,7 +134,7 @@ def glm4v(fields: Fields, processor: Fields) -> TowerSpec:
         hidden=hidden,
         intermediate=output,
         layers=depth,
-        heads=fields.integer("num_heads", default=12),
+        heads=fields.divisor("num_heads", of=hidden, what=COLUMNS, default=12),
         tensors=tuple(tensors),
         limits=image_limits(processor, max_pixels=12288 * 28 * 28),
         pixels_per_patch=patch * patch,

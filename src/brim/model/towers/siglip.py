@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
 from brim.model.fields import Fields
-from brim.model.towers.vit import image_limits, repeated, vit_block
+from brim.model.towers.vit import COLUMNS, image_limits, patches, repeated, vit_block
 from brim.records.model import Media, MediaLimits, Tensor, TowerSpec
 
 
@@ -16,7 +16,7 @@ def siglip(fields: Fields, *, pooled: bool, positions: int = 0) -> tuple[int, in
     intermediate = fields.integer("intermediate_size", default=3072)
     depth = fields.layer_count("num_hidden_layers", default=12)
     patch = fields.edge("patch_size", default=16)
-    positions = positions or (fields.edge("image_size", default=224) // patch) ** 2
+    positions = positions or patches(fields, fields.edge("image_size", default=224), patch)
     tensors = [
         *linear("vision_tower.embeddings.patch_embedding", hidden, 3 * patch * patch, bias=True),
         Tensor("vision_tower.embeddings.position_embedding", (positions, hidden)),
@@ -49,7 +49,7 @@ def _siglip_tower(
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
-        heads=fields.integer("num_attention_heads", default=12),
+        heads=fields.divisor("num_attention_heads", of=hidden, what=COLUMNS, default=12),
         tensors=(*tensors, *extra),
         limits=limits,
         pixels_per_patch=patch * patch,
@@ -117,7 +117,7 @@ def minicpmv(fields: Fields, top: Fields, text_hidden: int) -> TowerSpec:
 
 def minicpmv4_6(fields: Fields, top: Fields, text_hidden: int) -> TowerSpec:
     hidden, intermediate = fields.integer("hidden_size"), fields.integer("intermediate_size")
-    window = fields.integers("window_kernel_size") or (2, 2)
+    window = fields.pair("window_kernel_size", (2, 2))
     inner = window[0] * window[1]
     wide = hidden * inner
     name = "vision_tower.vit_merger"
@@ -129,10 +129,11 @@ def minicpmv4_6(fields: Fields, top: Fields, text_hidden: int) -> TowerSpec:
         *linear(f"{name}.linear_1", intermediate * inner, wide, bias=True),
         *linear(f"{name}.linear_2", hidden, intermediate * inner, bias=True),
     ]
-    kernel = top.integers("merge_kernel_size") or (2, 2)
+    kernel = top.pair("merge_kernel_size", (2, 2))
     merged = hidden * kernel[0] * kernel[1]
-    for index in range(top.integer("merger_times", default=1)):
-        last = index == top.integer("merger_times", default=1) - 1
+    times = top.layer_count("merger_times", default=1)
+    for index in range(times):
+        last = index == times - 1
         extra += vector(f"merger.mlp.{index}.pre_norm", merged, bias=True)
         extra += linear(f"merger.mlp.{index}.linear_1", merged, merged, bias=True)
         extra += linear(f"merger.mlp.{index}.linear_2", text_hidden if last else hidden, merged, bias=True)

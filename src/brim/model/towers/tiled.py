@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
 from brim.model.fields import Fields
-from brim.model.towers.vit import PUBLISHED, image_limits, repeated, vit_block
+from brim.model.towers.vit import COLUMNS, PUBLISHED, image_limits, patches, repeated, vit_block
 from brim.records.model import Media, MediaLimits, Tensor, TowerSpec
 
 
@@ -20,11 +20,11 @@ def internvl(fields: Fields, top: Fields, text_hidden: int, processor: Fields, *
     block += norms(hidden, "lambda_1", "lambda_2")
     if fields.boolean("use_qk_norm" if native else "qk_normalization", False):
         block += norms(hidden, "q_norm", "k_norm")
-    ratio = top.number("downsample_ratio", default=0.5)
-    merge = round(1 / (ratio * ratio)) if 0 < ratio <= 1 else 4
+    ratio = top.ratio("downsample_ratio", default=0.5)
+    merge = max(1, round(1 / (ratio * ratio)))
     tensors = [
         Tensor("vision_tower.cls_token", (hidden,)),
-        Tensor("vision_tower.position_embeddings", ((image // patch) ** 2 + 1, hidden)),
+        Tensor("vision_tower.position_embeddings", (patches(fields, image, patch) + 1, hidden)),
         *linear("vision_tower.patch_embeddings", hidden, 3 * patch * patch, bias=True),
         *repeated(block, depth, "vision_tower.encoder.layer"),
         *vector("multi_modal_projector.layer_norm", hidden * merge, bias=True),
@@ -37,7 +37,7 @@ def internvl(fields: Fields, top: Fields, text_hidden: int, processor: Fields, *
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
-        heads=fields.integer("num_attention_heads", default=16),
+        heads=fields.divisor("num_attention_heads", of=hidden, what=COLUMNS, default=16),
         tensors=tuple(tensors),
         limits=image_limits(
             processor, tile_pixels=image * image, max_tiles=tiles + 1, source="the config's tile limit"
@@ -53,14 +53,14 @@ def llama4(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
     intermediate = fields.integer("intermediate_size", default=5632)
     depth = fields.layer_count("num_hidden_layers", default=34)
     image, patch = fields.edge("image_size", default=448), fields.edge("patch_size", default=14)
-    ratio = fields.number("pixel_shuffle_ratio", default=0.5)
-    merge = round(1 / (ratio * ratio)) if 0 < ratio <= 1 else 4
+    ratio = fields.ratio("pixel_shuffle_ratio", default=0.5)
+    merge = max(1, round(1 / (ratio * ratio)))
     projector = fields.integer("projector_input_dim", default=4096)
     adapted = fields.integer("projector_output_dim", default=4096)
     output = fields.integer("vision_output_dim", default=7680)
     tensors = [
         *vector("vision_model.class_embedding", hidden),
-        Tensor("vision_model.positional_embedding_vlm", ((image // patch) ** 2 + 1, hidden)),
+        Tensor("vision_model.positional_embedding_vlm", (patches(fields, image, patch) + 1, hidden)),
         *linear("vision_model.patch_embedding.linear", hidden, 3 * patch * patch),
         *norms(hidden, "vision_model.layernorm_pre", "vision_model.layernorm_post", bias=True),
         *repeated(vit_block(hidden, intermediate), depth, "vision_model.model.layers"),
@@ -73,7 +73,7 @@ def llama4(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
-        heads=fields.integer("num_attention_heads", default=16),
+        heads=fields.divisor("num_attention_heads", of=hidden, what=COLUMNS, default=16),
         tensors=tuple(tensors),
         limits=image_limits(processor, tile_pixels=image * image, max_tiles=17),
         pixels_per_patch=patch * patch,
@@ -91,8 +91,8 @@ def mllama(fields: Fields, text_hidden: int) -> TowerSpec:
     global_layers = fields.integer("num_global_layers", default=8)
     tiles = fields.integer("max_num_tiles", default=4)
     image, patch = fields.edge("image_size", default=448), fields.edge("patch_size", default=14)
-    positions = (image // patch) ** 2 + 1
-    ratios = len(fields.raw("supported_aspect_ratios") or ()) or 8
+    positions = patches(fields, image, patch) + 1
+    ratios = fields.count("supported_aspect_ratios", 8, 1024)
     output = fields.integer("vision_output_dim", default=7680)
     block = vit_block(hidden, intermediate, qkv_bias=False, out_bias=False)
     name = "vision_model"
@@ -114,13 +114,13 @@ def mllama(fields: Fields, text_hidden: int) -> TowerSpec:
         hidden=hidden,
         intermediate=intermediate,
         layers=local + global_layers,
-        heads=fields.integer("attention_heads", "num_attention_heads", default=16),
+        heads=fields.divisor("attention_heads", "num_attention_heads", of=hidden, what=COLUMNS, default=16),
         tensors=tuple(tensors),
         limits=MediaLimits("the config's tile limit", tile_pixels=image * image, max_tiles=tiles),
         pixels_per_patch=patch * patch,
         merge=1,
         output=text_hidden,
-        extra_outputs=len(fields.integers("intermediate_layers_indices")) or 5,
+        extra_outputs=fields.count("intermediate_layers_indices", 5, local),
     )
 
 
@@ -161,13 +161,13 @@ def molmo(text_hidden: int, text_intermediate: int) -> TowerSpec:
 def step3p7(fields: Fields, text_hidden: int) -> TowerSpec:
     """Step 3.7's tower."""
     hidden = fields.integer("hidden_size", "width", default=1536)
-    intermediate = int(hidden * fields.number("mlp_ratio", default=8960 / 1536))
+    intermediate = max(1, int(hidden * fields.ratio("mlp_ratio", default=8960 / 1536)))
     depth = fields.layer_count("num_hidden_layers", "layers", default=47)
     image, patch = fields.edge("image_size", default=728), fields.edge("patch_size", default=14)
     block = vit_block(hidden, intermediate) + norms(hidden, "lambda_1", "lambda_2")
     tensors = [
         *linear("vision_model.embeddings.patch_embedding", hidden, 3 * patch * patch),
-        Tensor("vision_model.embeddings.position_embedding", ((image // patch) ** 2, hidden)),
+        Tensor("vision_model.embeddings.position_embedding", (patches(fields, image, patch), hidden)),
         *vector("vision_model.pre_layernorm", hidden, bias=True),
         *repeated(block, depth, "vision_model.layers"),
         *linear("vision_model.downsampler1", 2 * hidden, 9 * hidden, bias=True),
@@ -179,7 +179,7 @@ def step3p7(fields: Fields, text_hidden: int) -> TowerSpec:
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
-        heads=fields.integer("num_attention_heads", "heads", default=16),
+        heads=fields.divisor("num_attention_heads", "heads", of=hidden, what=COLUMNS, default=16),
         tensors=tuple(tensors),
         limits=MediaLimits("the tower's image size", tile_pixels=image * image, max_tiles=1),
         pixels_per_patch=patch * patch,

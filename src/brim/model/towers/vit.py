@@ -6,10 +6,12 @@ published processor ships with.
 
 from __future__ import annotations
 
+from brim.errors import InvalidConfig
 from brim.model.blocks import linear, vector
 from brim.model.fields import LARGEST_CONTEXT, Fields
 from brim.records.model import MediaLimits, Tensor
 
+COLUMNS = "columns of the tower"
 PUBLISHED = "the family's published processor"
 
 
@@ -29,6 +31,13 @@ def image_limits(
     if max_tiles and own_tiles:
         return MediaLimits("preprocessor_config.json", tile_pixels=tile_pixels, max_tiles=own_tiles + 1)
     return MediaLimits(source, max_pixels=max_pixels, tile_pixels=tile_pixels, max_tiles=max_tiles)
+
+
+def patches(fields: Fields, image: int, patch: int) -> int:
+    """How many patches a square image has."""
+    if patch > image:
+        raise InvalidConfig(fields.where("patch_size"), f"is {patch}, larger than an image of {image} pixels")
+    return (image // patch) ** 2
 
 
 def repeated(tensors: list[Tensor], layers: int, prefix: str) -> list[Tensor]:
