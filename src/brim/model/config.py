@@ -141,6 +141,9 @@ BY_ARCHITECTURE: Mapping[str, Callable[[Fields], TextModel]] = {
     "PEagleDraftModel": drafts.eagle3,
 }
 
+# Families whose readers look at `per_layer_config`.
+LAYERS_APART = frozenset({"gemma4", "gemma4_text", "step3p7"})
+
 # Known, and not generative: refused with that reason instead of as unknown.
 NOT_GENERATIVE = frozenset(
     {"xlm-roberta", "bert", "roberta", "modernbert", "deberta-v2", "distilbert", "nomic_bert", "t5"}
@@ -166,6 +169,7 @@ def read_config(
     """A spec from the dict of a config.json and the files beside it."""
     family, architecture = _identify(Fields(config))
     fields = Fields(config, defaults=class_defaults(family, config))
+    _refuse_layers_apart(fields, family)
     text, towers, notes = _read_family(fields, family, architecture, Fields(processor or {}, "preprocessor_config"))
     if not any(layer.kv for layer in text.layers):
         raise InvalidConfig("layer_types", "gives a model whose layers keep no KV cache", "there is nothing to plan")
@@ -209,6 +213,16 @@ def _identify(fields: Fields) -> tuple[str, str]:
             "is missing; `brim models --families` lists the families"
         )
     return found, architecture
+
+
+def _refuse_layers_apart(fields: Fields, family: str) -> None:
+    """`transformers` may save what single layers have of their own; only some readers look at it."""
+    for place in _places(fields):
+        if place.raw("per_layer_config") and family not in LAYERS_APART:
+            raise UnsupportedModel(
+                f"config field '{place.where('per_layer_config')}': layers of {family[:60]!r} that differ one by one "
+                "are not supported"
+            )
 
 
 def _read_family(

@@ -176,3 +176,9 @@ def test_another_kind_of_part_is_refused() -> None:
         read_config({"model_type": "mistral3", "text_config": {"model_type": "mixtral"}}, name="x")
     with pytest.raises(InvalidConfig, match="'text_config': missing"):
         read_config({"model_type": "mistral3"}, name="x")
+
+
+def test_layers_apart_are_refused_where_nobody_reads_them() -> None:
+    config = {**entries()["llama-3.1-8b"].config, "per_layer_config": {"3": {"num_key_value_heads": 2}}}
+    with pytest.raises(UnsupportedModel, match=r"'per_layer_config'.*'llama'"):
+        read_config(config, name="x")
