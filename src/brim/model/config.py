@@ -192,7 +192,9 @@ def read_config(
         held_hidden=text.held_hidden,
         lent_kv_elements=text.lent_kv_elements,
         layer_input_width=text.layer_input_width,
-        position_table_bytes=position_table_bytes(_language_model(config), text.layers, text.max_positions),
+        position_table_bytes=position_table_bytes(
+            _language_model({"model_type": family, **config}), text.layers, text.max_positions
+        ),
         draft_only=text.draft_only,
         warnings=(*text.warnings, *notes),
     )

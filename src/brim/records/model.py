@@ -303,7 +303,9 @@ class ModelSpec:
     held_hidden: int = 0  # hidden-wide tensors the forward holds in addition to embeddings and residual
     lent_kv_elements: int = 0  # keys and values per token that layers keep alive for later layers
     layer_input_width: int = 0  # per-layer embeddings: width per layer (Gemma 3n and 4)
-    position_table_bytes: int = 0  # cosines and sines of every position, where an engine computes them ahead
+    # Cosines and sines of every position, where an engine computes them ahead. Not what the model is, so not compared:
+    # configs that mean the same spell their scaling in several ways.
+    position_table_bytes: int = field(default=0, compare=False)
     draft_only: bool = False
     source: str | None = None  # what an engine loads it by: a hub id, or a path
     warnings: tuple[str, ...] = field(default=())
