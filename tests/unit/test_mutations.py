@@ -61,10 +61,12 @@ FLAGS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("--tp", ("1", "2", "4", "8"), ("3", "0", "-2", "x", "4096", str(10**20))),
     ("--max-len", ("512", "4k", "32k", "1M", "1"), NO_COUNTS),
     ("--max-seqs", ("1", "16", "256", "1k"), NO_COUNTS),
+    ("--concurrency", ("1", "4", "64"), NO_COUNTS),
+    ("--mean-len", ("1", "1k", "8k"), NO_COUNTS),
     ("--kv-tokens", ("1k", "32k", "1M", "1"), NO_COUNTS),
     ("--batch-tokens", ("1", "256", "2k", "64k"), NO_COUNTS),
     ("--kv-dtype", ("auto", "bf16", "fp16", "fp8", "int8"), ("int2", "")),
-    ("--weights", ("auto", "bf16", "fp32", "fp8", "fp8-block", "int4", "awq", "gptq", "nvfp4", "mxfp4"), ("q4", "")),
+    ("--weights", ("auto", "bf16", "fp32", "fp8", "fp8-block", "int4", "awq", "nvfp4", "q8_0"), ("q4", "")),
     ("--attn", ("fused", "eager"), ("lazy",)),
     ("--image-pixels", ("1003520", "1280x784", "1x1"), ("0", "9999999x9999999", "x", "-5x5")),
     ("--images-per-prompt", ("1", "4", "0", "100"), NO_COUNTS),
@@ -72,6 +74,7 @@ FLAGS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("--reserve", ("0", "4GiB", "512MiB"), ("-1GiB", "1e999GiB", "GiB", "1TiB", "nan", "")),
     ("--engine", tuple(ENGINES), ("no-such-engine", "")),
     ("--draft", ("llama-3.2-1b", "qwen3-0.6b"), ("no-such-model", "")),
+    ("--draft-tokens", ("1", "5"), NO_COUNTS),
 )
 MEDIA = ("--image-pixels", "--images-per-prompt", "--audio-seconds")
 
@@ -112,7 +115,7 @@ def make_options(draw: random.Random, *, media: bool) -> Iterator[str]:
     for flag, sound, nonsense in draw.sample(flags, draw.choice((0, 1, 1, 2, 3, 6))):
         yield f"{flag}={draw.choice(nonsense if draw.random() < 0.08 else sound)}"
     if draw.random() < 0.2:
-        yield "--no-graphs"
+        yield draw.choice(("--graphs", "--no-graphs"))
 
 
 def places(node: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:

@@ -28,7 +28,7 @@ def show_plan(plan: MemoryPlan) -> None:
     device = escape(plan.device.name) if plan.ranks == 1 else f"{plan.ranks} × {escape(plan.device.name)}"
     console.print(f"\n[bold]{escape(plan.model)}[/] on [bold]{device}[/]: {verdict}")
     for line in answer(plan):
-        console.print(f"  {escape(line)}", highlight=True)
+        console.print(f"  {escape(line)}", soft_wrap=True)
     console.print()
     console.print(_bar(plan, console.width))
     console.print(_ledger(plan))

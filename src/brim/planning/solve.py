@@ -138,16 +138,33 @@ class _Usual:
         if length < _shortest(settings):
             return None
         found = self._most_tokens(length)
+        if settings.spec.towers and settings.max_len is None and length < _longest(settings):
+            at_most = settings.full_requests * (found.occupied + settings.block_tokens) - 1
+            found = replace(found, tokens=min(found.tokens, at_most))  # more tokens would be a longer context
         return found if found.tokens >= _asked_tokens(settings, length) else None
 
     def _longest_request(self) -> int:
+        return self._longest_with_media() if self._settings.spec.towers else self._longest_of_text()
+
+    def _longest_of_text(self) -> int:
         requests, at_most = self._settings.full_requests, _longest(self._settings)
-        for low, high, filled in self._spans():
+        for low, high, filled in self._spans(at_most):
             length = filled.longest(requests, at_most)
             if requests * length >= low:
                 within = length if high is inf else round_down(int(high - 1) // requests, self._settings.block_tokens)
                 return min(length, within)
         return 0
+
+    def _longest_with_media(self) -> int:
+        """By halving: a longer context allows larger images, and those take memory too."""
+        requests, block = self._settings.full_requests, self._settings.block_tokens
+        low, high = 0, ceil_div(_longest(self._settings), block)
+        while low < high:
+            middle = (low + high + 1) // 2
+            filled = self._filler.filled(self.load(requests * middle * block), middle * block)
+            fits = filled.kv_bytes >= requests * filled.costs.kv_bytes(middle * block)
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return min(low * block, _longest(self._settings))
 
     def _most_tokens(self, length: int) -> _Found:
         """Of requests of a length: tokens and their load go together."""
@@ -159,23 +176,20 @@ class _Usual:
                 return found
         raise AssertionError("the last span begins at 0 tokens")
 
-    def _spans(self, length: int | None = None) -> Iterator[tuple[int, float, Filled]]:
+    def _spans(self, context: int) -> Iterator[tuple[int, float, Filled]]:
         """(from, below, device) for the spans of KV tokens with the same load, largest first."""
         high = inf
-        for low in sorted(self._breakpoints(length), reverse=True):
-            context = length or int(min(_longest(self._settings), high - 1))
+        for low in sorted(self._breakpoints(), reverse=True):
             yield low, high, self._filler.filled(self.load(low), context)
             high = low
 
-    def _breakpoints(self, length: int | None) -> set[int]:
-        """The numbers of tokens at which the load changes; and the longest medium, where the context is open."""
+    def _breakpoints(self) -> set[int]:
+        """The numbers of tokens at which the load changes."""
         settings, points = self._settings, {0}
         if settings.batch_tokens is None:
             points |= {_STEPS_IN_KV // 2 * step + 1 for step in _steps(settings.usual_step) if step > SMALLEST_STEP}
         if settings.max_seqs is None:
             points |= {running * self._mean + 1 for running in self._running[:-1] if running >= settings.full_requests}
-        if length is None and settings.spec.towers:
-            points |= {(1 << power) + 1 for power in range(11, _longest(settings).bit_length())}
         return points
 
     def load(self, tokens: int) -> Load:
