@@ -9,7 +9,6 @@ import socket
 from pathlib import Path
 from threading import Event, Thread
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from brim.errors import SourceNotFound, first_line
 
@@ -63,6 +62,8 @@ def _unreachable(repository: str) -> SourceNotFound:
 
 def _reachable(endpoint: str) -> bool:
     """Whether the hub, or the proxy on the way to it, answers at all: its library retries for half a minute."""
+    from urllib.request import getproxies, proxy_bypass  # only here: it takes a tenth of a plan's time to import
+
     address = urlsplit(endpoint)
     proxy = getproxies().get(address.scheme)
     if proxy and not proxy_bypass(address.netloc):

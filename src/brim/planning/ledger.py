@@ -14,8 +14,6 @@ from brim.planning.encoder import MediaStep, media_step
 from brim.planning.engines import graph_bytes
 from brim.planning.pricer import Costs, Load, Pricer
 from brim.planning.settings import Settings
-from brim.planning.vllm.default import held_bytes
-from brim.planning.vllm.run import plan_run
 from brim.records.plan import LedgerItem, Source
 from brim.records.trace import ActivationCurve
 from brim.units import MIB
@@ -50,6 +48,9 @@ def _with_own_rules(
     settings: Settings, items: tuple[LedgerItem, ...], load: Load, context: int, engine: str
 ) -> tuple[LedgerItem, ...]:
     """The workspace as large as the engine's own code needs it, where that is more."""
+    from brim.planning.vllm.default import held_bytes  # other plans do without
+    from brim.planning.vllm.run import plan_run
+
     run = plan_run(
         settings.spec,
         settings.device,

@@ -13,7 +13,6 @@ from brim.planning.node import ledgers, tightest
 from brim.planning.pricer import Pricer
 from brim.planning.settings import Curves, Settings, only_eager, resolve
 from brim.planning.solve import Solution, solve
-from brim.planning.vllm.default import engine_default
 from brim.records.model import Dtype, ModelSpec
 from brim.records.plan import Device, EngineDefault, KvKindBytes, MemoryPlan, PlanRequest, Source
 from brim.units import format_bytes
@@ -79,6 +78,8 @@ def _engine_default(settings: Settings, pricer: Pricer) -> EngineDefault | None:
     """What the engine would do by itself with what was given, where its rules are known."""
     if settings.engine is None or settings.engine.name != "vllm":
         return None
+    from brim.planning.vllm.default import engine_default  # other plans do without
+
     spec = settings.spec
     dtype = Dtype.BF16 if spec.dtype is Dtype.FP32 and settings.weights_dtype is None else settings.weights_dtype
     own = dtype if spec.quantisation is None and settings.stored is None else settings.weights_dtype
