@@ -166,3 +166,17 @@ def test_what_does_not_fit_says_so(
         pytest.skip("a GPU needs no budget")
     assert fit(*arguments, "--no-store") == code
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--prompt", "x", "--system", "y", "--raw"], "leave out one of the two"),
+        (["--prompt-ids", "1,2", "--chat"], "prompt-ids"),
+    ],
+)
+def test_forms_of_a_prompt_that_contradict_each_other(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(*arguments) == 2
+    assert says in capsys.readouterr().err

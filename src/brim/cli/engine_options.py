@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from brim.engine.settings import EngineSettings
     from brim.probes.cpu import CpuProbe
 
-MODEL_HELP = "a directory with weights; brim-tiny; or any model with --load-format dummy"
+DEFAULT_MODEL = "brim-tiny"
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        nargs="?",
+        default=DEFAULT_MODEL,
+        help="a directory with weights; any model with --load-format dummy; brim-tiny, in the package, by default",
+    )
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from brim.cli.engine_options import MODEL_HELP, add_engine_options, cpu_budget, make_engine, read_place, serving
+from brim.cli.engine_options import add_engine_options, add_model, cpu_budget, make_engine, read_place, serving
 from brim.cli.options import add_json
 from brim.errors import InvalidRequest
 from brim.folders import fits_folder
@@ -27,7 +27,7 @@ def add_command(commands: Commands) -> None:
         "cache, and prove that size by running the worst steps again. On the CPU, --memory is the budget.",
     )
     parser.set_defaults(run=run)
-    parser.add_argument("model", help=MODEL_HELP)
+    add_model(parser)
     parser.add_argument("--memory", metavar="SIZE", help="on the CPU: the memory budget, such as 1GiB")
     parser.add_argument("--kv-tokens", metavar="N", help="validate exactly this size, without a search")
     parser.add_argument(

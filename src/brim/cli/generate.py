@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.cli.engine_options import MODEL_HELP, add_engine_options, bar, make_engine, serving
+from brim.cli.engine_options import add_engine_options, add_model, bar, make_engine, serving
 from brim.cli.options import add_json
 from brim.errors import InvalidRequest
 from brim.units import parse_count
@@ -29,7 +29,7 @@ def add_command(commands: Commands) -> None:
         "file. Needs torch and transformers (pip install 'brim[engine]').",
     )
     parser.set_defaults(run=run)
-    parser.add_argument("model", help=MODEL_HELP)
+    add_model(parser)
     _add_prompts(parser)
     _add_sampling(parser)
     parser.add_argument("--kv-tokens", metavar="N", help="tokens of the KV pool (64k, or less if requests are short)")
@@ -42,8 +42,17 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
     asked.add_argument("--prompt", metavar="TEXT", help="the prompt; - reads it from standard input")
     asked.add_argument("--prompt-ids", metavar="IDS", help="the prompt as token ids, separated by commas")
     asked.add_argument(
-        "--input", type=Path, metavar="FILE", help='a file with a prompt on each line, or {"prompt": …} as JSON lines'
+        "--input",
+        type=Path,
+        metavar="FILE",
+        help='a file with a prompt on each line, or {"prompt": …} or {"messages": […]} as JSON lines',
     )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--chat", action="store_true", default=None, help="prompts are turns of a chat (where the model has a template)"
+    )
+    form.add_argument("--raw", action="store_false", dest="chat", help="prompts are texts to go on with")
+    parser.add_argument("--system", metavar="TEXT", help="the chat's instruction to the model")
     parser.add_argument("--image", type=Path, action="append", default=[], metavar="FILE", help="image of the prompt")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the answers here, as JSON lines")
 
@@ -73,9 +82,10 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     params = _params(options)
-    prompts = _prompts(options)
+    asked = _prompts(options)
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
     with serving(make_engine(options, kv_tokens=kv_tokens)) as engine:
+        prompts = _as_asked(engine, asked, options)
         if len(prompts) == 1 and not options.as_json and options.output is None:
             _stream(engine, prompts[0], params, options.image)
             return 0
@@ -95,7 +105,11 @@ def _params(options: argparse.Namespace) -> SamplingParams:
 
 
 def _prompts(options: argparse.Namespace) -> list[Any]:
+    if options.system is not None and options.chat is False:
+        raise InvalidRequest("system is an instruction of a chat, and raw prompts have none; leave out one of the two")
     if options.prompt_ids is not None:
+        if options.chat or options.system is not None:
+            raise InvalidRequest("prompt-ids are taken as they are; for a chat write --prompt")
         try:
             return [[int(part) for part in options.prompt_ids.split(",")]]
         except ValueError:
@@ -119,12 +133,39 @@ def _line(number: int, line: str) -> Any:
     if not line.lstrip().startswith("{"):
         return line
     try:
-        found = json.loads(line)["prompt"]
+        found = json.loads(line)
+        prompt = found["messages"] if "messages" in found else found["prompt"]
     except (ValueError, KeyError):
-        raise InvalidRequest(f'input line {number}: is not a JSON object with a "prompt"') from None
-    whole = isinstance(found, str) or (isinstance(found, list) and all(isinstance(token, int) for token in found))
+        raise InvalidRequest(f'input line {number}: is not a JSON object with a "prompt" or "messages"') from None
+    if "messages" in found:
+        return _messages(number, prompt)
+    whole = isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(token, int) for token in prompt))
     if not whole:
         raise InvalidRequest(f"input line {number}: prompt must be a text or a list of token ids")
+    return prompt
+
+
+def _messages(number: int, found: Any) -> list[dict[str, Any]]:
+    if not isinstance(found, list) or not found or not all(isinstance(one, dict) and "role" in one for one in found):
+        raise InvalidRequest(f'input line {number}: messages must be a list of objects with a "role" and "content"')
+    return found
+
+
+def _as_asked(engine: Engine, prompts: list[Any], options: argparse.Namespace) -> list[Any]:
+    """Prompts as the engine takes them: as turns of a chat where that was asked for, or the model is made for it."""
+    from brim.engine.front.chat_template import chat_text, chat_tokens, conversation, has_chat_template
+
+    chat = options.system is not None or (has_chat_template(engine.tokenizer) if options.chat is None else options.chat)
+    found: list[Any] = []
+    for prompt in prompts:
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
+            found.append(chat_tokens(engine.tokenizer, prompt))
+        elif not chat or isinstance(prompt, list):
+            found.append(prompt)
+        elif options.image:  # the image processor makes tokens of the text
+            found.append(chat_text(engine.tokenizer, conversation(prompt, options.system, len(options.image))))
+        else:
+            found.append(chat_tokens(engine.tokenizer, conversation(prompt, options.system)))
     return found
 
 
