@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import transformers
 from transformers import AutoConfig, PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -40,7 +41,8 @@ def main() -> None:
     for kind in DECODERS:
         if kind in CONFIG_MAPPING:
             defaults[kind] = declared_defaults(CONFIG_MAPPING[kind], names)
-    TARGET.write_text(as_text({"nested": nested, "defaults": defaults}))
+    written_with = {"transformers": {"version": transformers.__version__}}
+    TARGET.write_text(as_text({"nested": nested, "defaults": defaults, "written_with": written_with}))
     print(f"{TARGET}: {len(nested)} classes with parts, defaults of {len(defaults)}")
 
 
