@@ -11,8 +11,12 @@ from brim.cli.main import run
 _STEPS = (
     ("Does a vision-language model fit on a gaming card?", "plan qwen2.5-vl-7b --gpu rtx-4090 --max-len 32k"),
     ("The same with smaller images", "plan qwen2.5-vl-7b --gpu rtx-4090 --max-len 32k --image-pixels 1280x784"),
-    ("A 70B on one H200, with vLLM's flags", "plan llama-3.3-70b --gpu h200 --weights fp8 --engine vllm"),
-    ("DeepSeek V3 over eight H200s: the latent is small", "plan deepseek-v3 --gpu h200 --tp 8 --max-seqs 256"),
+    ("A 70B on one H200, as vLLM's command", "plan llama-3.3-70b --gpu h200 --weights fp8 --engine vllm"),
+    ("DeepSeek V3 over eight H200s: the latent is small", "plan deepseek-v3 --gpu 8xh200 --max-seqs 256"),
+    (
+        "A 31B in four bits on 24 GB: what was left open is lowered",
+        "plan gemma-4-31b --weights nvfp4 --gpu l4",
+    ),
     ("Too large, and what would help", "plan qwen3-32b --gpu rtx-4090 --max-len 16k"),
     ("One model over many GPUs", "plan gpt-oss-20b --compare"),
 )
