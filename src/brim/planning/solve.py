@@ -7,33 +7,21 @@
 | concurrency          | how long each of so many requests may be                                 |
 | kv_tokens            | what of max_len is open                                                  |
 
-How many requests run at once and how many tokens a step has, where they are open, follow from the KV tokens: a cache
-of few tokens serves few requests and takes small steps. More memory therefore never gives fewer tokens: what a number
-of tokens needs, their own bytes and the load that goes with them, only grows with it.
-
-If what was asked for does not fit that way, what was left open is lowered (`lower`) before the answer is no.
+The fullest device (`fullest`) is tried first. If what was asked for does not fit that way, what was left open is
+lowered (`lower`) before the answer is no.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import inf
 
 from brim.planning.fill import Filled, Filler
-from brim.planning.lower import SMALLEST_STEP, lower
-from brim.planning.pricer import Costs, Load, Pricer
+from brim.planning.fullest import Fullest, asked_tokens, shortest_request
+from brim.planning.lower import lower
+from brim.planning.pricer import Costs, Pricer
 from brim.planning.settings import Settings
 from brim.records.plan import LedgerItem, Lowered, Source
-from brim.units import ceil_div, round_down, round_up
-
-_SHORTEST_CONTEXT = 2048  # a plan that holds less than one such request does not fit
-_SHORT_REQUEST = 1024  # tokens of a request on average, where nothing is said about it
-_RUNNING = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # requests at once, where it is open
-_MORE_RUNNING = (384, 512, 768, 1024)  # and if the mean length says that so many will run
-_STEPS_IN_KV = 4  # a step has at least that share of the KV tokens, up to the usual size
-_MANY = 64  # more than that many run in multiples of this
-_KV_PER_STATE = 8  # the least KV of an average request, as a multiple of its recurrent state
+from brim.units import round_down, round_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +49,12 @@ class Solution:
 
 def solve(settings: Settings, pricer: Pricer) -> Solution:
     """Fill the device."""
-    usual = _Usual(settings, Filler(settings, pricer))
+    usual = Fullest(settings, Filler(settings, pricer))
     found = usual.solved()
     if found is not None:
         return _solution(found.filled, found.length, found.tokens, _small_step(found.filled))
-    length = _shortest(settings)
-    tokens = _asked_tokens(settings, length)
+    length = shortest_request(settings)
+    tokens = asked_tokens(settings, length)
     filled, lowered = lower(settings, pricer, usual.load(tokens), length)
     return _solution(filled, length, tokens, lowered)
 
@@ -79,168 +67,6 @@ def _small_step(filled: Filled) -> tuple[Lowered, ...]:
     return (Lowered("batch_tokens", str(usual), str(step)),)
 
 
-def _shortest(settings: Settings) -> int:
-    """The length of a request: as asked, else the shortest that a plan is made for.
-
-    So many tokens of KV take the least bytes in requests as long as they are.
-    """
-    at_most = _longest(settings)
-    if settings.max_len is not None or settings.kv_tokens is not None:
-        return at_most
-    return min(at_most, max(_SHORTEST_CONTEXT, settings.mean_len or 0))
-
-
-def _longest(settings: Settings) -> int:
-    """The longest request that may be asked for."""
-    if settings.max_len is not None:
-        return settings.max_len
-    if settings.kv_tokens is None:
-        return settings.spec.max_positions
-    return min(settings.spec.max_positions, max(1, settings.kv_tokens // settings.full_requests))
-
-
-def _asked_tokens(settings: Settings, length: int) -> int:
-    promised = settings.full_requests * round_up(length, settings.block_tokens)
-    return max(promised, settings.kv_tokens or 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The tokens of KV on a device, in requests of a length."""
-
-    filled: Filled
-    length: int
-    tokens: int
-
-    @property
-    def occupied(self) -> int:
-        """The tokens that a request takes, in whole blocks."""
-        return round_up(self.length, self.filled.settings.block_tokens)
-
-    @property
-    def requests(self) -> int:
-        return self.tokens // self.occupied
-
-
-class _Usual:
-    """The most tokens of KV under the load that so many tokens usually have."""
-
-    def __init__(self, settings: Settings, filler: Filler) -> None:
-        self._settings = settings
-        self._filler = filler
-        self._mean = round_up(self._mean_length(), settings.block_tokens)
-        self._running = _RUNNING + (_MORE_RUNNING if settings.mean_len else ())
-
-    def solved(self) -> _Found | None:
-        """The fullest solution; None if what was asked for does not fit."""
-        settings = self._settings
-        length = settings.max_len or self._longest_request()
-        if length < _shortest(settings):
-            return None
-        found = self._most_tokens(length)
-        if settings.spec.towers and settings.max_len is None and length < _longest(settings):
-            at_most = settings.full_requests * (found.occupied + settings.block_tokens) - 1
-            found = replace(found, tokens=min(found.tokens, at_most))  # more tokens would be a longer context
-        return found if found.tokens >= _asked_tokens(settings, length) else None
-
-    def _longest_request(self) -> int:
-        return self._longest_with_media() if self._settings.spec.towers else self._longest_of_text()
-
-    def _longest_of_text(self) -> int:
-        requests, at_most = self._settings.full_requests, _longest(self._settings)
-        for low, high, filled in self._spans(at_most):
-            length = filled.longest(requests, at_most)
-            if requests * length >= low:
-                within = length if high is inf else round_down(int(high - 1) // requests, self._settings.block_tokens)
-                return min(length, within)
-        return 0
-
-    def _longest_with_media(self) -> int:
-        """By halving: a longer context allows larger images, and those take memory too."""
-        requests, block = self._settings.full_requests, self._settings.block_tokens
-        low, high = 0, ceil_div(_longest(self._settings), block)
-        while low < high:
-            middle = (low + high + 1) // 2
-            filled = self._filler.filled(self.load(requests * middle * block), middle * block)
-            fits = filled.kv_bytes >= requests * filled.costs.kv_bytes(middle * block)
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return min(low * block, _longest(self._settings))
-
-    def _most_tokens(self, length: int) -> _Found:
-        """Of requests of a length: tokens and their load go together."""
-        for low, high, filled in self._spans(length):
-            found = _Found(filled, length, int(min(filled.tokens(length), high - 1)))
-            if self._settings.max_seqs is None and found.requests > filled.load.running:
-                found = self._many(found)
-            if found.tokens >= low:
-                return found
-        raise AssertionError("the last span begins at 0 tokens")
-
-    def _spans(self, context: int) -> Iterator[tuple[int, float, Filled]]:
-        """(from, below, device) for the spans of KV tokens with the same load, largest first."""
-        high = inf
-        for low in sorted(self._breakpoints(), reverse=True):
-            yield low, high, self._filler.filled(self.load(low), context)
-            high = low
-
-    def _breakpoints(self) -> set[int]:
-        """The numbers of tokens at which the load changes."""
-        settings, points = self._settings, {0}
-        if settings.batch_tokens is None:
-            points |= {_STEPS_IN_KV // 2 * step + 1 for step in _steps(settings.usual_step) if step > SMALLEST_STEP}
-        if settings.max_seqs is None:
-            points |= {running * self._mean + 1 for running in self._running[:-1] if running >= settings.full_requests}
-        return points
-
-    def load(self, tokens: int) -> Load:
-        """What steps are sized for when the KV cache has so many tokens."""
-        settings = self._settings
-        enough = (step for step in _steps(settings.usual_step) if _STEPS_IN_KV * step >= tokens)
-        step = settings.batch_tokens or min(enough, default=settings.usual_step)
-        average = ceil_div(tokens, self._mean)
-        usual = next((running for running in self._running if running >= average), self._running[-1])
-        return Load(step, settings.max_seqs or max(settings.full_requests, usual))
-
-    def _mean_length(self) -> int:
-        """The tokens of a request on average: as given, else short, and more where requests have large states."""
-        settings = self._settings
-        if settings.mean_len is not None:
-            return settings.mean_len
-        longest = settings.max_len or settings.spec.max_positions
-        if settings.slots_divide_context:
-            return longest
-        load = Load(settings.batch_tokens or settings.usual_step, 1)
-        costs = self._filler.filled(load, longest).costs
-        kv = costs.kv_bytes(longest)
-        of_state = ceil_div(_KV_PER_STATE * costs.state_bytes * longest, kv) if kv else longest
-        return min(longest, max(_SHORT_REQUEST, of_state))
-
-    def _many(self, found: _Found) -> _Found:
-        """More requests of full length than usually run: they all run, in multiples of a number."""
-        usual = found.filled.load.running
-
-        def under(running: int) -> _Found:
-            load = replace(found.filled.load, running=max(usual, running))
-            filled = self._filler.filled(load, found.length)
-            return _Found(filled, found.length, min(found.tokens, filled.tokens(found.length)))
-
-        low, high = usual // _MANY, ceil_div(found.requests, _MANY)
-        while low + 1 < high:  # under `high`, no more requests fit than run; under `low`, more do
-            middle = (low + high) // 2
-            low, high = (low, middle) if under(middle * _MANY).requests <= middle * _MANY else (middle, high)
-        most, fewer = under(high * _MANY), under(low * _MANY)
-        at_most = (fewer.filled.load.running + 1) * found.occupied - 1  # tokens of which no more requests are made
-        return most if most.tokens > at_most else replace(fewer, tokens=min(fewer.tokens, at_most))
-
-
-def _steps(usual: int) -> Iterator[int]:
-    """The usual tokens of a step and its halves, largest first."""
-    step = usual
-    while step >= SMALLEST_STEP:
-        yield step
-        step //= 2
-
-
 def _solution(filled: Filled, length: int, tokens: int, lowered: tuple[Lowered, ...]) -> Solution:
     settings, load = filled.settings, filled.load
     slack = filled.kv_bytes - filled.demand_bytes(length)
@@ -248,7 +74,7 @@ def _solution(filled: Filled, length: int, tokens: int, lowered: tuple[Lowered, 
     if not fits:
         tokens = filled.tokens(length)
     if settings.kv_tokens is not None:
-        tokens = min(tokens, _asked_tokens(settings, length))
+        tokens = min(tokens, asked_tokens(settings, length))
     requests = tokens // round_up(length, settings.block_tokens)
     running = load.running
     if settings.slots_divide_context and settings.max_seqs is None:
