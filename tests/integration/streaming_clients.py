@@ -22,7 +22,8 @@ SECONDS = 30  # a stream that hangs fails its test, and does not hang the others
 
 
 def engine() -> Engine:
-    return Engine("brim-tiny", kv_tokens=1024, device="cpu", settings=EngineSettings(max_batch=4, max_batch_tokens=32))
+    settings = EngineSettings(max_batch=4, max_batch_tokens=32)
+    return Engine("brim-random", kv_tokens=1024, device="cpu", settings=settings)
 
 
 def run(scenario: Coroutine[Any, Any, Result]) -> Result:

@@ -22,11 +22,11 @@ FIT_KEYS = {
 
 
 def generate(*arguments: str) -> int:
-    return run(["generate", "brim-tiny", *arguments, *SMALL])
+    return run(["generate", "brim-random", *arguments, *SMALL])
 
 
 def fit(*arguments: str) -> int:
-    return run(["fit", "brim-tiny", *arguments, *SMALL[2:]])
+    return run(["fit", "brim-random", *arguments, *SMALL[2:]])
 
 
 def test_one_prompt_appears_as_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +132,7 @@ def test_a_budget_is_a_device(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_budget_refuses_what_is_beyond_it(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = ["generate", "brim-tiny", "--prompt", "x", "--max-tokens", "4", *SMALL[2:]]
+    answer = ["generate", "brim-random", "--prompt", "x", "--max-tokens", "4", *SMALL[2:]]
     assert run([*answer, "--device", "cpu:256MiB"]) == 0
     assert run([*answer, "--device", "cpu:1MiB"]) == 1
     assert "out of memory" in capsys.readouterr().err

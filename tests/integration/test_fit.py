@@ -511,7 +511,7 @@ def test_a_stored_size_that_failed_is_part_of_the_time(tmp_path: Path) -> None:
 
 def test_an_engine_reports_loading_and_building() -> None:
     told: list[Stage] = []
-    with Engine("brim-tiny", kv_tokens=512, settings=SETTINGS, device="cpu", progress=told.append):
+    with Engine("brim-random", kv_tokens=512, settings=SETTINGS, device="cpu", progress=told.append):
         assert told == [
             *(Stage("load"), Stage("load", "weights", 1, 1), Stage("load", "layers")),
             Stage("build", "KV cache of 512 tokens"),
@@ -521,7 +521,7 @@ def test_an_engine_reports_loading_and_building() -> None:
 def test_progress_of_an_engine_is_that_of_its_fit(capsys: pytest.CaptureFixture[str]) -> None:
     probe = CpuProbe(32 * MIB)
     for progress, shown in ((None, False), (False, False), (True, True)):
-        with Engine("brim-tiny", kv_tokens=0, settings=QUICK, device="cpu", probe=probe, progress=progress) as engine:
+        with Engine("brim-random", kv_tokens=0, settings=QUICK, device="cpu", probe=probe, progress=progress) as engine:
             fit_engine(engine, probe=probe, canary_bytes=CANARY, kv_tokens=96)
             lines = capsys.readouterr().err.splitlines()
             assert ("brim: load (weights)" in lines and "brim: rebuild (96 tokens)" in lines) is shown

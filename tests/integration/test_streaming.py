@@ -147,7 +147,7 @@ def test_any_error_of_a_submit_reaches_its_client_only() -> None:
 
 def test_an_engine_that_is_not_built_refuses_and_can_be_built_later() -> None:
     async def scenario() -> None:
-        async with StreamingEngine(Engine("brim-tiny", kv_tokens=0, device="cpu")) as serving:
+        async with StreamingEngine(Engine("brim-random", kv_tokens=0, device="cpu")) as serving:
             for _ in range(2):
                 with pytest.raises(InvalidRequest, match="not built"):
                     await serving.generate("a cache", GREEDY)

@@ -44,7 +44,7 @@ WAYS = {  # how clients behave, and how many of a hundred do
 def engine() -> Engine:
     """So small that requests wait for a place."""
     settings = EngineSettings(max_batch=16, max_batch_tokens=64, block_size=8)
-    return Engine("brim-tiny", kv_tokens=360, device="cpu", settings=settings)
+    return Engine("brim-random", kv_tokens=360, device="cpu", settings=settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ _STEPS = (
 
 _TRACE = "trace llama-3.1-8b --tokens 8192"
 _SERVING = (
-    ("Brim's own engine, on a model that needs no files", "generate brim-tiny --prompt Brim --max-tokens 48 --seed 1"),
+    ("Brim's own engine, on a model of random weights", "generate brim-random --prompt Brim --max-tokens 48 --seed 1"),
     (
         "Its KV cache sized by measurement under a memory budget, and proven",
-        "fit brim-tiny --memory 24MiB --canary 1MiB --max-seqs 8 --batch-tokens 256 --no-store",
+        "fit brim-random --memory 24MiB --canary 1MiB --max-seqs 8 --batch-tokens 256 --no-store",
     ),
 )
 

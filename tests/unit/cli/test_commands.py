@@ -184,7 +184,7 @@ def test_help_names_every_command() -> None:
         assert process(command, "--help").returncode == 0
 
 
-@pytest.mark.parametrize("command", ["fit brim-tiny --memory 1GiB", "generate brim-tiny --prompt hello"])
+@pytest.mark.parametrize("command", ["fit brim-random --memory 1GiB", "generate brim-random --prompt hello"])
 def test_without_torch_an_engine_is_refused_in_one_line(command: str) -> None:
     script = (
         f"import sys; sys.modules['torch'] = None; from brim.cli.main import run; sys.exit(run({command.split()!r}))"

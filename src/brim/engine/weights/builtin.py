@@ -1,7 +1,7 @@
-"""A model that needs no files: `brim-tiny`, random weights and a tokenizer of bytes.
+"""A model that needs no files: `brim-random`, random weights and a tokenizer of bytes.
 
-Its text is meaningless. It runs anywhere in a second, through the same code as any other model: for demos, tests and a
-first look.
+Its text is meaningless. It runs anywhere in a second, through the same code as any other model: for tests, and wherever
+the words do not matter.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-BUILTIN_NAME = "brim-tiny"
+BUILTIN_NAME = "brim-random"
 _SPECIAL = 3  # padding, beginning, end
 _EOS = 2
 
