@@ -33,8 +33,8 @@ test: check  ## everything: checks and tests
 check: lint types layers unit
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks scripts
-	$(BIN)/ruff format --check src tests benchmarks scripts
+	$(BIN)/ruff check src tests benchmarks scripts models
+	$(BIN)/ruff format --check src tests benchmarks scripts models
 
 types: setup
 	$(BIN)/mypy

@@ -1,0 +1,1 @@
+"""`brim-tiny` and its draft: their data, tokenizer, training, distillation and evaluation."""
