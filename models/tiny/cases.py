@@ -1,0 +1,229 @@
+"""The fixed prompts of the evaluation. Names, phrasings and texts are its own: they were not in training.
+
+Only filler, the questions behind a wish for a style, and counting and the calendar (which has few phrasings) are drawn
+as in training. A case is a conversation up to the assistant's turn, and the answer that is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from models.tiny.conversation import Conversation
+from models.tiny.dialogue import Exchange, Fact, Memory, Style, Turn
+from models.tiny.phrasing import Phrases, capitalised, pick
+from models.tiny.skills import sequences, smalltalk, sums
+from models.tiny.skills.facts import mine
+from models.tiny.words import COLOURS, FOODS, HELD_OUT_NAMES, PLAIN_WORDS, any_word
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+COPIED_TOKENS = 64
+MOST_FILLER = 20
+
+TELL = Phrases(
+    "Let me tell you that {clause}.",
+    "You may want to know that {clause}.",
+    "Just so you know, {clause}.",
+    "I have something to say: {clause}.",
+)
+ASK = Phrases(
+    "Could you say what my {noun} is?",
+    "Please tell me again: what is my {noun}?",
+    "Hey, do you still know what my {noun} is?",
+    "Before I go, what was my {noun}?",
+    "I would like to know what my {noun} is.",
+    "Can you say my {noun} again?",
+)
+SUMS = {
+    "+": Phrases(
+        "What number is {a} plus {b}?",
+        "Please tell me how much {a} plus {b} is.",
+        "I need the sum of {a} and {b}.",
+        "Can you work out {a} + {b} for me?",
+        "How much do I get when I add {a} and {b}?",
+    ),
+    "-": Phrases(
+        "What number is {a} minus {b}?",
+        "Please tell me how much {a} minus {b} is.",
+        "I need the difference between {a} and {b}.",
+        "Can you work out {a} - {b} for me?",
+    ),
+    "*": Phrases(
+        "What number is {a} times {b}?",
+        "Please tell me how much {a} times {b} is.",
+        "I need the product of {a} and {b}.",
+        "Can you work out {a} * {b} for me?",
+    ),
+}
+UPPER = Phrases("Please answer in capital letters only.", "You must write every answer in capitals.")
+LAST = Phrases("You must end each answer with the word {v}.", "Please finish all answers with the word {v}.")
+NAMED = Phrases("You are {v}, a friendly robot.", "Please play the role of {v}.", "In this conversation you are {v}.")
+COPY = Phrases(
+    "Please say this back to me: {text}", "Read this and repeat it: {text}", "Now copy the following text: {text}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`wanted` must be the whole answer, or only in it."""
+
+    group: str
+    turns: tuple[Turn, ...]
+    wanted: str
+    whole: bool = True
+
+    def passed(self, answer: str) -> bool:
+        return answer == self.wanted if self.whole else self.wanted in answer
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        return [turn.message for turn in self.turns]
+
+
+def _asked(
+    exchanges: list[Exchange], question: str, system: str | None = None, style: Style | None = None
+) -> tuple[Turn, ...]:
+    """A conversation of these exchanges that ends with a question."""
+    made = Conversation(Memory(), system, style or Style())
+    for exchange in exchanges:
+        made.add(exchange)
+    return (*made.turns, Turn("user", question))
+
+
+def _filler(rng: Random) -> Exchange:
+    skills = (smalltalk.remark, smalltalk.remark, smalltalk.courtesy, sums.add_up, sequences.calendar)
+    return pick(rng, skills)(rng, Memory())
+
+
+def _facts(rng: Random) -> tuple[Fact, str, str]:
+    """A fact, its noun, and a value for it."""
+    noun, value = pick(
+        rng,
+        (
+            ("name", pick(rng, HELD_OUT_NAMES)),
+            ("code", str(rng.randint(10, 9999))),
+            ("favourite colour", pick(rng, COLOURS)),
+            ("favourite food", pick(rng, FOODS)),
+            ("lucky number", str(rng.randint(10, 9999))),
+            ("room number", str(rng.randint(10, 9999))),
+        ),
+    )
+    return mine(noun, lambda _: value), noun, value
+
+
+def _told(rng: Random, fact: Fact, value: str) -> Exchange:
+    thanks = "Nice to meet you, {v}." if fact.key == "your name" else f"Okay, I will remember that {fact.yours}."
+    return Exchange(TELL.say(rng, clause=fact.mine.format(v=value)), thanks.format(v=value))
+
+
+def recall(rng: Random, turns_of_filler: int) -> Case:
+    """Two things told, filler, and one of them asked for."""
+    (fact, noun, value), (other, other_noun, other_value) = _facts(rng), _facts(rng)
+    exchanges = [_told(rng, fact, value)]
+    if other_noun != noun:
+        exchanges.append(_told(rng, other, other_value))
+    exchanges += [_filler(rng) for _ in range(turns_of_filler)]
+    return Case("recall", _asked(exchanges, ASK.say(rng, noun=noun)), value, whole=False)
+
+
+def unknown(rng: Random) -> Case:
+    """Asked for something that nobody told, with something else told."""
+    (fact, noun, value), (_, asked, _) = _facts(rng), _facts(rng)
+    exchanges = [] if noun == asked else [_told(rng, fact, value)]
+    exchanges += [_filler(rng) for _ in range(rng.randint(0, 6))]
+    return Case("unknown", _asked(exchanges, ASK.say(rng, noun=asked)), f"I don't know your {asked}.")
+
+
+def at_once(rng: Random) -> Case:
+    """Told and asked in one turn."""
+    fact, noun, value = _facts(rng)
+    user = f"{capitalised(fact.mine.format(v=value))}. {ASK.say(rng, noun=noun)}"
+    return Case("at once", (Turn("user", user),), value, whole=False)
+
+
+def _question(rng: Random) -> Exchange:
+    """With an answer of known words, for the styles."""
+    if rng.random() < 0.5:
+        return pick(rng, (smalltalk.courtesy, sums.add_up, sequences.calendar))(rng, Memory())
+    colour = pick(rng, COLOURS)
+    user = f"My favourite colour is {colour}. What is my favourite colour?"
+    return Exchange(user, f"Your favourite colour is {colour}.")
+
+
+def instruction(rng: Random) -> Case:
+    """One wish of a system prompt, after up to four exchanges that follow it."""
+    kind = pick(rng, ("upper", "last", "name"))
+    if kind == "name":
+        name = pick(rng, HELD_OUT_NAMES)
+        turns = _asked([_filler(rng) for _ in range(rng.randint(0, 4))], "What is your name?", NAMED.say(rng, v=name))
+        return Case("system", turns, f"My name is {name}.")
+    if kind == "upper":
+        system, style = UPPER.say(rng), Style(case="upper")
+    else:
+        word = pick(rng, PLAIN_WORDS)
+        system, style = LAST.say(rng, v=word), Style(last_word=word)
+    asked = _question(rng)
+    turns = _asked([_question(rng) for _ in range(rng.randint(0, 4))], asked.user, system, style)
+    return Case("system", turns, style(asked.answer))
+
+
+def copying(rng: Random, tokenizer: Tokenizer) -> Case:
+    """A text of 64 tokens, of words that follow each other by chance."""
+    words: list[str] = []
+    while True:
+        longer = [*words, any_word(rng)]
+        size = len(tokenizer.encode(" ".join(longer)).ids)
+        if size > COPIED_TOKENS:
+            continue
+        words = longer
+        if size == COPIED_TOKENS:
+            text = " ".join(words)
+            return Case("copying", (Turn("user", COPY.say(rng, text=text)),), text)
+
+
+def one_digit_sums(rng: Random) -> list[Case]:
+    """Every sum, difference and product of two one-digit numbers, each in one of the phrasings."""
+    pairs = [(a, b) for a in range(10) for b in range(10)]
+    return [
+        Case("sums", (Turn("user", phrases.say(rng, a=a, b=b)),), sums.sum_answer(sign, a, b))
+        for sign, phrases in SUMS.items()
+        for a, b in pairs
+    ]
+
+
+def calendar_and_counting(rng: Random) -> Case:
+    asked = pick(rng, (sequences.count, sequences.calendar))(rng, Memory())
+    return Case("sequences", (Turn("user", asked.user),), asked.answer)
+
+
+def tool_result(rng: Random) -> Case:
+    city, degrees = pick(rng, HELD_OUT_NAMES), rng.randint(0, 40)
+    turns = (Turn("user", f"What is the weather in {city}?"), Turn("tool", f"{degrees} degrees"))
+    return Case("tools", turns, f"The weather in {city} is {degrees} degrees.")
+
+
+def cases(tokenizer: Tokenizer, share: float = 1.0) -> list[Case]:
+    """All cases, or a share of each group."""
+
+    def some(count: int) -> range:
+        return range(max(1, round(count * share)))
+
+    def group(name: str, make: Callable[[Random], Case], count: int) -> list[Case]:
+        return [make(Random(f"evaluate {name} {index}")) for index in some(count)]
+
+    recalled = [recall(Random(f"evaluate recall {index}"), 1 + index * 7 % MOST_FILLER) for index in some(200)]
+    summed = one_digit_sums(Random("evaluate sums"))
+    return [
+        *recalled,
+        *group("system", instruction, 200),
+        *group("copying", lambda rng: copying(rng, tokenizer), 100),
+        *Random("evaluate order").sample(summed, len(some(len(summed)))),
+        *group("unknown", unknown, 100),
+        *group("at once", at_once, 100),
+        *group("sequences", calendar_and_counting, 100),
+        *group("tools", tool_result, 50),
+    ]

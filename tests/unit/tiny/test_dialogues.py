@@ -1,0 +1,82 @@
+"""The conversations that the tiny model learns from: right, repeatable, and without what it is evaluated on."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+from models.tiny import cases
+from models.tiny.conversation import WEIGHTS, conversation
+from models.tiny.dialogue import Memory, Style
+from models.tiny.phrasing import Phrases
+from models.tiny.skills import copying, facts, sums, system
+from models.tiny.words import HELD_OUT_NAMES, NAMES
+
+
+def plain(text: str) -> str:
+    """Without what `casually` may change."""
+    return text.lower().rstrip(".?!")
+
+
+def overlap(one: Phrases, other: Phrases) -> set[str]:
+    return {plain(text) for text in one.all} & {plain(text) for text in other.all}
+
+
+def test_a_seed_makes_one_conversation() -> None:
+    assert conversation(Random("a"), 4000) == conversation(Random("a"), 4000)
+    assert conversation(Random("a"), 4000) != conversation(Random("b"), 4000)
+
+
+def test_turns_take_turns() -> None:
+    for seed in range(50):
+        roles = "".join(turn.role[0] for turn in conversation(Random(seed), 3000))
+        assert re.fullmatch("s?(u(at)?t?a)+", roles), roles
+
+
+def test_every_skill_is_learned() -> None:
+    for skill in WEIGHTS:
+        memory = Memory()
+        facts.tell(Random(0), memory)
+        memory.last_answer = "I see."
+        made = [skill(Random(seed), memory) for seed in range(20)]
+        assert any(exchange is not None and exchange.user and exchange.answer for exchange in made), skill
+
+
+def test_the_last_thing_told_is_the_answer() -> None:
+    memory = Memory()
+    name = facts.FACTS[0]
+    memory.told[name.key] = name, "Ada"
+    assert facts.known(memory, name) == "Your name is Ada."
+    correction = facts.correct(Random(1), memory)
+    assert correction is not None
+    assert facts.known(memory, name) != "Your name is Ada."
+    facts.forget(Random(1), memory)
+    assert facts.known(memory, name) == "I don't know your name."
+
+
+def test_styles_change_every_answer() -> None:
+    assert Style(case="upper", last_word="over")("Your name is Ada.") == "YOUR NAME IS ADA. OVER"
+    assert Style(first_word="well")("I see.") == "well I see."
+
+
+def test_sums_are_right() -> None:
+    for seed in range(300):
+        a, sign, b, result = re.fullmatch(
+            r"(\d+) (.) (\d+) = (-?\d+)\.", sums.add_up(Random(seed), Memory()).answer
+        ).groups()  # type: ignore[union-attr]
+        expected = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b), "/": int(a) / max(1, int(b))}
+        assert expected[sign] == int(result)
+
+
+def test_the_evaluation_was_not_in_training() -> None:
+    assert not set(NAMES) & set(HELD_OUT_NAMES)
+    assert not overlap(cases.TELL, facts.TELL)
+    for sign, phrases in cases.SUMS.items():
+        assert not overlap(phrases, sums.ASKS[sign])
+    assert not overlap(cases.COPY, copying.REPEAT)
+    assert not overlap(cases.UPPER, system.UPPER)
+    assert not overlap(cases.LAST, system.LAST)
+    assert not overlap(cases.NAMED, system.NAMED)
+    asked = {plain(text.format(noun=noun)) for text in cases.ASK.all for noun in ("name", "favourite colour", "code")}
+    trained = {plain(text) for fact in facts.FACTS for text in getattr(fact.asks, "all", ())}
+    assert not asked & trained
