@@ -43,6 +43,7 @@ _GOOD = Phrases(
     "The view [is|was] [nice|good|great|lovely|wonderful][ today| here|].",
     "[I feel|I am|I'm] [happy|great|good|fine|very well][ today| now|].",
     "I [love|like|enjoy] [the sun|the sea|music|long walks|the rain|warm bread|old songs|the snow|reading|cooking].",
+    "I [love|like] [you|it|this|that|my garden|our house|the view][ very much| a lot|].",
     "[We had|I had|It was] a [good|great|nice|lovely|wonderful] [day|time|trip|party|dinner].",
 )
 _BAD = Phrases(

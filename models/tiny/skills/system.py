@@ -8,7 +8,7 @@ from random import Random
 from models.tiny.dialogue import Exchange, Memory, Style
 from models.tiny.phrasing import Phrases, capitalised, casually, pick
 from models.tiny.skills.facts import any_fact
-from models.tiny.words import PLAIN_WORDS, any_name, any_word
+from models.tiny.words import PLAIN_WORDS, any_name, any_word, words
 
 NAMED = Phrases(
     "[You are|Your name is|You are called|You play|Play] {v}.",
@@ -52,6 +52,7 @@ _PLAIN = Phrases(
     "[Help the user|Answer the questions of the user|Talk with the user].",
 )
 _TOOLS = Phrases("Tools: [weather, time, price|weather, time|weather|time, weather|price, weather, time].")
+_INTERJECTIONS = words("please thanks sir madam sorry cheers arr ahoy amen over out done okay wow hooray meow woof ha")
 _ASK_OWN_NAME = Phrases(
     "What is your name[?| please?|]",
     "[What's your name|What are you called|Who are you|And who are you|Who am I talking to|And you][?|]",
@@ -106,7 +107,8 @@ def _any_style(rng: Random, style: Style) -> tuple[str, Style]:
 
 
 def _marking_word(rng: Random) -> str:
-    word = pick(rng, PLAIN_WORDS) if rng.random() < 0.6 else any_word(rng)
+    kind = rng.random()
+    word = pick(rng, PLAIN_WORDS) if kind < 0.5 else pick(rng, _INTERJECTIONS) if kind < 0.7 else any_word(rng)
     return word.capitalize() if rng.random() < 0.25 else word.upper() if rng.random() < 0.05 else word
 
 
