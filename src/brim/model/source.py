@@ -1,9 +1,9 @@
-"""Where a model comes from: a directory, a config.json, the catalogue, or the Hugging Face hub.
+"""Where a model comes from: a directory, a config.json, Brim itself, the catalogue, or the Hugging Face hub.
 
 In: what the user wrote. Out: a `ModelSpec`. Only JSON and safetensors headers are read: remote code is never run,
 weights are never loaded. A hub id is looked for in the local cache first, then in the catalogue, then on the hub, and
 then among the siblings of the catalogue's models: the real config is better than a sibling's. A name without an
-organisation is looked for in the catalogue, and among siblings.
+organisation is looked for among Brim's own models, in the catalogue, and among siblings.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from brim.model.catalogue import Entry, entries, find_entry
 from brim.model.checkpoint import stored_weights
 from brim.model.config import read_config
 from brim.model.jsonfile import read_object
+from brim.model.packaged import packaged_folder, packaged_names
 from brim.model.siblings import find_sibling
 from brim.records.model import ModelSpec
 from brim.suggest import did_you_mean, shown, suggestions
@@ -101,13 +102,16 @@ def _by_hub_id(source: str) -> _Located:
 
 
 def _by_name(source: str) -> _Located:
+    own = packaged_folder(source)
+    if own is not None:
+        return _in_directory(own, source)
     entry = find_entry(source)
     if entry is not None:
         return _Located(entry.name, entry=entry)
     sibling = find_sibling(source)
     if sibling is not None:
         return _as_sibling(source, sibling)
-    near = suggestions(source, entries())
+    near = suggestions(source, (*entries(), *packaged_names()))
     raise SourceNotFound(
         f"model '{shown(source)}' is not in the catalogue; {did_you_mean(near)}give a directory, a config.json or an "
         "org/name of the hub (`brim models` lists the catalogue)"

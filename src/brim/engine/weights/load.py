@@ -1,9 +1,9 @@
 """From what the user wrote to a `transformers` model that is ready to run.
 
-In: a directory with config.json and safetensors; or, for random weights, anything a config can be had from. Out: a
-`LoadedModel`. Weights come from local files, and only from safetensors; remote code is never run. What `transformers`
-raises is translated here. A checkpoint that lacks tensors of the model is refused: `transformers` would make them up.
-So is one in a quantised format.
+In: a directory with config.json and safetensors, or the name of a model of Brim's own; or, for random weights, anything
+a config can be had from. Out: a `LoadedModel`. Weights come from local files, and only from safetensors; remote code is
+never run. What `transformers` raises is translated here. A checkpoint that lacks tensors of the model is refused:
+`transformers` would make them up. So is one in a quantised format.
 
 Random weights are drawn by the class's own rules, on the device itself; a quantised model is then not quantised.
 `transformers` loads straight to a GPU only where `accelerate` is installed; elsewhere weights pass through host memory.
@@ -23,6 +23,7 @@ from brim.engine.weights.quantised import refuse_quantised
 from brim.errors import BrimError, DeviceError, InvalidRequest, UnsupportedModel, first_line
 from brim.model.fields import LARGEST_CONTEXT
 from brim.model.jsonfile import read_object
+from brim.model.packaged import packaged_folder
 from brim.model.source import load_config
 from brim.model.transformers_classes import (
     check_libraries,
@@ -122,7 +123,7 @@ def _folder(source: str) -> Path | None:
     try:
         path = Path(source).expanduser()
         inside = path.parent if path.name == "config.json" else path
-        return inside if inside.is_dir() else None
+        return inside if inside.is_dir() else packaged_folder(source)
     except (OSError, ValueError, RuntimeError):  # not even a path
         return None
 
