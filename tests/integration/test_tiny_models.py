@@ -100,3 +100,23 @@ def test_the_tokenizer_loses_nothing(text: str) -> None:
     ids = tokenizer(text)["input_ids"]
     assert tokenizer.decode(ids) == text
     assert tokenizer_of("brim-tiny-draft")(text)["input_ids"] == ids
+
+
+def test_an_image_is_seen_by_random_weights() -> None:
+    with Engine("brim-tiny-vl", kv_tokens=2048, device="cpu") as engine:
+        assert engine.image_limits is not None
+        vision = engine.loaded.full_config.vision_config
+        tokens, width = 16, vision.patch_size**2 * vision.temporal_patch_size * vision.in_channels
+        config = engine.loaded.full_config
+        prompt = [10, config.vision_start_token_id, *[config.image_token_id] * tokens, config.vision_end_token_id, 11]
+
+        def said(seed: int) -> tuple[int, ...]:
+            pixels = torch.randn(tokens * 4, width, generator=torch.Generator().manual_seed(seed))
+            inputs = {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, 8, 8]])}
+            params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+            (completion,) = engine.generate([prompt], params, images=[inputs])
+            return completion.tokens
+
+        assert len(said(1)) == 8
+        assert said(1) == said(1)
+        assert said(1) != said(2)

@@ -28,7 +28,7 @@ from brim.engine.requests.sequence import Sequence as RunningSequence
 from brim.engine.schedule.events import Event
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.worst_steps import WorstSteps
-from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer
+from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer, lacks_weights
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import InvalidRequest
 from brim.probes.translate import translated
@@ -96,6 +96,8 @@ class Engine:
         register()
         if model == BUILTIN_NAME:
             model, load_format, tokenizer = BUILTIN_CONFIG, "dummy", tokenizer or ByteTokenizer()
+        elif lacks_weights(model):
+            load_format = "dummy"
         self.ranks: Ranks | None = None
         self._rank_errors: Callable[[], AbstractContextManager[None]] = nullcontext
         first_seed = secrets.randbits(63)

@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def test_their_names() -> None:
-    assert packaged_names() == ("brim-tiny", "brim-tiny-draft")
+    assert packaged_names() == ("brim-tiny", "brim-tiny-draft", "brim-tiny-vl")
 
 
 @pytest.mark.parametrize("name", ["brim-", "brim-none", "..", "../models/brim-tiny", "brim-tiny/", "qwen3-8b", ""])

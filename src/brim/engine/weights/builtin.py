@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from brim.model.packaged import packaged_folder
+
 BUILTIN_NAME = "brim-random"
 _SPECIAL = 3  # padding, beginning, end
 _EOS = 2
@@ -30,6 +32,12 @@ BUILTIN_CONFIG: dict[str, Any] = {
     "eos_token_id": _EOS,
     "torch_dtype": "float32",
 }
+
+
+def lacks_weights(model: object) -> bool:
+    """Whether this is a model of Brim's own that comes without weights: they are drawn at random."""
+    folder = packaged_folder(model) if isinstance(model, str) else None
+    return folder is not None and not (folder / "model.safetensors").exists()
 
 
 class ByteTokenizer:
