@@ -233,7 +233,6 @@ def cut_config(case: Case, configs: Path) -> dict[str, Any]:
 def print_stamp(commit: str) -> None:
     """Asked of another process: the one that waits for the rows holds no device memory."""
     import vllm
-
     from stamp import stamp
 
     stamped = stamp(commit)
