@@ -24,10 +24,11 @@ _STEPS = (
 
 _TRACE = "trace llama-3.1-8b --tokens 8192"
 _SERVING = (
-    ("Brim's own engine, on a model of random weights", "generate brim-random --prompt Brim --max-tokens 48 --seed 1"),
+    ("Brim's own engine, on the model in the package", "generate --prompt 'My name is Ada. What is my name?'"),
+    ("It follows instructions", "generate --system 'Answer in capital letters.' --prompt 'What is 3 plus 4?'"),
     (
         "Its KV cache sized by measurement under a memory budget, and proven",
-        "fit brim-random --memory 24MiB --canary 1MiB --max-seqs 8 --batch-tokens 256 --no-store",
+        "fit --memory 64MiB --canary 1MiB --max-seqs 8 --batch-tokens 256 --no-store",
     ),
 )
 
