@@ -5,7 +5,7 @@ Records go in and come out: this module knows no engine and no device library.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from brim.records.memory import MemoryReading, StressShape
 
@@ -27,6 +27,23 @@ class MemoryProbe(Protocol):
 
     def largest_held(self, count: int) -> tuple[str, ...]:
         """The largest tensors that are still alive, described for a leak report."""
+        ...
+
+
+@runtime_checkable
+class CanaryProbe(Protocol):
+    """A probe whose canary a rescue may spend."""
+
+    def reading(self) -> MemoryReading:
+        """The device now."""
+        ...
+
+    def lend_canary(self) -> int:
+        """Free the canary for this process alone, and not for the device, where others could take it; its bytes."""
+        ...
+
+    def take_canary_back(self) -> None:
+        """Hold the lent canary again. Raises `OutOfMemory` where that does not fit, and it stays lent."""
         ...
 
 

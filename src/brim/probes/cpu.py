@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from brim.errors import OutOfMemory
 from brim.probes.holders import largest_tensors
 from brim.probes.translate import translated
 from brim.records.memory import MemoryReading
@@ -47,6 +48,7 @@ class CpuProbe:
         self._lock = threading.RLock()  # storages die in any thread, and inside our own counting
         self._entered = _Entered()
         self._canary: torch.Tensor | None = None
+        self._lent_bytes = 0  # of the canary
 
     def __enter__(self) -> CpuProbe:
         if self._entered.mode is None:
@@ -96,10 +98,24 @@ class CpuProbe:
     def hold_canary(self, canary_bytes: int) -> None:
         import torch
 
-        self._canary = None
+        self._canary, self._lent_bytes = None, 0
         if canary_bytes:
             with translated(), self:
                 self._canary = torch.empty(canary_bytes, dtype=torch.uint8)
+
+    def lend_canary(self) -> int:
+        if self._canary is not None:
+            self._lent_bytes, self._canary = self._canary.numel(), None
+        return self._lent_bytes
+
+    def take_canary_back(self) -> None:
+        if self._lent_bytes:
+            lent = self._lent_bytes
+            try:
+                self.hold_canary(lent)
+            except OutOfMemory:
+                self._lent_bytes = lent
+                raise
 
     def largest_held(self, count: int) -> tuple[str, ...]:
         def counted(tensor: torch.Tensor) -> bool:

@@ -33,6 +33,7 @@ class CudaProbe:
         self.device_index = device_index
         self._processes: _Processes | None = _Processes.of(device_index)
         self._canary: torch.Tensor | None = None
+        self._lent_bytes = 0  # of the canary
 
     def reading(self) -> MemoryReading:
         import torch
@@ -59,11 +60,27 @@ class CudaProbe:
     def hold_canary(self, canary_bytes: int) -> None:
         import torch
 
-        self._canary = None
+        self._canary, self._lent_bytes = None, 0
         torch.cuda.empty_cache()
         if canary_bytes:
-            with translated():
-                self._canary = torch.empty(canary_bytes, dtype=torch.uint8, device=f"cuda:{self.device_index}")
+            self._canary = self._allocated(canary_bytes)
+
+    def _allocated(self, canary_bytes: int) -> torch.Tensor:
+        import torch
+
+        with translated():
+            return torch.empty(canary_bytes, dtype=torch.uint8, device=f"cuda:{self.device_index}")
+
+    def lend_canary(self) -> int:
+        """It stays in the allocator's cache: emptying that would offer it to every process on the device."""
+        if self._canary is not None:
+            self._lent_bytes, self._canary = self._canary.numel(), None
+        return self._lent_bytes
+
+    def take_canary_back(self) -> None:
+        if self._lent_bytes:
+            self._canary = self._allocated(self._lent_bytes)
+            self._lent_bytes = 0
 
     def largest_held(self, count: int) -> tuple[str, ...]:
         return largest_tensors(count, lambda tensor: tensor.is_cuda and tensor.get_device() == self.device_index)
