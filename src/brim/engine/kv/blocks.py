@@ -6,7 +6,7 @@ and can be reused) or *free*. Block 0 is scratch: padding writes there and it is
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 SCRATCH = 0
 
@@ -84,6 +84,24 @@ class BlockPool:
         if digest not in self._by_content and block not in self._content:
             self._by_content[digest] = block
             self._content[block] = digest
+
+    def problems(self, held: Counter[int]) -> list[str]:
+        """What contradicts these holders, or itself; nothing where the pool is consistent."""
+        found = [
+            f"block {block} has {holders} holders, and is in {held[block]} tables"
+            for block, holders in enumerate(self._holders)
+            if holders != held[block]
+        ]
+        idle = Counter([*self._free, *self._cached])
+        found += [f"block {block} is free {count} times" for block, count in idle.items() if count > 1]
+        found += [f"block {block} is held and free" for block in idle if self._holders[block]]
+        if len(idle) + len(held) != self.blocks:
+            found.append(f"{self.blocks - len(idle) - len(held)} blocks are neither held nor free")
+        if self._by_content != {digest: block for block, digest in self._content.items()}:
+            found.append("blocks are found by a content that they do not have")
+        if any(block not in self._content for block in self._cached):
+            found.append("a block without known content is cached")
+        return found
 
     def forget_content(self) -> None:
         """Free every cached block, so that its content is not reused."""

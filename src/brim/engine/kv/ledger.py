@@ -171,6 +171,11 @@ class KvLedger:
 
     # -- a step's reservations -----------------------------------------------------------------------------------
 
+    @property
+    def reserving(self) -> bool:
+        """Reservations are neither committed nor rolled back."""
+        return bool(self._growths or self._replacements or self.copies)
+
     def commit(self) -> None:
         """The step was launched: its reservations are final, and the device has all updates."""
         for replaced in self._replacements:

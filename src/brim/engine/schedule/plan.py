@@ -21,6 +21,17 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class StepBounds:
+    """What a step may contain: so many tokens at most, and, where a failed step is run in parts, some requests only."""
+
+    tokens: int
+    only: frozenset[tuple[str, int]] | None = None  # keys of requests; None: any
+
+    def allow(self, sequence: Sequence) -> bool:
+        return self.only is None or sequence.request.key in self.only
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step: a token for each of `decodes`, then the chunks."""
 

@@ -16,7 +16,7 @@ Knows nothing of tensors, time or text.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from brim.engine.kv.digests import extend_digests
@@ -24,7 +24,7 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.admitting import Prospect, admission_view
-from brim.engine.schedule.plan import Chunk, StepPlan
+from brim.engine.schedule.plan import Chunk, StepBounds, StepPlan
 from brim.engine.schedule.spans import blocking_span, whole_spans
 from brim.guard.admission import AdmissionView, Decision, admit
 
@@ -62,10 +62,15 @@ class Scheduler:
         self._blocked: tuple[Sequence, int] | None = None
         self._first: Sequence | None = None  # they come first in the step that is being planned
         self._left_out = False  # decodes were left out of the last step for them
+        self._bounds = StepBounds(limits.max_batch_tokens)  # of the step that is being planned
 
     @property
     def idle(self) -> bool:
         return not self.waiting and not self.running
+
+    @property
+    def free_slots(self) -> list[int]:
+        return list(self._free_slots)
 
     def submit(self, sequence: Sequence) -> None:
         self._by_key[sequence.request.key] = sequence
@@ -93,9 +98,10 @@ class Scheduler:
 
     # -- a step: planned, then committed or abandoned ------------------------------------------------------------
 
-    def plan(self) -> StepPlan:
+    def plan(self, bounds: StepBounds | None = None) -> StepPlan:
         """The next step. Empty when nothing can run before a launched step has been read back."""
         assert not self._admitted, "a planned step is committed or abandoned before the next one"
+        self._bounds = bounds or StepBounds(self.limits.max_batch_tokens)
         try:
             return self._plan()
         except BaseException:
@@ -104,18 +110,18 @@ class Scheduler:
 
     def _plan(self) -> StepPlan:
         chunks: list[Chunk] = []
-        budget = self.limits.max_batch_tokens
+        budget, allow = self._bounds.tokens, self._bounds.allow
         first = self._plan_blocked()
         self._first = None if first is None else first.sequence
         if first is not None:
             chunks.append(first)
-            budget -= first.length
+            budget = max(0, budget - first.length)  # what is computed together may be more than a lowered limit
         decodes = self._plan_decodes(budget)
         budget -= len(decodes)
         for sequence in list(self.running):
             if budget == 0:
                 break
-            if sequence.drawn_on_device or sequence.slot is None or sequence is self._first:
+            if sequence.drawn_on_device or sequence.slot is None or sequence is self._first or not allow(sequence):
                 continue
             if not sequence.complete and sequence.computed < sequence.length:
                 chunk = self._plan_chunk(sequence, budget)
@@ -174,17 +180,35 @@ class Scheduler:
         self._admitted.clear()
         self.ledger.rollback()
 
+    def restart(self, ledger: KvLedger, lost: Iterable[StepPlan] = ()) -> None:
+        """Compute every running request again, in the blocks of another ledger; draw again what lost steps drew."""
+        for plan in lost:
+            for sequence in plan.drawing:
+                if sequence.finish is None:
+                    sequence.unseen -= 1
+        for sequence in self.running:
+            sequence.blocks = None  # of the ledger that is given up
+        self.ledger = ledger
+        for sequence in list(reversed(self.running)):
+            self._preempt(sequence)
+        self._admitted.clear()
+        self._blocked = self._first = None
+        self._free_slots = list(range(self.limits.max_batch - 1, -1, -1))
+
     # -- decodes -------------------------------------------------------------------------------------------------
 
     def _plan_decodes(self, budget: int) -> list[Sequence]:
         size = self.ledger.block_size
         decodes: list[Sequence] = []
         self._left_out = False
+        some_only, allow = self._bounds.only is not None, self._bounds.allow
         for sequence in list(self.running):
             position = sequence.computed
             length = len(sequence.tokens) + sequence.unseen
             # `decoding` and not `complete`, inlined: this runs for every request in every step.
             if not sequence.drawn_on_device or position != length - 1 or length >= sequence.longest:
+                continue
+            if some_only and not allow(sequence):
                 continue
             if len(decodes) == budget:
                 self._left_out = True
@@ -230,12 +254,12 @@ class Scheduler:
     def _plan_blocked(self) -> Chunk | None:
         """Tokens that must be computed together and did not fit after the decodes come first, in every other step."""
         blocked, self._blocked = self._blocked, None
-        if blocked is None or self._left_out:
+        if blocked is None or self._left_out or not self._bounds.allow(blocked[0]):
             return None
         sequence, tokens = blocked
         if sequence.slot is not None:
             return self._plan_chunk(sequence, tokens)
-        if self.waiting and self.waiting[0] is sequence:
+        if self._next_waiting() is sequence:
             return self._admit_next(tokens)
         return None
 
@@ -276,9 +300,13 @@ class Scheduler:
 
     # -- admission -----------------------------------------------------------------------------------------------
 
+    def _next_waiting(self) -> Sequence | None:
+        """The first that waits, of those that may be in this step."""
+        return next((sequence for sequence in self.waiting if self._bounds.allow(sequence)), None)
+
     def _admit_next(self, budget: int) -> Chunk | None:
-        sequence = self.waiting[0]
-        if sequence.unseen:
+        sequence = self._next_waiting()
+        if sequence is None or sequence.unseen:
             return None  # its last token is still on the device
         parent = self._parent(sequence)
         if parent is not None:
@@ -293,7 +321,7 @@ class Scheduler:
         if not self.policy(view).admit:
             return None
         self._admitted.append(sequence)
-        self.waiting.popleft()
+        self.waiting.remove(sequence)
         sequence.slot = self._free_slots.pop()
         self.running.append(sequence)
         sequence.blocks = self.ledger.open(sequence.slot)
