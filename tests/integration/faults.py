@@ -17,7 +17,7 @@ import brim.engine
 
 OURS = str(Path(brim.engine.__file__).parent)
 # Where records change. These cannot fail, and interrupts are held back from them; nothing else is spared.
-COMMITTING = {"commit", "abandon", "_take_back", "_record", "_end_overdue", "accept", "_settle", "finish"}
+COMMITTING = {"commit", "abandon", "_take_back", "_record", "_end_overdue", "accept", "_settle", "finish", "restart"}
 
 
 class Injected(Exception):

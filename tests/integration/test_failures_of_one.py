@@ -9,8 +9,7 @@ import pytest
 
 from brim.engine.requests.request import FinishReason
 from brim.engine.weights.builtin import ByteTokenizer
-from brim.errors import OutOfMemory
-from tests.integration.faults import Injected, out_of_memory
+from tests.integration.faults import Injected, other
 from tests.integration.test_engine import family, greedy, nothing_is_held, one_thread, prompts_of
 
 __all__ = ["one_thread"]
@@ -56,12 +55,12 @@ def test_generate_cleans_up_and_the_engine_goes_on(failing_step: int, monkeypatc
 
         def failing(*args: Any) -> Any:
             if not left[0]:
-                out_of_memory()
+                other()
             left[0] -= 1
             return launch(*args)
 
         monkeypatch.setattr(runner, "launch", failing)
-        with pytest.raises(OutOfMemory):
+        with pytest.raises(Injected):
             engine.generate(PROMPTS, greedy(10))
         monkeypatch.undo()
         while not engine.idle:

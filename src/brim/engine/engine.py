@@ -31,8 +31,10 @@ from brim.engine.stress.worst_steps import WorstSteps
 from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer, lacks_weights
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import InvalidRequest
+from brim.ports import CanaryProbe
 from brim.probes.translate import translated
 from brim.progress import showing
+from brim.records.health import Health, Status
 from brim.records.memory import StressShape
 from brim.records.progress import Progress, Stage
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from brim.engine.media.features import ImagePart
     from brim.engine.media.limits import ImageLimits
     from brim.engine.ranks.ranks import Ranks
+    from brim.engine.rescue import Rescue
 
 DEFAULT_KV_TOKENS = 65_536
 
@@ -151,6 +154,7 @@ class Engine:
         self._interrupts = Interrupts()
         self._numbers = iter(range(1 << 62))
         self._loop: ServingLoop | None = None
+        self._rescue: Rescue | None = None  # with several ranks a failed step is not run again
         self.kv_tokens = 0
         if kv_tokens != 0:
             wanted = kv_tokens or min(DEFAULT_KV_TOKENS, self.settings.max_batch * self.max_length)
@@ -174,13 +178,22 @@ class Engine:
             self._parts.runner.teardown()  # a pool that was half made must not stay
             raise
         self._loop, self.kv_tokens = loop, kv_tokens
+        if self.ranks is None:
+            self._rescue = self._parts.rescue(loop, kv_tokens)
+            if isinstance(self._probe, CanaryProbe):
+                self.watch_memory(self._probe)
+
+    def watch_memory(self, probe: CanaryProbe) -> None:
+        """Let rescues spend this probe's canary and check memory with it. Nothing is in flight."""
+        if self._rescue is not None:
+            self._rescue.watch(probe)
 
     def teardown(self) -> None:
         """Give all of that back to the device. Requests in flight are cancelled."""
         for answer in list(self._answers.values()):
             self.cancel(answer.request_id)
         if self._loop is not None:
-            self._loop = None
+            self._loop = self._rescue = None
             self._parts.runner.teardown()
         self._updates.clear()
         self.kv_tokens = 0
@@ -294,6 +307,14 @@ class Engine:
             drawn=loop.figures.drawn,
         )
 
+    @property
+    def health(self) -> Health:
+        """Whether it serves as it should, and what rescues have changed."""
+        if self._rescue is not None:
+            return self._rescue.health
+        tokens = self.settings.max_batch_tokens
+        return Health(Status.READY, "", step_tokens=tokens, usual_step_tokens=tokens)
+
     # -- requests ------------------------------------------------------------------------------------------------
 
     def submit(
@@ -349,11 +370,13 @@ class Engine:
     def step(self) -> list[Update]:
         """Do one step; what became known of which request.
 
-        If it raises (out of memory, an interrupt, anything else), every request is as it was before the step, or will
-        be computed again, and nothing that became known is lost: the caller may go on stepping, or cancel.
+        A step that runs out of memory is run again in parts (`brim.engine.rescue`), except with several ranks. If it
+        raises, for whatever reason, every request is as it was before the step, or will be computed again, and nothing
+        that became known is lost: the caller may go on stepping, or cancel.
         """
+        serving = self._rescue or self.loop
         with self._on_device():
-            self.loop.advance()
+            serving.advance()
         with self._interrupts.held():
             self._make_updates()
         updates, self._updates = self._updates, []
@@ -427,6 +450,8 @@ class Engine:
 
 def _taken(answer: Answer, event: Event) -> Update:
     """What an event means to the caller. A text that cannot be decoded, twice, ends its own answer and no other."""
+    if event.error is not None:
+        return answer.fail(event, event.error)
     try:
         return answer.take(event)
     except TextError:

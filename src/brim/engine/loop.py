@@ -6,7 +6,8 @@ device cannot hold what the next one needs of it (penalties over more tokens tha
 
 A step that raises, for whatever reason, leaves every request as it was before it or to be computed again, and the loop
 may go on: nothing counts before its launch has succeeded, nothing launched is lost before it has been read, and events
-wait until they are taken. Records change with interrupts held back.
+wait until they are taken. Records change with interrupts held back. `brim.engine.rescue` runs a step that ran out of
+memory again, in parts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.launched import Launched
 from brim.engine.schedule.events import Event, TokenLogprobs
-from brim.engine.schedule.plan import StepPlan
+from brim.engine.schedule.plan import StepBounds, StepPlan
 from brim.engine.schedule.scheduler import Scheduler
 
 
@@ -68,6 +69,7 @@ class ServingLoop:
         self.runner = runner
         self.figures = LoopFigures()
         self.events: deque[Event] = deque()  # what happened and nobody has taken yet
+        self.failed: StepPlan | None = None  # the step that the last `advance` planned, and could not launch
         self._overlap = overlap
         self._clock = clock
         self._interrupts = interrupts or Interrupts()
@@ -89,25 +91,45 @@ class ServingLoop:
         self.events.clear()
         return events
 
-    def advance(self) -> None:
-        """The same; what happened is in `events`."""
+    def advance(self, bounds: StepBounds | None = None) -> None:
+        """The same; what happened is in `events`. A step of some requests only is read at once."""
+        self.failed = None
         while len(self._launched) > 1:
             self._read_back()
         if self._deadlines:
             with self._interrupts.held():
                 self._end_overdue()
-        plan = self._launch_next()
+        plan = self._launch_next(bounds)
         while len(self._launched) > bool(plan):
             self._read_back()
-        while self._launched and (not self._overlap or self._launched[-1].read_first):
+        overlap = self._overlap and (bounds is None or bounds.only is None)
+        while self._launched and (not overlap or self._launched[-1].read_first):
             self._read_back()
 
-    def _launch_next(self) -> StepPlan:
+    def read_all(self) -> None:
+        """Read every step that was launched."""
+        self.failed = None
+        while self._launched:
+            self._read_back()
+
+    def end(self, sequence: Sequence, error: str) -> None:
+        """End a request that cannot run."""
+        with self._interrupts.held():
+            self.scheduler.finish(sequence, FinishReason.ERROR)
+            self.events.append(Event(sequence, finish=FinishReason.ERROR, error=error))
+
+    def start_over(self, rebuild: Callable[[], KvLedger]) -> None:
+        """Compute every running request again, in another pool; what was launched and not read is drawn again."""
+        with self._interrupts.held():
+            self.scheduler.restart(rebuild(), [launched.plan for launched in self._launched])
+            self._launched.clear()
+
+    def _launch_next(self, bounds: StepBounds | None) -> StepPlan:
         """Plan a step and launch it; what was planned counts when it has been launched, or not at all."""
         scheduler, figures = self.scheduler, self.figures
         started = time.perf_counter()
         with self._interrupts.held():
-            plan = scheduler.plan()
+            plan = scheduler.plan(bounds)
             planned = time.perf_counter()
             if plan:
                 try:
@@ -115,6 +137,7 @@ class ServingLoop:
                         launched = self.runner.launch(plan, scheduler.ledger)
                 except BaseException:
                     scheduler.abandon(plan)
+                    self.failed = plan
                     raise
                 scheduler.commit(plan)
                 self.runner.accept(launched)

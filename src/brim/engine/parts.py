@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
 from brim.engine.media.prepare import Vision
+from brim.engine.rescue import Rescue
 from brim.engine.run.runner import Runner
 from brim.engine.schedule.scheduler import Limits, Scheduler
 from brim.engine.settings import EngineSettings
+from brim.guard.rescue import RescuePolicy
 from brim.records.progress import Stage, Told, silent
 from brim.units import round_up
 
@@ -80,3 +83,20 @@ class EngineParts:
         self.runner.build(self.groups, shape, told)
         scheduler = Scheduler(ledger, limits)
         return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock)
+
+    def rescue(self, loop: ServingLoop, kv_tokens: int) -> Rescue:
+        """What keeps a loop serving after an out-of-memory, with a pool of this size."""
+        settings = self.settings
+        policy = RescuePolicy(settings.max_batch_tokens, least_tokens=settings.max_batch)
+        return Rescue(loop, self.runner, partial(self._rebuild, kv_tokens), policy)
+
+    def _rebuild(self, kv_tokens: int) -> KvLedger:
+        """Free everything that holds KV, and make it again."""
+        shape = self.shape(kv_tokens)
+        self.runner.teardown()
+        try:
+            self.runner.build(self.groups, shape)
+        except BaseException:
+            self.runner.teardown()  # a pool that was half made must not stay
+            raise
+        return KvLedger(self.groups, shape)

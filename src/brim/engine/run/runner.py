@@ -92,6 +92,8 @@ class Runner:
         self._latents: KeptLatents | None = None
         self._rotary: SettledRotary | None = None
         self._graphs: DecodeGraphs | None = None
+        self._graphs_failed = False  # a replay raised: what they hold is not known
+        self._graphs_dropped = False  # for that reason
         self._last_tokens: torch.Tensor | None = None
         self._accepted: Drawn | None = None  # by the last step that counts
         self._history: TokenHistory | None = None
@@ -147,25 +149,25 @@ class Runner:
             )
             attach(module, layer)
         if shape.graphs and shape.device.type == "cuda":
-            self._graphs = DecodeGraphs(self._decode_logits, shape.max_batch, self.scratch_slot, shape.device)
             self._capture(told)
 
     def _capture(self, told: Told) -> None:
         """Capture steps, where the model's own code can be: some of it asks the host (experts in fp32, for one)."""
-        assert self._graphs is not None
         self.warnings = ()
+        graphs = DecodeGraphs(self._decode_logits, self.shape.max_batch, self.scratch_slot, self.shape.device)
         try:
-            self._graphs.capture(told)
+            graphs.capture(told)
+            self._graphs = graphs
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self._graphs = None
             torch.cuda.synchronize()
             self.warnings = (f"steps are not captured in CUDA graphs: {first_line(error)}",)
 
     def teardown(self) -> None:
         """Give everything that `build` made back to the device."""
         self._graphs = None
+        self._graphs_failed = self._graphs_dropped = False
         for module in self._layers.modules:
             detach(module)
         if self._mixers is not None:
@@ -206,8 +208,7 @@ class Runner:
         self._follow(ledger)
         self._features.forget_ended()
         if self._graphs is not None and not plan.chunks and not self._alone:  # graphs replay collectives too
-            logits = self._graphs.replay(plan.slots, plan.lengths, self._staging)
-            return self._draw(plan, logits, None, {})
+            return self._draw(plan, self._replay(plan), None, {})
         hidden, slots = self._forward(plan)
         rows = drawing_rows(plan)
         scores = score_prompts(plan, hidden, self.text_model.logits, self._staging)
@@ -215,6 +216,35 @@ class Runner:
             return Launched(plan, None, scores, self.shape.device)
         sent = self._staging.send([np.array(rows, dtype=np.int64), np.array(slots, dtype=np.int64)])
         return self._draw(plan, self.text_model.logits(hidden, sent[0]), sent[1], scores)
+
+    def _replay(self, plan: StepPlan) -> torch.Tensor:
+        assert self._graphs is not None
+        try:
+            return self._graphs.replay(plan.slots, plan.lengths, self._staging)
+        except RuntimeError:  # all of torch's own, out-of-memory too
+            self._graphs_failed = True
+            raise
+
+    def drop_failed(self) -> None:
+        """Free graphs whose replay failed: later steps run without any, until they are captured again."""
+        if self._graphs_failed:
+            if self.shape.device.type == "cuda":
+                torch.cuda.synchronize(self.shape.device)
+            self._graphs, self._graphs_failed, self._graphs_dropped = None, False, True
+
+    @torch.inference_mode()
+    def capture_again(self) -> None:
+        """Graphs, where failed ones were dropped. Nothing may be in the device's queue."""
+        if self._graphs_dropped:
+            self._capture(silent)
+            self._graphs_dropped = False
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is held between steps beside what `build` made: features of images, and what was drawn last."""
+        drawn = self._accepted
+        tensors = [] if drawn is None else [drawn.slots, drawn.sampled.tokens]
+        return self._features.bytes + sum(tensor.nbytes for tensor in tensors)
 
     def accept(self, launched: Launched) -> None:
         """This step counts: the next one goes on from what it drew."""

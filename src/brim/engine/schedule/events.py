@@ -27,3 +27,4 @@ class Event(NamedTuple):
     finish: FinishReason | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_start: int = 0  # position of the first of these prompt tokens
+    error: str | None = None  # why, where it ends with an error

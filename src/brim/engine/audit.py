@@ -1,0 +1,50 @@
+"""Whether an engine can be trusted after a rescue: requests, slots and blocks agree, and no tensor was left behind.
+
+Run while nothing is in flight and the canary is lent.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+
+from brim.engine.run.runner import Runner
+from brim.engine.schedule.audit import scheduler_problems
+from brim.engine.schedule.scheduler import Scheduler
+from brim.ports import CanaryProbe
+from brim.units import MIB, format_bytes
+
+LIBRARY_BYTES = 192 * MIB  # workspaces that cuBLAS and other libraries may make at any step of a CUDA device
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAtRest:
+    """What is allocated while nothing is in flight, without the canary and what the runner keeps between steps."""
+
+    allocated_bytes: int
+    tolerance_bytes: int
+
+    @classmethod
+    def now(cls, probe: CanaryProbe, runner: Runner) -> MemoryAtRest:
+        """The canary is lent."""
+        tolerance = LIBRARY_BYTES if runner.shape.device.type == "cuda" else 0
+        return cls(probe.reading().allocated_bytes - runner.kept_bytes, tolerance)
+
+    def problems(self, probe: CanaryProbe, runner: Runner) -> list[str]:
+        """A leak, if there is one."""
+        leaked = self._more_than_before(probe, runner)
+        if leaked > 0:
+            gc.collect()  # garbage that is not collected yet is no leak
+            leaked = self._more_than_before(probe, runner)
+        return [f"{format_bytes(leaked)} of tensors were left behind"] if leaked > 0 else []
+
+    def _more_than_before(self, probe: CanaryProbe, runner: Runner) -> int:
+        return MemoryAtRest.now(probe, runner).allocated_bytes - self.allocated_bytes - self.tolerance_bytes
+
+
+def audit(scheduler: Scheduler, runner: Runner, probe: CanaryProbe | None, rest: MemoryAtRest | None) -> list[str]:
+    """Everything that is wrong; nothing where all is well. Memory is checked where there is a probe."""
+    found = scheduler_problems(scheduler)
+    if probe is not None and rest is not None:
+        found += rest.problems(probe, runner)
+    return found

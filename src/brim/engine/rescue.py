@@ -1,0 +1,243 @@
+"""A step that runs out of memory is run again in parts, and costs one request at most.
+
+In: a serving loop. Out: the same loop, advanced; an out-of-memory of a step ends here. The canary is lent to the steps
+that follow, what was launched before is read, and the failed step is run again in the parts that `guard.rescue` names,
+one for each call, so that requests may come and be cancelled in between. A request that cannot run alone ends with an
+error. Then an audit, and the canary is held again. An audit that fails, and a launched step that cannot be read, are
+answered by a pool that is built anew: every request is computed again.
+
+Parts are only advice to the scheduler. A request that is in none of them, because it was cancelled, preempted or
+submitted meanwhile, is served as ever afterwards; so an interrupt at any point here loses nothing.
+
+Does not work with several ranks: one that fails inside a step leaves the others waiting in a collective.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from brim.engine.audit import MemoryAtRest, audit
+from brim.engine.kv.ledger import KvLedger
+from brim.engine.loop import ServingLoop
+from brim.engine.schedule.plan import StepBounds, StepPlan
+from brim.errors import OutOfMemory
+from brim.guard.rescue import (
+    Condition,
+    Part,
+    RescuePolicy,
+    Work,
+    after_rebuild,
+    after_rescue,
+    after_step,
+    health,
+    smaller_parts,
+)
+from brim.ports import CanaryProbe
+from brim.probes.translate import translated
+from brim.records.health import Health
+from brim.units import format_bytes
+
+if TYPE_CHECKING:
+    from brim.engine.requests.sequence import Sequence
+    from brim.engine.run.runner import Runner
+
+_FRUITLESS = 3  # rescues in a row in which nothing ran and nobody ended: more of them will not help
+_READS = 3  # of a launched step, before it is given up
+_CANARY_STEPS = 64  # between attempts to hold it again
+_SHOWN = 3  # problems of an audit
+
+
+class Rescue:
+    """Advances a loop, whatever runs out of memory in its steps."""
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        runner: Runner,
+        rebuild: Callable[[], KvLedger],
+        policy: RescuePolicy,
+    ) -> None:
+        self._loop = loop
+        self._runner = runner
+        self._rebuild = rebuild  # everything that holds KV, at the same size
+        self._policy = policy
+        self._condition = Condition(policy.usual_tokens)
+        self._parts: deque[Part] | None = None  # to run in place of a failed step; None: no rescue is under way
+        self._ended = 0  # requests, in this rescue
+        self._failed_reads = 0  # in a row
+        self._doubt = ""  # why the pool must be built anew before anything is served from it
+        self._fruitless = 0  # rescues in a row
+        self._steps_before = -1  # of the loop, when the last rescue began
+        self._probe: CanaryProbe | None = None
+        self._rest: MemoryAtRest | None = None
+        self._lent_bytes = 0
+        self._next_attempt = 0  # to hold the canary again: at this step
+
+    @property
+    def health(self) -> Health:
+        return health(self._policy, self._condition, canary_held=not self._lent_bytes)
+
+    def watch(self, probe: CanaryProbe) -> None:
+        """Spend this probe's canary, and check memory with it. Nothing is in flight."""
+        self._probe = probe
+        probe.lend_canary()
+        self._rest = MemoryAtRest.now(probe, self._runner)
+        probe.take_canary_back()
+
+    def advance(self) -> None:
+        """Launch one step and read one back, or run a part of a step that failed."""
+        if self._doubt:
+            self._start_over()
+        if self._parts is None:
+            self._serve()
+        else:
+            self._run_part(self._parts)
+
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            with translated():
+                self._loop.advance(StepBounds(self._condition.step_tokens))
+        except OutOfMemory as error:
+            self._begin(error)
+        else:
+            if self._lent_bytes or not self._condition.calm:
+                self._restore()
+
+    def _restore(self) -> None:
+        """A while without rescues brings back what they took: the limit of a step, graphs, the canary."""
+        before, step = self._condition, self._loop.figures.steps
+        self._condition = after_step(self._policy, before, step)
+        if self._condition is not before and self._condition.calm:
+            self._capture_again()
+        if self._lent_bytes and step >= self._next_attempt:
+            self._hold_canary()
+
+    def _capture_again(self) -> None:
+        try:
+            with translated():
+                self._loop.read_all()
+                self._runner.capture_again()
+        except OutOfMemory:
+            return  # steps run without graphs until the next rescue has been forgotten
+
+    # -- a rescue ------------------------------------------------------------------------------------------------
+
+    def _begin(self, error: OutOfMemory) -> None:
+        steps = self._loop.figures.steps
+        self._fruitless = self._fruitless + 1 if steps == self._steps_before else 0
+        self._steps_before = steps
+        if self._fruitless == _FRUITLESS:
+            self._fruitless = 0
+            raise error
+        self._parts, self._ended, self._failed_reads = deque(), 0, 0
+        self._make_room()
+        if self._loop.failed is not None:
+            self._split(self._parts, self._loop.failed, None, error)
+
+    def _make_room(self) -> None:
+        """What the failed step held has been freed with it; the canary is added. Both stay with this process.
+
+        The allocator's cache is not emptied: torch has done so before it raised, and other processes would take more.
+        """
+        self._runner.drop_failed()
+        if self._probe is not None:
+            self._lent_bytes = self._probe.lend_canary()
+
+    def _run_part(self, parts: deque[Part]) -> None:
+        loop = self._loop
+        steps = loop.figures.steps
+        try:
+            with translated():
+                loop.read_all()
+                self._failed_reads = 0
+                for _ in range(2):  # tokens that must be computed together are planned the second time
+                    if parts and loop.figures.steps == steps:
+                        loop.advance(_bounds(parts[0]))
+        except OutOfMemory as error:
+            self._make_room()
+            self._failed_again(parts, error, launched=loop.figures.steps > steps)
+        else:
+            if parts:
+                parts.popleft()
+            if not parts:
+                self._finish()
+
+    def _failed_again(self, parts: deque[Part], error: OutOfMemory, launched: bool) -> None:
+        failed = self._loop.failed
+        part = parts.popleft() if parts and (launched or failed is not None) else None
+        if failed is not None:
+            self._split(parts, failed, part, error)
+            return
+        self._failed_reads += 1
+        if self._failed_reads == _READS:
+            self._doubt = "a launched step could not be read"
+            self._start_over()
+            parts.clear()
+
+    def _split(self, parts: deque[Part], failed: StepPlan, part: Part | None, error: OutOfMemory) -> None:
+        sequences = self._in_order(failed)
+        work = _work(failed)
+        smaller = smaller_parts(tuple(work[sequence.request.key] for sequence in sequences), part)
+        parts.extendleft(reversed(smaller))
+        if not smaller:
+            (alone,) = sequences
+            self._end(alone, work[alone.request.key].tokens, error)
+
+    def _in_order(self, failed: StepPlan) -> list[Sequence]:
+        """As they would be planned again: a failed step puts some of its requests back into the queue."""
+        scheduler = self._loop.scheduler
+        touched = {sequence.request.key for sequence in failed.sequences}
+        return [one for one in (*scheduler.running, *scheduler.waiting) if one.request.key in touched]
+
+    def _end(self, sequence: Sequence, tokens: int, error: OutOfMemory) -> None:
+        self._ended += 1
+        self._steps_before = -1
+        canary = f", with the canary of {format_bytes(self._lent_bytes)} released" if self._lent_bytes else ""
+        share = f"{tokens} of the {sequence.length} tokens of this request"
+        self._loop.end(sequence, f"{share} do not fit in a step even alone{canary}: {error}")
+
+    # -- afterwards ----------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Trust again only what an audit has found consistent."""
+        problems = audit(self._loop.scheduler, self._runner, self._probe, self._rest)
+        if problems:
+            more = f", and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            self._doubt = "; ".join(problems[:_SHOWN]) + more
+            self._start_over()
+        step = self._loop.figures.steps
+        self._condition = after_rescue(self._policy, self._condition, step, self._ended)
+        self._parts = None
+        self._hold_canary()
+
+    def _start_over(self) -> None:
+        """Build the pool anew, at the same size; all requests are computed again. Nothing is served before."""
+        with translated():
+            self._loop.start_over(self._rebuild)
+        self._condition, self._doubt = after_rebuild(self._condition, self._doubt), ""
+        if self._probe is not None:
+            self._rest = MemoryAtRest.now(self._probe, self._runner)
+
+    def _hold_canary(self) -> None:
+        if self._probe is None:
+            return
+        try:
+            self._probe.take_canary_back()
+            self._lent_bytes = 0
+        except OutOfMemory:
+            self._next_attempt = self._loop.figures.steps + _CANARY_STEPS
+
+
+def _bounds(part: Part) -> StepBounds:
+    return StepBounds(part.tokens, frozenset(part.requests))
+
+
+def _work(plan: StepPlan) -> dict[tuple[str, int], Work]:
+    """What a step was to compute, by request."""
+    decodes = [Work(sequence.request.key, 1) for sequence in plan.decodes]
+    chunks = [Work(chunk.sequence.request.key, chunk.length) for chunk in plan.chunks]
+    return {work.request: work for work in (*decodes, *chunks)}
