@@ -21,7 +21,7 @@ from brim.fit.keep_free import KeepFree, keep_free
 from brim.fit.knobs import Standing, explained, knobs
 from brim.fit.ranks import ONE_RANK, Ranks, gathered
 from brim.fit.store import FitStore, fingerprint
-from brim.ports import MemoryProbe
+from brim.ports import CanaryProbe, MemoryProbe
 from brim.predictions import predicted_activation, predicted_bytes
 from brim.progress import showing
 from brim.records.fit import CANARY_BYTES, FitReport, FitRequest
@@ -79,6 +79,8 @@ def fit_engine(
             report = validate_stored(engine, probe, request, engine.kv_bytes, stored, ranks=ranks, clock=clock)
         if report is None:
             report = _searched(engine, probe, request, ranks, clock, before.free_bytes)
+        if isinstance(probe, CanaryProbe):
+            engine.watch_memory(probe)
         report = replace(_warned(report, engine, facts, kept_free), seconds=clock.seconds())
     if kept is not None and not report.from_store:
         try:

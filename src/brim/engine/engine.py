@@ -365,7 +365,10 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        return self._loop is None or (self._loop.idle and not self._updates)
+        if self._loop is None:
+            return True
+        rescuing = self._rescue is not None and self._rescue.under_way
+        return self._loop.idle and not self._updates and not rescuing
 
     def step(self) -> list[Update]:
         """Do one step; what became known of which request.

@@ -76,6 +76,10 @@ class Rescue:
         self._next_attempt = 0  # to hold the canary again: at this step
 
     @property
+    def under_way(self) -> bool:
+        return self._parts is not None
+
+    @property
     def health(self) -> Health:
         return health(self._policy, self._condition, canary_held=not self._lent_bytes)
 
@@ -154,6 +158,7 @@ class Rescue:
             with translated():
                 loop.read_all()
                 self._failed_reads = 0
+                self._forget_ended(parts)
                 for _ in range(2):  # tokens that must be computed together are planned the second time
                     if parts and loop.figures.steps == steps:
                         loop.advance(_bounds(parts[0]))
@@ -165,6 +170,11 @@ class Rescue:
                 parts.popleft()
             if not parts:
                 self._finish()
+
+    def _forget_ended(self, parts: deque[Part]) -> None:
+        knows = self._loop.scheduler.knows
+        while parts and not any(knows(key) for key in parts[0].requests):
+            parts.popleft()
 
     def _failed_again(self, parts: deque[Part], error: OutOfMemory, launched: bool) -> None:
         failed = self._loop.failed

@@ -11,7 +11,8 @@ Only the thread touches the engine: clients put commands into a queue and read a
 queued after its submit, so a client may leave at any moment and its request is cancelled.
 There is no lock here: `close` may be called from a signal handler or from the engine's own thread.
 
-Does not recover from a failed step: `_failed` ends the engine.
+A step that runs out of memory ends one request at most, and not the engine (`brim.engine.rescue`). Anything else that a
+step raises ends it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import queue
 import threading
 import traceback
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from brim.engine.front.answers import Completion, Update
 from brim.engine.front.door import Prompt
 from brim.engine.requests.params import SamplingParams
 from brim.errors import DeviceError, InvalidRequest
+from brim.records.health import Health, Status
 
 News = Update | BaseException | None  # None: all answers of the request are complete
 
@@ -107,6 +109,13 @@ class StreamingEngine:
     def in_flight(self) -> int:
         """Requests that the engine has accepted and whose clients wait for more."""
         return len(self._clients)
+
+    @property
+    def health(self) -> Health:
+        """The engine's, from any thread."""
+        if self._ending is not None:
+            return replace(self.engine.health, status=Status.ENDED, reason=self._ending.why)
+        return self.engine.health
 
     async def stream(
         self,
@@ -216,8 +225,8 @@ class StreamingEngine:
             return self._failed(error)
         return None
 
-    def _failed(self, error: BaseException) -> _Ending | None:
-        """What follows from a failed turn: an ending, or None to continue. For now every failure ends the engine."""
+    def _failed(self, error: BaseException) -> _Ending:
+        """What follows from a failed turn: an ending. Out of memory in a step has been dealt with before."""
         traceback.clear_frames(error.__traceback__)  # their tensors would live as long as the error
         return _stopped_by(error)
 

@@ -50,10 +50,6 @@ class Features:
     rows: torch.Tensor
     deep: tuple[torch.Tensor, ...] = ()  # what is added to the first layers' output at the same places
 
-    @property
-    def bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (self.rows, *self.deep))
-
     def __getitem__(self, some: slice) -> Features:
         return Features(self.rows[some], tuple(level[some] for level in self.deep))
 
@@ -69,8 +65,9 @@ class KeptFeatures:
         return sum(len(parts) for parts in self._kept.values())
 
     @property
-    def bytes(self) -> int:
-        return sum(features.bytes for parts in self._kept.values() for features in parts.values())
+    def tensors(self) -> list[torch.Tensor]:
+        kept = [features for parts in self._kept.values() for features in parts.values()]
+        return [tensor for features in kept for tensor in (features.rows, *features.deep)]
 
     def of(self, sequence: Sequence, number: int, *, last: bool) -> Features:
         """The features of one part, kept for the next chunk unless this is the last that needs them."""

@@ -18,6 +18,11 @@ class Drawn:
     sampled: Sampled
     slots: torch.Tensor  # int64 [rows]
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        found = [getattr(self.sampled, field.name) for field in fields(self.sampled)]
+        return [self.slots, *(tensor for tensor in found if tensor is not None)]
+
 
 class Launched:
     """A step in the device's queue. Reading anything of it waits for the device to come so far, and no further."""

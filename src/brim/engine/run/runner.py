@@ -40,6 +40,9 @@ from brim.engine.weights.rotary import SettledRotary
 from brim.engine.weights.text_model import TextModel
 from brim.errors import first_line
 from brim.records.progress import Told, silent
+from brim.units import round_up
+
+ALLOCATION_ROUNDING = 512  # of torch's CUDA allocator, and of `CpuProbe`
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +245,9 @@ class Runner:
     @property
     def kept_bytes(self) -> int:
         """What is held between steps beside what `build` made: features of images, and what was drawn last."""
-        drawn = self._accepted
-        tensors = [] if drawn is None else [drawn.slots, drawn.sampled.tokens]
-        return self._features.bytes + sum(tensor.nbytes for tensor in tensors)
+        tensors = [*self._features.tensors, *(self._accepted.tensors if self._accepted is not None else ())]
+        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+        return sum(round_up(size, ALLOCATION_ROUNDING) for size in storages.values())
 
     def accept(self, launched: Launched) -> None:
         """This step counts: the next one goes on from what it drew."""

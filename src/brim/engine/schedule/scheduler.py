@@ -68,6 +68,10 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
+    def knows(self, key: tuple[str, int]) -> bool:
+        """Whether a request of this key waits or runs."""
+        return key in self._by_key
+
     @property
     def free_slots(self) -> list[int]:
         return list(self._free_slots)
