@@ -126,6 +126,7 @@ class Engine:
                     seed=seed,
                     progress=lambda done, total: told(Stage("load", "weights", done, total)),
                 )
+                self._count_weights()
             verify(self.loaded, self.settings, torch.device(place), self.ranks, told)  # whole, before it is split
             told(Stage("load", "layers"))
             if self.ranks is not None:
@@ -306,6 +307,13 @@ class Engine:
             steps=loop.figures.steps,
             drawn=loop.figures.drawn,
         )
+
+    def _count_weights(self) -> None:
+        """Files are read in threads of their own, which a budget on the CPU does not see."""
+        hold = getattr(self._probe, "hold", None)
+        if hold is not None:
+            with translated():
+                hold([*self.loaded.model.parameters(), *self.loaded.model.buffers()])
 
     @property
     def health(self) -> Health:
