@@ -18,11 +18,15 @@ _BLIND_SHRINK = 0.05  # when the shortfall is unknown
 
 def tokens_left(usage: Usage, request: FitRequest, price: KvPrice) -> int:
     """The most tokens that fit the remaining memory; 0 if none do."""
-    left = floor(_left_bytes(usage, request) * _share(request))
-    return most_tokens_within(left, request.most_tokens, price)
+    return most_tokens_within(left_bytes(usage, request), request.most_tokens, price)
 
 
-def _left_bytes(usage: Usage, request: FitRequest) -> int:
+def left_bytes(usage: Usage, request: FitRequest) -> int:
+    """What the KV cache may take."""
+    return floor(_measured_bytes(usage, request) * _share(request))
+
+
+def _measured_bytes(usage: Usage, request: FitRequest) -> int:
     return usage.left_for_kv(request.canary_bytes + request.keep_free_bytes + request.rounding_bytes)
 
 
@@ -30,7 +34,7 @@ def target_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
     """The same; `DoesNotFit` if that does not hold one request."""
     tokens = tokens_left(usage, request, price)
     if tokens < request.least_tokens:
-        measured, needed = _left_bytes(usage, request), price(request.least_tokens)
+        measured, needed = _measured_bytes(usage, request), price(request.least_tokens)
         missing = ceil(needed / _share(request)) - measured
         kept_free = request.keep_free_bytes
         raise DoesNotFit(
