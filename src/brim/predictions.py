@@ -15,9 +15,10 @@ from brim.errors import BrimError, CannotTrace, InputError
 from brim.records.fit import IMAGE_SHAPE, FitReport
 from brim.records.memory import StressShape
 from brim.records.model import Dtype
+from brim.records.scaling import MeasuredShape, StepPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from brim.engine.engine import Engine
     from brim.engine.weights.load import LoadedModel
@@ -44,6 +45,26 @@ def predicted_activation(engine: Engine) -> int | None:
         return max(traced_steps(engine, [shape for shape in engine.stress_shapes() if shape.name != IMAGE_SHAPE]))
     except BrimError:  # a fit does not fail because a prediction does
         return None
+
+
+def traced_prefill(engine: Engine, sizes: Iterable[int]) -> tuple[MeasuredShape, ...]:
+    """Points of the traced prefill curve of this model, at these tokens; none if no curve of it is stored."""
+    from brim.folders import curves_folder
+    from brim.model.config import read_config
+    from brim.records.trace import Phase
+    from brim.trace.store import CurveStore, shipped_curve
+
+    ranks = 1 if engine.ranks is None else engine.ranks.size
+    try:
+        spec = replace(read_config(engine.loaded.full_config.to_dict(), name="engine"), dtype=Dtype(engine.dtype))
+    except InputError:  # a family the planner does not know
+        return ()
+    curve = CurveStore(curves_folder()).read(spec, Phase.PREFILL, ranks)
+    if curve is None and ranks == 1:
+        curve = shipped_curve(spec, Phase.PREFILL)
+    if curve is None:
+        return ()
+    return tuple(MeasuredShape(StepPhase.PREFILL, 1, size, 0, curve.peak_bytes(size)) for size in sizes)
 
 
 def traced_steps(engine: Engine, shapes: Sequence[StressShape]) -> list[int]:

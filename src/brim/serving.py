@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,16 @@ from brim.fit.items import COMPILED, GATHERED, compare
 from brim.fit.keep_free import KeepFree, keep_free
 from brim.fit.knobs import Standing, explained, knobs
 from brim.fit.ranks import ONE_RANK, Ranks, gathered
+from brim.fit.scaling.given import check_given, check_margin, check_mode
 from brim.fit.store import FitStore, fingerprint
 from brim.ports import CanaryProbe, MemoryProbe
-from brim.predictions import predicted_activation, predicted_bytes
+from brim.predictions import predicted_activation, predicted_bytes, traced_prefill
 from brim.progress import showing
 from brim.records.fit import CANARY_BYTES, FitReport, FitRequest
 from brim.records.memory import DeviceFacts
 from brim.records.model import Dtype
 from brim.records.progress import Progress, Told
+from brim.records.scaling import Scaling, ScalingMode, ScalingRequest, StepPhase
 from brim.units import MIB, format_bytes
 from brim.version import __version__
 
@@ -51,13 +53,20 @@ def fit_engine(
     store: Path | None = None,
     ranks: Ranks = ONE_RANK,
     progress: Progress = None,
+    scaling: str = ScalingMode.AUTO,
+    coefficients: Scaling | None = None,
+    safety_margin: float | None = None,
 ) -> FitReport:
     """Size an engine that is loaded and not built; it is left built at the proven size.
 
     `keep_free_bytes` stay free on the device; None: the default for this device (`facts`, read from the GPU unless
     given). `progress` is as in `brim.progress`; None: the engine's own setting.
+    `scaling` is auto (laws of a step's memory are learned from a few steps), manual (`coefficients` are used) or off;
+    `safety_margin` is in percent of the budget of a batch; None: derived from the residuals.
     With tensor parallelism every rank calls this, and all get the same size.
     """
+    wanted = _WantedScaling(check_mode(scaling), coefficients, check_margin(safety_margin))
+    check_given(wanted.mode, coefficients)
     if ranks is ONE_RANK and engine.ranks is not None:
         ranks = Ranks(engine.ranks.rank, gathered())
     if ranks.rank and not callable(progress):
@@ -72,22 +81,53 @@ def fit_engine(
             kept_free = keep_free(keep_free_bytes, facts, before.total_bytes)
             request = _request(engine, kv_tokens, memory_fraction, canary_bytes, kept_free)
             kept = FitStore(store) if store is not None and kv_tokens is None else None
-            print_ = fingerprint(_decisive(engine, probe, request, ranks))
+            print_ = fingerprint({**_decisive(engine, probe, request, ranks), "scaling": wanted.decisive})
             stored = kept.read(print_, before.free_bytes) if kept is not None else None
         report = None
         if ranks.agree(None if stored is None else stored.kv_tokens) and stored is not None:
             report = validate_stored(engine, probe, request, engine.kv_bytes, stored, ranks=ranks, clock=clock)
         if report is None:
-            report = _searched(engine, probe, request, ranks, clock, before.free_bytes)
+            report = _searched(engine, probe, request, ranks, clock, before.free_bytes, wanted.request(engine))
         if isinstance(probe, CanaryProbe):
             engine.watch_memory(probe)
         report = replace(_warned(report, engine, facts, kept_free), seconds=clock.seconds())
+        if report.from_store and report.scaling is not None:
+            report = replace(report, scaling=replace(report.scaling, given_margin_percent=wanted.margin_percent))
     if kept is not None and not report.from_store:
         try:
             kept.write(print_, report, before.free_bytes)
         except OSError as error:
             return replace(report, warnings=(*report.warnings, f"the fit could not be stored in {store}: {error}"))
     return report
+
+
+@dataclass(frozen=True, slots=True)
+class _WantedScaling:
+    """What was asked of memory scaling."""
+
+    mode: ScalingMode
+    coefficients: Scaling | None
+    margin_percent: float | None
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """What a stored fit depends on: not the margin, which is applied to what was measured."""
+        given = None if self.coefficients is None else asdict(self.coefficients)
+        return {"mode": str(self.mode), "coefficients": given}
+
+    def request(self, engine: Engine) -> ScalingRequest | None:
+        """The engine's own steps, and the traced curve to start from."""
+        if self.mode is ScalingMode.OFF:
+            return None
+        steps = engine.scaling_steps()
+        measured = {one.shape.tokens for one in steps.steps if one.shape.phase is StepPhase.PREFILL}
+        between = sum(measured) // len(measured)
+        return ScalingRequest(
+            steps,
+            traced=traced_prefill(engine, sorted({*measured, between})),
+            given=self.coefficients,
+            margin_percent=self.margin_percent,
+        )
 
 
 @contextmanager
@@ -101,11 +141,17 @@ def _telling(engine: Engine, told: Told) -> Iterator[None]:
 
 
 def _searched(
-    engine: Engine, probe: MemoryProbe, request: FitRequest, ranks: Ranks, clock: Clock, free_bytes: int
+    engine: Engine,
+    probe: MemoryProbe,
+    request: FitRequest,
+    ranks: Ranks,
+    clock: Clock,
+    free_bytes: int,
+    scaling: ScalingRequest | None,
 ) -> FitReport:
     """Search for a size, and add predictions to what was measured."""
     try:
-        report = fit(engine, probe, request, engine.kv_bytes, ranks=ranks, clock=clock)
+        report = fit(engine, probe, request, engine.kv_bytes, ranks=ranks, clock=clock, scaling=scaling)
     except DoesNotFit as error:
         error = _foreseen(error, engine, request, free_bytes)
         found = knobs(error.missing_bytes, error.ledger, _standing(engine, probe), request, engine.kv_bytes)

@@ -37,6 +37,7 @@ from brim.progress import showing
 from brim.records.health import Health, Status
 from brim.records.memory import StressShape
 from brim.records.progress import Progress, Stage
+from brim.records.scaling import ScalingSteps
 
 if TYPE_CHECKING:
     import torch
@@ -256,6 +257,10 @@ class Engine:
     def stress_shapes(self) -> tuple[StressShape, ...]:
         """The worst steps that this engine may be asked for."""
         return self._worst.shapes()
+
+    def scaling_steps(self) -> ScalingSteps:
+        """A few smaller ones, from which it is learned how memory scales."""
+        return self._worst.scaling()
 
     def worst_image(self) -> ImagePart | None:
         """The largest image that a request may have; None if it may have none."""

@@ -4,6 +4,7 @@
     measure   the peak of everything but KV, and what neighbours hold
     target    give the rest, less a canary and what stays free, to the KV cache: in tokens, the minimum over all ranks
     rebuild   tear down, check that everything was freed, build at the target, hold the canary
+    scaling   if wanted: measure a few smaller steps, from which the laws of memory scaling are learned
     validate  run the worst steps again; out of memory shrinks the target, a few times
 
 Only out-of-memory is retried. Any other error tears the engine down and is raised. A report is only returned for a
@@ -22,10 +23,14 @@ from brim.fit.items import measured_items
 from brim.fit.leaks import is_leak, leak_error, residue, residue_warning
 from brim.fit.measure import UNREST_BYTES, Measurement, least_free_bytes, measure
 from brim.fit.ranks import ONE_RANK, Ranks
-from brim.fit.target import KvPrice, limit_tokens, shrunk_tokens, target_tokens, tokens_left
+from brim.fit.scaling.blocks import kv_tokens_without_rebuild
+from brim.fit.scaling.learn import report_scaling
+from brim.fit.scaling.measure import measure_steps
+from brim.fit.target import KvPrice, left_bytes, limit_tokens, shrunk_tokens, target_tokens, tokens_left
 from brim.ports import MemoryProbe, SizableEngine
 from brim.records.fit import Attempt, FitReport, FitRequest, Outcome, Usage
 from brim.records.memory import MemoryReading
+from brim.records.scaling import MeasuredShape, ScalingRequest, StepPhase
 from brim.units import format_bytes
 
 _REPEATS = 3  # of a measurement during which the memory use of neighbours changed
@@ -39,11 +44,12 @@ def fit(
     *,
     ranks: Ranks = ONE_RANK,
     clock: Clock | None = None,
+    scaling: ScalingRequest | None = None,
 ) -> FitReport:
     """The largest KV cache that passed the worst steps; the engine is left built at that size."""
     with ranks.together("request"):
         _check(request)
-    return _Fitting(engine, probe, request, price, ranks, clock or Clock()).run()
+    return _Fitting(engine, probe, request, price, ranks, clock or Clock(), scaling).run()
 
 
 def validate_stored(
@@ -83,7 +89,9 @@ class _Fitting:
     price: KvPrice
     ranks: Ranks
     clock: Clock
+    scaling: ScalingRequest | None = None
     warning: str = ""  # of the last teardown
+    shapes: tuple[MeasuredShape, ...] = ()  # measured for scaling, at the first size that was built
 
     def run(self) -> FitReport:
         usage: Usage | None = None
@@ -97,7 +105,8 @@ class _Fitting:
                 target = self.ranks.fewest(target)
             attempts = self._prove(target, before)
             with self.ranks.together("report"):
-                return self._report(attempts, usage)
+                report = self._report(attempts, usage)
+            return report if self.scaling is None else self._with_scaling(report, self.scaling, usage)
         except BaseException as error:
             self._give_back()
             if isinstance(error, DoesNotFit) and usage is not None:
@@ -117,7 +126,9 @@ class _Fitting:
         except BaseException:
             self._give_back()
             raise
-        return replace(found, from_store=True, items=stored.items, limit_tokens=stored.limit_tokens)
+        return replace(
+            found, from_store=True, items=stored.items, limit_tokens=stored.limit_tokens, scaling=stored.scaling
+        )
 
     # -- measure -------------------------------------------------------------------------------------------------
 
@@ -207,7 +218,7 @@ class _Fitting:
     def _attempt(self, target: int) -> Attempt:
         """Build one size with the canary held, then validate it if all ranks could build; the outcome on this rank."""
         mine = Attempt(target, Outcome.PROVEN)
-        for part in (partial(self._build_at, target), self._validate):
+        for part in (partial(self._build_at, target), partial(self._measure_scaling, target), self._validate):
             with self.ranks.together("attempt"):
                 try:
                     part()
@@ -222,6 +233,16 @@ class _Fitting:
             self.probe.reset_peak()
             self.engine.build(target)
             self.probe.hold_canary(self.request.canary_bytes)
+
+    def _measure_scaling(self, target: int) -> None:
+        """Before the size is validated, so that what these steps leave in the allocator is part of what is proven."""
+        if self.scaling is None or self.shapes:
+            return
+        steps = [step for step in self.scaling.steps.steps if step.pool_tokens <= target]
+        if self.request.keep_free_bytes:
+            self._check_kept_free()  # by the build, whose peak is forgotten here
+        self.shapes = measure_steps(self.engine, self.probe, steps, self.clock.phase)
+        self.probe.reset_peak()
 
     def _validate(self) -> None:
         for shape in self.engine.stress_shapes():
@@ -261,6 +282,22 @@ class _Fitting:
             limited_by=self._limit(proven),
             warnings=(self.warning,) if self.warning else (),
         )
+
+    def _with_scaling(self, report: FitReport, request: ScalingRequest, usage: Usage | None) -> FitReport:
+        """The laws, and the limit they give a batch on the tightest rank."""
+        sizes = self.ranks.largest(tuple(shape.bytes for shape in self.shapes))
+        shapes = [replace(shape, bytes=size) for shape, size in zip(self.shapes, sizes, strict=True)]
+        if {shape.phase for shape in shapes} != set(StepPhase):
+            small = f"scaling is off: a KV cache of {report.kv_tokens:,} tokens is too small for the steps it measures"
+            return replace(report, warnings=(*report.warnings, small))
+        step = max(sizes) if usage is None else usage.step_bytes
+        learned = report_scaling(shapes, request, self.ranks.fewest(report.kv_bytes + step))
+        if usage is not None:
+            left = left_bytes(usage, self.request) + usage.step_bytes
+            steps = [one.shape for one in request.steps.steps]
+            alone = kv_tokens_without_rebuild(left, learned.scaling, steps, self.price, self.request.most_tokens)
+            learned = replace(learned, kv_tokens_without_rebuild=self.ranks.fewest(alone))
+        return replace(report, scaling=learned)
 
     def _limit(self, proven: int) -> str:
         if self.request.kv_tokens is not None:

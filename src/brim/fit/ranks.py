@@ -49,6 +49,10 @@ class Ranks:
         words: list[int] = self._words(tokens)
         return min(words)
 
+    def largest(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Of each size, the largest of any rank."""
+        return tuple(max(of_ranks) for of_ranks in zip(*self._words(sizes), strict=True))
+
     def all(self, mine: bool) -> bool:
         """Whether this is true on every rank."""
         return all(self._words(mine))

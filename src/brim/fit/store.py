@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from brim.errors import InputError
+from brim.fit.scaling.given import read_scaling
 from brim.records.fit import Attempt, FitItem, FitReport, FitSeconds, Outcome
+from brim.records.scaling import MeasuredShape, Residual, ScalingMode, ScalingReport, StepPhase
 from brim.sealed import read_entry, write_entry
 from brim.units import MIB
 
@@ -40,7 +43,7 @@ class FitStore:
                 return None
             report = _report(body["report"])
             same = abs(body["free_before_bytes"] - free_bytes) <= _SAME_FREE_BYTES
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # whole, and not what this Brim writes
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, InputError):  # of another version
             return None
         return report if same and _credible(report) else None
 
@@ -67,5 +70,25 @@ def _report(raw: dict[str, Any]) -> FitReport:
             "items": tuple(FitItem(**one) for one in raw["items"]),
             "seconds": FitSeconds(**raw["seconds"]),
             "warnings": tuple(raw["warnings"]),
+            "scaling": None if raw["scaling"] is None else _scaling(raw["scaling"]),
         }
     )
+
+
+def _scaling(raw: dict[str, Any]) -> ScalingReport:
+    return ScalingReport(
+        mode=ScalingMode(raw["mode"]),
+        scaling=read_scaling({"prefill": raw["prefill"], "next_token": raw["next_token"]}),
+        residuals=tuple(_residual(one) for one in raw["residuals"]),
+        budget_bytes=raw["budget_bytes"],
+        derived_margin_percent=raw["derived_margin_percent"],
+        given_margin_percent=raw["given_margin_percent"],
+        kv_tokens_without_rebuild=raw["kv_tokens_without_rebuild"],
+    )
+
+
+def _residual(raw: dict[str, Any]) -> Residual:
+    measured = MeasuredShape(
+        StepPhase(raw["phase"]), raw["batch"], raw["tokens"], raw["context"], raw["measured_bytes"], raw["held_back"]
+    )
+    return Residual(measured, raw["bound_bytes"], raw["before_bytes"])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from brim.records.scaling import ScalingReport
 from brim.units import MIB
 
 CANARY_BYTES = 256 * MIB
@@ -72,6 +73,7 @@ class FitSeconds:
     probe: float = 0.0
     stress: float = 0.0
     rebuild: float = 0.0
+    scaling: float = 0.0
     validate: float = 0.0
     predict: float = 0.0
     other: float = 0.0  # the store, device properties, messages between ranks
@@ -92,6 +94,11 @@ class Usage:
     activation_bytes: int  # of the worst text step, on top
     slack_bytes: int  # reserved by the allocator beyond what was allocated, at the peak
     encoder_bytes: int | None = None  # of a step with the largest image, the step's activation included
+
+    @property
+    def step_bytes(self) -> int:
+        """Of the worst step, with an image or without."""
+        return max(self.activation_bytes, self.encoder_bytes or 0)
 
     def left_for_kv(self, canary_bytes: int) -> int:
         return (
@@ -122,6 +129,7 @@ class FitReport:
     limited_by: str = "memory"  # or "requests": no more are wanted; or "given": the size was
     provable: bool = True  # False: the driver spills to host memory, so no allocation fails
     warnings: tuple[str, ...] = ()
+    scaling: ScalingReport | None = None  # None: mode off
 
     @property
     def cache_tokens(self) -> int:
@@ -164,4 +172,5 @@ class FitReport:
             "free_bytes": self.free_bytes,
             "limit_tokens": self.limit_tokens,
             "warnings": list(self.warnings),
+            "scaling": None if self.scaling is None else self.scaling.to_json(),
         }

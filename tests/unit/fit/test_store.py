@@ -13,6 +13,16 @@ from hypothesis import strategies as st
 
 from brim.fit.store import FitStore, fingerprint
 from brim.records.fit import Attempt, FitItem, FitReport, FitSeconds, Outcome
+from brim.records.scaling import (
+    Coefficients,
+    Law,
+    MeasuredShape,
+    Residual,
+    Scaling,
+    ScalingMode,
+    ScalingReport,
+    StepPhase,
+)
 from brim.sealed import seal, unseal
 from brim.units import GIB, MIB
 
@@ -22,7 +32,7 @@ REPORT = FitReport(
     canary_bytes=4096,
     attempts=(Attempt(1100, Outcome.OUT_OF_MEMORY, 512), Attempt(1000, Outcome.PROVEN)),
     items=(FitItem("weights", 10, 11, "a note"), FitItem("kv", None, 128_000)),
-    seconds=FitSeconds(0.5, 1.0, 0.25, 2.0, 0.25, 0.125, 4.125),
+    seconds=FitSeconds(0.5, 1.0, 0.25, 0.5, 1.5, 0.25, 0.125, 4.125),
     from_store=False,
     total_bytes=24 * GIB,
     free_bytes=100,
@@ -30,6 +40,21 @@ REPORT = FitReport(
     needed_tokens=600,
     needed_bytes=76_800,
     warnings=("a warning",),
+    scaling=ScalingReport(
+        mode=ScalingMode.AUTO,
+        scaling=Scaling(
+            Law(Coefficients(100.0, 20.5, 3.0, 0.25, slice_units=2048), 7.5, 0.01, 512),
+            Law(Coefficients(constant_bytes=50.0, bytes_per_carried_token=2.0), allowance=0.01),
+        ),
+        residuals=(
+            Residual(MeasuredShape(StepPhase.PREFILL, 1, 512, 0, 1000), 1010),
+            Residual(MeasuredShape(StepPhase.NEXT_TOKEN, 4, 4, 0, 60, held_back=True), 61, 59),
+        ),
+        budget_bytes=130_000,
+        derived_margin_percent=0.5,
+        given_margin_percent=None,
+        kv_tokens_without_rebuild=999,
+    ),
 )
 NAME = fingerprint({"model": "llama"})
 
@@ -104,6 +129,8 @@ WRONG_REPORTS: list[dict[str, Any]] = [
     {"attempts": 5},
     {"seconds": None},
     {"items": [{"name": "weights"}]},
+    {"scaling": {"mode": "auto"}},
+    {"scaling": {**REPORT.to_json()["scaling"], "prefill": {"bytes_per_unit": -1}}},
     {"a_field_of_the_future": 1},
 ]
 
@@ -119,7 +146,7 @@ def test_a_whole_entry_with_other_content_is_ignored(tmp_path: Path, wrong: dict
     assert store.read(NAME, 20 * GIB) is None
 
 
-@pytest.mark.parametrize("name", ["needed_tokens", "needed_bytes", "total_bytes"])
+@pytest.mark.parametrize("name", ["needed_tokens", "needed_bytes", "total_bytes", "scaling"])
 def test_an_entry_of_an_older_version_is_ignored(tmp_path: Path, name: str) -> None:
     """It lacks what this version reports."""
     store = kept(tmp_path)

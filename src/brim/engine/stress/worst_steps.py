@@ -12,11 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from brim.engine.stress.images import ImagePrompt, image_prompt_tokens, image_shape, run_image_shape
+from brim.engine.stress.scaling_steps import scaling_steps
 from brim.engine.stress.text import run_text_shape, text_shapes
 from brim.engine.stress.warm_up import warm_up
 from brim.records.fit import IMAGE_SHAPE
 from brim.records.memory import StressShape
 from brim.records.progress import Told
+from brim.records.scaling import ScalingSteps
 
 if TYPE_CHECKING:
     from brim.engine.kv.ledger import KvLedger
@@ -40,6 +42,10 @@ class WorstSteps:
         if image is None or self.image_limits is None:
             return text
         return (*text, image_shape(image.tokens, self.image_limits.patches(image)))
+
+    def scaling(self) -> ScalingSteps:
+        """Smaller steps, from which it is learned how memory scales."""
+        return scaling_steps(self.parts.settings, self.parts.max_length, self.parts.fullest_chunk)
 
     def image(self) -> ImagePart | None:
         """The largest image that a request may have; None if images are not allowed."""

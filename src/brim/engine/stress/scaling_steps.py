@@ -1,0 +1,65 @@
+"""The few steps from which memory scaling is learned, for an engine of these settings.
+
+The decoder is measured with a small and a full step that draw one token; the sampler with batches of prompts of one
+token, up to the largest batch; and one step has both, to see what of its tokens is alive while it draws. Recurrent
+layers need the most for chunks of equal length that have a past: many, each with a state, or two long ones, whose
+work within a chunk is the largest. Their steps are measured in both forms. Two steps are held back to check what was
+learned: one between the others, and a full decode step.
+
+On the CPU attention copies a request's keys and values: there, prefill steps run at the longest context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from brim.engine.recurrent.mixers import CHUNK_ROWS
+from brim.engine.run.sampler import ROWS_AT_ONCE
+from brim.engine.settings import EngineSettings
+from brim.engine.stress.text import ALIKE, DECODE, PREFILL
+from brim.records.memory import StressShape
+from brim.records.scaling import ScalingStep, ScalingSteps, StepPhase, StepShape
+
+_SMALL_SHARE = 4  # the small step is a quarter of a full one
+
+
+def scaling_steps(settings: EngineSettings, max_length: int, alike: int | None = None) -> ScalingSteps:
+    """`alike` is as in `brim.engine.stress.text.text_shapes`."""
+    full = min(settings.max_batch_tokens, settings.max_batch * (max_length - 1))
+    rows = min(settings.max_batch, full)
+    slice_tokens = None if alike is None else min(full, alike * min(settings.max_batch, CHUNK_ROWS))
+    small = slice_tokens or max(full // _SMALL_SHARE, min(2 * rows, full))
+    steps = []
+    for tokens in sorted({small, full}):
+        if alike is None:
+            steps.append(_step(StepPhase.PREFILL, PREFILL, tokens, 1, settings))
+        else:
+            longest = (max_length - 1) // 2  # as much has been computed before
+            steps += [_equal_chunks(tokens, min(length, longest), settings) for length in (alike, tokens // 2)]
+    steps += [_step(StepPhase.NEXT_TOKEN, PREFILL, count, count, settings) for count in _batches(rows)]
+    if small > rows:
+        steps.append(_step(StepPhase.NEXT_TOKEN, PREFILL, small, rows, settings))
+    between = _step(StepPhase.PREFILL, PREFILL, (small + full) // 2, max(1, rows // 2), settings)
+    decode = _step(StepPhase.NEXT_TOKEN, DECODE, rows, rows, settings)
+    held_back = [replace(step, held_back=True) for step in (between, decode)]
+    return ScalingSteps((*steps, *held_back), slice_tokens, ROWS_AT_ONCE)
+
+
+def _equal_chunks(tokens: int, length: int, settings: EngineSettings) -> ScalingStep:
+    count = max(1, min(settings.max_batch, tokens // max(1, length)))
+    return _step(StepPhase.PREFILL, ALIKE, count * max(1, length), count, settings)
+
+
+def _batches(rows: int) -> list[int]:
+    """A few, the sampler's slice, and all."""
+    sliced = min(rows, ROWS_AT_ONCE)
+    return sorted({max(1, sliced // _SMALL_SHARE), sliced, rows})
+
+
+def _step(phase: StepPhase, name: str, tokens: int, sequences: int, settings: EngineSettings) -> ScalingStep:
+    """A step of prompts that all draw a token, or of decodes."""
+    return ScalingStep(
+        StressShape(name, tokens, sequences, "scaling"),
+        StepShape(phase, sequences, tokens),
+        pool_tokens=tokens + sequences * settings.block_size,
+    )
