@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brim.cli.engine_options import add_engine_options, add_model, cpu_budget, make_engine, read_place, serving
 from brim.cli.options import add_json
-from brim.errors import InvalidRequest
+from brim.errors import InvalidRequest, first_line
+from brim.fit.scaling.given import check_given, check_margin, check_mode, parse_scaling
 from brim.folders import fits_folder
 from brim.model.transformers_classes import check_libraries
+from brim.suggest import shown
 from brim.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
     from brim.probes.cpu import CpuProbe
     from brim.records.fit import FitReport
+    from brim.records.scaling import Scaling
 
 
 def add_command(commands: Commands) -> None:
@@ -40,6 +44,21 @@ def add_command(commands: Commands) -> None:
         help="memory left free for other processes, in addition to the canary "
         "(0; 512MiB on a card that drives a display, a tenth of the card under WSL)",
     )
+    parser.add_argument(
+        "--scaling",
+        default="auto",
+        metavar="MODE",
+        help="how the memory of steps scales: auto (learned from a few steps), manual (--scaling-coefficients) or off",
+    )
+    parser.add_argument(
+        "--scaling-coefficients", metavar="FILE|JSON", help="for --scaling manual: the laws, as in the report's JSON"
+    )
+    parser.add_argument(
+        "--safety-margin",
+        type=float,
+        metavar="PERCENT",
+        help="of the budget of a batch, kept back (derived from the residuals of scaling)",
+    )
     parser.add_argument("--no-store", action="store_true", help="neither read nor write stored fits")
     add_engine_options(parser)
     add_json(parser)
@@ -50,6 +69,9 @@ def run(options: argparse.Namespace) -> int:
     probe = _probe(options)
     canary = parse_bytes(options.canary, "canary")
     keep_free = None if options.keep_free is None else parse_bytes(options.keep_free, "keep-free")
+    mode, margin = check_mode(options.scaling), check_margin(options.safety_margin)
+    coefficients = _coefficients(options.scaling_coefficients)
+    check_given(mode, coefficients)
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
     from brim.serving import fit_engine
 
@@ -63,9 +85,24 @@ def run(options: argparse.Namespace) -> int:
             canary_bytes=canary,
             keep_free_bytes=keep_free,
             store=None if options.no_store else fits_folder(),
+            scaling=mode,
+            coefficients=coefficients,
+            safety_margin=margin,
         )
         _show(report, options)
     return 0
+
+
+def _coefficients(written: str | None) -> Scaling | None:
+    """Laws from a file, or from JSON on the command line."""
+    if written is None:
+        return None
+    if written.lstrip().startswith("{"):
+        return parse_scaling(written)
+    try:
+        return parse_scaling(Path(written).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"scaling-coefficients '{shown(written)}' cannot be read ({first_line(error)})") from None
 
 
 def _probe(options: argparse.Namespace) -> CpuProbe | None:

@@ -12,6 +12,7 @@ from brim.cli.console import ReportConsole
 from brim.cli.palette import item_colour, item_keys
 from brim.fit.items import counted
 from brim.records.fit import FitItem, FitReport, FitSeconds
+from brim.records.scaling import ScalingReport
 from brim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def show_fit(model: str, report: FitReport) -> None:
     if report.items:
         console.print(_bar(report, console.width))
         console.print(_items(report))
+    if report.scaling is not None:
+        console.print(_scaling(report.scaling, report.kv_tokens))
     for number, attempt in enumerate(report.attempts, 1):
         short = f", shortfall {format_bytes(attempt.shortfall_bytes)}" if attempt.shortfall_bytes else ""
         console.print(f"attempt {number}: {attempt.kv_tokens:,} tokens, {attempt.outcome}{short}")
@@ -57,6 +60,26 @@ def _use(report: FitReport) -> str:
         f"({format_bytes(report.needed_bytes)}); prefix cache: {report.cache_tokens:,} tokens "
         f"({format_bytes(report.cache_bytes)})"
     )
+
+
+def _scaling(scaling: ScalingReport, kv_tokens: int) -> str:
+    """How much a batch may weigh, by which margin, and how well the laws of a step's memory hold."""
+    largest = max(scaling.residuals, key=lambda one: one.measured.bytes)
+    under = sum(one.bound_bytes < one.measured.bytes for one in scaling.residuals)
+    lines = f"scaling ({scaling.mode}): a batch may weigh {format_bytes(scaling.limit_bytes)}; {_margin(scaling)}"
+    lines += f"\n{len(scaling.residuals)} steps measured, {under or 'none'} above the bound; "
+    lines += f"the bound of the largest is {largest.error:+.1%} off"
+    alone = scaling.kv_tokens_without_rebuild
+    if alone is not None:
+        lines += f"; sized by the laws alone: {alone:,} KV tokens ({alone / kv_tokens - 1:+.2%})"
+    return lines
+
+
+def _margin(scaling: ScalingReport) -> str:
+    derived = f"{scaling.derived_margin_percent:.2g} %"
+    if scaling.given_margin_percent is None:
+        return f"the safety margin is {derived}, from the residuals"
+    return f"the safety margin given is {scaling.given_margin_percent:g} %; the residuals say it should be {derived}"
 
 
 def _bar(report: FitReport, width: int) -> Text:
