@@ -66,13 +66,13 @@ def test_no_step_takes_more_than_its_bound(family: str) -> None:
     with engine_of(family) as (engine, probe):
         scaling = fitted(engine, probe).scaling
         assert scaling is not None
-        assert len(scaling.residuals) <= 9
+        assert len(scaling.residuals) <= 10
         for tokens, rows in ((16, 1), (24, 3), (64, 1), (64, 8), (80, 5), (100, 8), (128, 2), (128, 8)):
             shape = StepShape(StepPhase.PREFILL, rows, tokens)
             for name in (PREFILL, ALIKE) if family == "hybrid" and rows > 1 else (PREFILL,):
                 stress = StressShape(name, tokens // rows * rows if name == ALIKE else tokens, rows)
                 assert peak_of(engine, probe, stress) <= scaling.scaling.need_bytes(shape), stress
-        for rows in (1, 2, 3, 5, 7, 8):
+        for rows in range(1, 9):
             measured = peak_of(engine, probe, StressShape(DECODE, rows, rows))
             assert measured <= scaling.scaling.need_bytes(StepShape(StepPhase.NEXT_TOKEN, rows, rows)), rows
         largest = peak_of(engine, probe, StressShape(PREFILL, 128, 8))

@@ -1,10 +1,11 @@
 """The few steps from which memory scaling is learned, for an engine of these settings.
 
-The decoder is measured with a small and a full step that draw one token; the sampler with batches of prompts of one
-token, up to the largest batch; and one step has both, to see what of its tokens is alive while it draws. Recurrent
+The decoder is measured with a small and a full step that draw one token; the sampler with batches of decodes, and of
+prompts of one token, up to the largest batch; and one step has many tokens and rows, to see what of its tokens is alive
+while it draws. A decode step may replay a graph, whose logits are held already; one with prompts never does. Recurrent
 layers need the most for chunks of equal length that have a past: many, each with a state, or two long ones, whose
-work within a chunk is the largest. Their steps are measured in both forms. Two steps are held back to check what was
-learned: one between the others, and a full decode step.
+work within a chunk is the largest. Their steps are measured in both forms. A step between the others is held back to
+check what was learned.
 
 On the CPU attention copies a request's keys and values: there, prefill steps run at the longest context.
 """
@@ -36,13 +37,12 @@ def scaling_steps(settings: EngineSettings, max_length: int, alike: int | None =
         else:
             longest = (max_length - 1) // 2  # as much has been computed before
             steps += [_equal_chunks(tokens, min(length, longest), settings) for length in (alike, tokens // 2)]
-    steps += [_step(StepPhase.NEXT_TOKEN, PREFILL, count, count, settings) for count in _batches(rows)]
+    for count in _batches(rows):
+        steps += [_step(StepPhase.NEXT_TOKEN, name, count, count, settings) for name in (PREFILL, DECODE)]
     if small > rows:
         steps.append(_step(StepPhase.NEXT_TOKEN, PREFILL, small, rows, settings))
     between = _step(StepPhase.PREFILL, PREFILL, (small + full) // 2, max(1, rows // 2), settings)
-    decode = _step(StepPhase.NEXT_TOKEN, DECODE, rows, rows, settings)
-    held_back = [replace(step, held_back=True) for step in (between, decode)]
-    return ScalingSteps((*steps, *held_back), slice_tokens, ROWS_AT_ONCE)
+    return ScalingSteps((*steps, replace(between, held_back=True)), slice_tokens, ROWS_AT_ONCE)
 
 
 def _equal_chunks(tokens: int, length: int, settings: EngineSettings) -> ScalingStep:
