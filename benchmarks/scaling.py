@@ -65,7 +65,7 @@ def grid(engine: Any) -> Iterator[tuple[Any, Any]]:
     from brim.records.scaling import StepPhase, StepShape
 
     settings, learned = engine.settings, {one.stress for one in engine.scaling_steps().steps}
-    recurrent = engine.scaling_steps().slice_tokens is not None
+    worst_lengths = sorted({one.tokens // one.sequences for one in learned if one.name == ALIKE})
     full, most = settings.max_batch_tokens, settings.max_batch
     for tokens in sorted({max(2, int(full * share)) for share in TOKEN_SHARES}):
         scored = StepShape(StepPhase.PREFILL, ROWS_AT_ONCE, tokens)  # prompts are scored in slices of this many rows
@@ -75,9 +75,9 @@ def grid(engine: Any) -> Iterator[tuple[Any, Any]]:
             shape = StressShape(PREFILL, tokens, rows, "scaling")
             if shape not in learned:
                 yield shape, StepShape(StepPhase.PREFILL, rows, tokens)
-            length = tokens // rows
-            if recurrent and rows > 1 and 2 * length < engine.max_length:
-                yield StressShape(ALIKE, rows * length, rows), StepShape(StepPhase.PREFILL, rows, rows * length)
+        for length in worst_lengths:  # of chunks in recurrent layers, which take the most for equal ones
+            count = max(1, min(most, tokens // length))
+            yield StressShape(ALIKE, count * length, count), StepShape(StepPhase.PREFILL, count, count * length)
     for rows in sorted({max(1, int(most * share)) for share in BATCH_SHARES}):
         yield StressShape(DECODE, rows, rows), StepShape(StepPhase.NEXT_TOKEN, rows, rows)
 

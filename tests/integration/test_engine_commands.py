@@ -17,7 +17,7 @@ SMALL = ["--device", "cpu", "--max-seqs", "4", "--batch-tokens", "64", "--max-le
 ANSWER_KEYS = {"request_id", "index", "prompt_tokens", "reused_tokens", "tokens", "text", "finish_reason", "logprobs"}
 FIT_KEYS = {
     *("kv_tokens", "kv_bytes", "needed_tokens", "needed_bytes", "cache_tokens", "cache_bytes", "canary_bytes"),
-    *("keep_free_bytes", "provable", "attempts", "items", "seconds", "from_store", "warnings"),
+    *("keep_free_bytes", "provable", "attempts", "items", "seconds", "from_store", "warnings", "scaling"),
 }
 
 
@@ -87,7 +87,7 @@ def test_a_fit_has_its_keys_and_fills_the_budget(capsys: pytest.CaptureFixture[s
     assert set(found["attempts"][0]) == {"kv_tokens", "outcome", "shortfall_bytes"}
     assert {"name", "predicted_bytes", "measured_bytes"} <= set(found["items"][0])
     seconds = found["seconds"]
-    assert set(seconds) == {"probe", "stress", "rebuild", "validate", "predict", "other", "total"}
+    assert set(seconds) == {"probe", "stress", "rebuild", "scaling", "validate", "predict", "other", "total"}
     assert seconds["predict"] > 0
     assert seconds.pop("total") == pytest.approx(sum(seconds.values()))
     assert found["attempts"][-1] == {
@@ -103,7 +103,7 @@ def test_a_fit_logs_its_phases_and_is_silent_with_json(capsys: pytest.CaptureFix
     lines = capsys.readouterr().err.splitlines()
     phases = [line.removeprefix("brim: ").split(" ")[0] for line in lines]
     assert [phase for phase, _ in groupby(phases)] == [
-        *("load", "probe", "build", "stress", "rebuild", "build", "validate", "predict")
+        *("load", "probe", "build", "stress", "rebuild", "build", "scaling", "validate", "predict")
     ]
     assert "brim: stress (prefill, 64 tokens)" in lines
     for quiet in ("--quiet", "--json"):
@@ -180,3 +180,47 @@ def test_forms_of_a_prompt_that_contradict_each_other(
 ) -> None:
     assert generate(*arguments) == 2
     assert says in capsys.readouterr().err
+
+
+MANUAL = '{"prefill": {"bytes_per_unit": 65536}, "next_token": {"constant_bytes": 1e6}}'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--scaling", "sometimes"], "scaling is 'sometimes'; it must be one of auto, manual, off"),
+        (["--scaling", "manual"], "scaling is manual without coefficients"),
+        (["--scaling-coefficients", MANUAL], "scaling is auto; use --scaling manual"),
+        (["--scaling", "manual", "--scaling-coefficients", "no such file"], "'no such file' cannot be read"),
+        (
+            ["--scaling", "manual", "--scaling-coefficients", MANUAL.replace("65536", "-1")],
+            "prefill.bytes_per_unit is -1",
+        ),
+        (["--scaling", "manual", "--scaling-coefficients", MANUAL.replace("1e6", "NaN")], "constant_bytes is nan"),
+        (["--safety-margin", "100"], "safety_margin is 100.0; it must be a percentage"),
+        (["--safety-margin", "-1"], "safety_margin is -1.0; it must be a percentage"),
+        (["--safety-margin", "nan"], "safety_margin is nan; it must be a percentage"),
+    ],
+)
+def test_bad_scaling_is_refused_in_one_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fit("--memory", "32MiB", "--no-store", *arguments) == 2
+    error = capsys.readouterr().err.strip()
+    assert says in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_margin_that_is_given_is_applied_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    coefficients = tmp_path / "laws.json"
+    coefficients.write_text(MANUAL, encoding="utf-8")
+    manual = ("--scaling", "manual", "--scaling-coefficients", str(coefficients))
+    small = ("--memory", "32MiB", "--canary", "1MiB", "--no-store", "--quiet", "--safety-margin", "5", *manual)
+    assert fit(*small) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "scaling (manual): a batch may weigh" in shown
+    assert "the safety margin given is 5 %; the residuals say it should be" in shown
+    assert fit(*small, "--json") == 0
+    found = json.loads(capsys.readouterr().out)["scaling"]
+    assert (found["mode"], found["margin_percent"]) == ("manual", 5)
+    assert found["limit_bytes"] == int(found["budget_bytes"] * 0.95)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage: load and build of an engine; probe, stress, rebuild, validate and predict of a fit."""
+    """A stage: load and build of an engine; probe, stress, rebuild, scaling, validate and predict of a fit."""
 
     phase: str
     detail: str = ""  # weights, graphs, the shape of a step

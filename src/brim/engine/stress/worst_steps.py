@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from brim.engine.stress.images import ImagePrompt, image_prompt_tokens, image_shape, run_image_shape
-from brim.engine.stress.scaling_steps import scaling_steps
+from brim.engine.stress.scaling_steps import most_scan_tokens, scaling_steps
 from brim.engine.stress.text import run_text_shape, text_shapes
 from brim.engine.stress.warm_up import warm_up
 from brim.records.fit import IMAGE_SHAPE
@@ -45,7 +45,8 @@ class WorstSteps:
 
     def scaling(self) -> ScalingSteps:
         """Smaller steps, from which it is learned how memory scales."""
-        return scaling_steps(self.parts.settings, self.parts.max_length, self.parts.fullest_chunk)
+        scan_tokens = most_scan_tokens(self.parts.runner.text_model.backbone)
+        return scaling_steps(self.parts.settings, self.parts.max_length, self.parts.fullest_chunk, scan_tokens)
 
     def image(self) -> ImagePart | None:
         """The largest image that a request may have; None if images are not allowed."""

@@ -9,7 +9,7 @@ traced. A curve of another form than the measured points (the engine runs the mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -45,6 +45,10 @@ class _Point:
     bytes: float
     weight: float = 1.0
 
+    def within(self, other: _Point) -> bool:
+        """No larger in anything."""
+        return self.units <= other.units and self.tokens <= other.tokens and self.context <= other.context
+
 
 def learn(measured: Sequence[MeasuredShape], traced: Sequence[MeasuredShape], slices: ScalingSteps) -> Scaling:
     """The laws of both stages, from the shapes that are not held back."""
@@ -78,9 +82,9 @@ def _starting_points(measured: Sequence[MeasuredShape], traced: Sequence[Measure
     return [_Point(one.tokens, one.tokens, one.context, one.bytes * ratio, _TRACED_WEIGHT) for one in traced]
 
 
-def _law(points: Iterable[_Point], started_from: list[_Point], slice_units: int | None) -> Law:
+def _law(points: list[_Point], started_from: list[_Point], slice_units: int | None) -> Law:
     """Coefficients by least squares of the relative error, and allowances that cover every measured point."""
-    points = _largest_of_each_size(points)
+    points = _worst_of_each_size(points)
     terms = _Terms.of([*points, *started_from], slice_units)
     smallest = max(1.0, _SMALLEST_SHARE * max(point.bytes for point in points))
     rows, targets = [], []
@@ -98,13 +102,10 @@ def _law(points: Iterable[_Point], started_from: list[_Point], slice_units: int 
     )
 
 
-def _largest_of_each_size(points: Iterable[_Point]) -> list[_Point]:
-    """Steps of one size may be composed in several ways; a law is of the worst."""
-    found: dict[tuple[int, int, int], _Point] = {}
-    for point in points:
-        size = (point.units, point.tokens, point.context)
-        found[size] = max(point, found.get(size, point), key=lambda one: one.bytes)
-    return list(found.values())
+def _worst_of_each_size(points: Sequence[_Point]) -> list[_Point]:
+    """Steps of one size may be composed in several ways, and a law is of the worst: at least that of a smaller step."""
+    worst = (replace(point, bytes=max(one.bytes for one in points if one.within(point))) for point in points)
+    return list(dict.fromkeys(worst))
 
 
 _TERMS = (
