@@ -43,9 +43,8 @@ def scaling_steps(
         if alike is None:
             steps.append(_step(StepPhase.PREFILL, PREFILL, tokens, 1, settings))
         else:
-            longest = (max_length - 1) // 2  # as much has been computed before
-            lengths = {min(length, longest) for length in (alike, tokens // 2, (scan_tokens or alike) + 1)}
-            steps += [_equal_chunks(tokens, length, settings) for length in sorted(lengths)]
+            forms = equal_chunks(tokens, settings, max_length, alike, scan_tokens)
+            steps += [_step(StepPhase.PREFILL, ALIKE, form.tokens, form.sequences, settings) for form in forms]
     for count in _batches(rows):
         steps += [_step(StepPhase.NEXT_TOKEN, name, count, count, settings) for name in (PREFILL, DECODE)]
     if small > rows:
@@ -60,9 +59,17 @@ def most_scan_tokens(backbone: Any) -> int | None:
     return max(sizes, default=None)
 
 
-def _equal_chunks(tokens: int, length: int, settings: EngineSettings) -> ScalingStep:
-    count = max(1, min(settings.max_batch, tokens // max(1, length)))
-    return _step(StepPhase.PREFILL, ALIKE, count * max(1, length), count, settings)
+def equal_chunks(
+    tokens: int, settings: EngineSettings, max_length: int, alike: int, scan_tokens: int | None
+) -> list[StressShape]:
+    """The forms of a step of so many tokens for which recurrent layers need the most."""
+    longest = (max_length - 1) // 2  # as much has been computed before
+    wanted = {alike, tokens // 2, (scan_tokens or alike) + 1}
+    shapes = []
+    for length in sorted({max(1, min(length, longest, tokens)) for length in wanted}):
+        count = max(1, min(settings.max_batch, tokens // length))
+        shapes.append(StressShape(ALIKE, count * length, count, "chunks of equal length"))
+    return shapes
 
 
 def _batches(rows: int) -> list[int]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from brim.engine.stress.images import ImagePrompt, image_prompt_tokens, image_shape, run_image_shape
-from brim.engine.stress.scaling_steps import most_scan_tokens, scaling_steps
+from brim.engine.stress.scaling_steps import equal_chunks, most_scan_tokens, scaling_steps
 from brim.engine.stress.text import run_text_shape, text_shapes
 from brim.engine.stress.warm_up import warm_up
 from brim.records.fit import IMAGE_SHAPE
@@ -37,16 +37,27 @@ class WorstSteps:
     image_limits: ImageLimits | None
 
     def shapes(self) -> tuple[StressShape, ...]:
-        text = text_shapes(self.parts.settings, self.parts.max_length, self.parts.fullest_chunk)
+        text = self._text()
         image = self.image()
         if image is None or self.image_limits is None:
             return text
         return (*text, image_shape(image.tokens, self.image_limits.patches(image)))
 
+    def _text(self) -> tuple[StressShape, ...]:
+        """Full steps of text, those of recurrent layers in each of their worst forms."""
+        settings, max_length, alike = self.parts.settings, self.parts.max_length, self.parts.fullest_chunk
+        shapes = text_shapes(settings, max_length, alike)
+        if alike is None:
+            return shapes
+        forms = equal_chunks(shapes[0].tokens, settings, max_length, alike, self._scan_tokens())
+        return (*shapes, *(form for form in forms if form not in shapes))
+
+    def _scan_tokens(self) -> int | None:
+        return most_scan_tokens(self.parts.runner.text_model.backbone)
+
     def scaling(self) -> ScalingSteps:
         """Smaller steps, from which it is learned how memory scales."""
-        scan_tokens = most_scan_tokens(self.parts.runner.text_model.backbone)
-        return scaling_steps(self.parts.settings, self.parts.max_length, self.parts.fullest_chunk, scan_tokens)
+        return scaling_steps(self.parts.settings, self.parts.max_length, self.parts.fullest_chunk, self._scan_tokens())
 
     def image(self) -> ImagePart | None:
         """The largest image that a request may have; None if images are not allowed."""
