@@ -68,7 +68,7 @@ def test_damage_is_either_harmless_or_named(data: st.DataObject) -> None:
             del node[place[-1]]
         else:
             node[place[-1]] = data.draw(JUNK)
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         spec = read_config(config, name="damaged")
         plan = make_plan(spec, (find_device("h100"),), PlanRequest(max_len=512, batch_tokens=256))
@@ -80,7 +80,7 @@ def test_damage_is_either_harmless_or_named(data: st.DataObject) -> None:
         assert spec.parameters > 0
     assert "\n" not in message
     assert len(message) < 600
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def absurdities(spec: ModelSpec) -> Iterator[object]:

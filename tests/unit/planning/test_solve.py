@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import brim
@@ -32,7 +32,8 @@ ASKED = {
     "weights": st.sampled_from([None, "fp8", "int4"]),
     "tp": st.sampled_from([1, 2]),
 }
-examples = settings(max_examples=200, deadline=None)
+# Many random requests contradict themselves, and are refused.
+examples = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
 
 def planned(**asked: Any) -> MemoryPlan:
@@ -69,10 +70,10 @@ def test_a_little_more_memory_never_gives_less(reserve: int, freed: int, **asked
 
 
 @examples
-@given(fewer=st.integers(1, 1024), **{**ASKED, "max_seqs": st.integers(1, 1024)})
-def test_fewer_requests_never_give_less(fewer: int, max_seqs: int, **asked: Any) -> None:
+@given(share=st.floats(0, 1), **{**ASKED, "max_seqs": st.integers(1, 1024)})
+def test_fewer_requests_never_give_less(share: float, max_seqs: int, **asked: Any) -> None:
     """Of length and tokens; how many run at once is what was lowered."""
-    assume(fewer <= max_seqs)
+    fewer = max(1, int(share * max_seqs))
     assume(asked["engine"] != "llama.cpp" or asked["kv_tokens"] is None)  # its slots are tokens that were asked for
     more, less = planned(**asked, max_seqs=fewer), planned(**asked, max_seqs=max_seqs)
     assert more.fits >= less.fits
