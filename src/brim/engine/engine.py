@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from brim.engine.device.interrupts import Interrupts
-from brim.engine.front.answers import Answer, Completion, TextError, Update
+from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.door import Door, Prompt, find_tokenizer
 from brim.engine.loop import ServingLoop
 from brim.engine.media.prepare import Images
@@ -161,6 +161,13 @@ class Engine:
         if kv_tokens != 0:
             wanted = kv_tokens or min(DEFAULT_KV_TOKENS, self.settings.max_batch * self.max_length)
             self.build(wanted)
+
+    def _count_weights(self) -> None:
+        """Files are read in threads of their own, which a budget on the CPU does not see."""
+        hold = getattr(self._probe, "hold", None)
+        if hold is not None:
+            with translated():
+                hold([*self.loaded.model.parameters(), *self.loaded.model.buffers()])
 
     # -- memory --------------------------------------------------------------------------------------------------
 
@@ -313,13 +320,6 @@ class Engine:
             drawn=loop.figures.drawn,
         )
 
-    def _count_weights(self) -> None:
-        """Files are read in threads of their own, which a budget on the CPU does not see."""
-        hold = getattr(self._probe, "hold", None)
-        if hold is not None:
-            with translated():
-                hold([*self.loaded.model.parameters(), *self.loaded.model.buffers()])
-
     @property
     def health(self) -> Health:
         """Whether it serves as it should, and what rescues have changed."""
@@ -407,7 +407,7 @@ class Engine:
             if answer is None or answer.done(event.sequence.request.index):
                 events.popleft()  # it ended in the meantime
                 continue
-            update = _taken(answer, event)
+            update = answer.settled(event)
             self._settle(answer, event, update)
 
     def _settle(self, answer: Answer, event: Event, update: Update) -> None:
@@ -462,17 +462,3 @@ class Engine:
                     if progress:
                         progress(total - left, total)
         return done
-
-
-def _taken(answer: Answer, event: Event) -> Update:
-    """What an event means to the caller. A text that cannot be decoded, twice, ends its own answer and no other."""
-    if event.error is not None:
-        return answer.fail(event, event.error)
-    try:
-        return answer.take(event)
-    except TextError:
-        pass  # once more, from the answer's first token on
-    try:
-        return answer.take(event)
-    except TextError as error:
-        return answer.fail(event, str(error))

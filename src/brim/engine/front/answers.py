@@ -106,6 +106,19 @@ class Answer:
         """This one has ended; what the device drew for it since then is dropped."""
         return self._choices[index].done
 
+    def settled(self, event: Event) -> Update:
+        """What an event means to the caller. A text that cannot be decoded, twice, ends its own answer and no other."""
+        if event.error is not None:
+            return self.fail(event, event.error)
+        try:
+            return self.take(event)
+        except TextError:
+            pass  # once more, from the answer's first token on
+        try:
+            return self.take(event)
+        except TextError as error:
+            return self.fail(event, str(error))
+
     def take(self, event: Event) -> Update:
         """What an event means to the caller. If it raises, the event has not been taken, and may be given again."""
         choice = self._choices[event.sequence.request.index]
