@@ -427,21 +427,23 @@ def compared(row: dict[str, Any], source: str, device: str = "h200") -> Compared
     from brim.model.weights import weight_bytes
     from brim.planning.devices import find_device
     from brim.planning.vllm.default import engine_default
+    from brim.planning.vllm.run import plan_run
     from brim.records.model import Dtype
 
     spec = load_model(source)
     spec = replace(spec, layers=spec.layers[: row["layers"]])
     if not row.get("media"):
         spec = replace(spec, towers=())
-    found = engine_default(
+    card = find_device(device)
+    run = plan_run(
         spec,
-        find_device(device),
-        weight_bytes(spec).rank_bytes,
+        card,
         Dtype.FP8 if str(row.get("kv_dtype", "auto")).startswith("fp8") else Dtype.BF16,
         batch_tokens=row["max_num_batched_tokens"],
         max_seqs=row["max_num_seqs"],
         max_len=row["max_model_len"],
     )
+    found = engine_default(spec, card, weight_bytes(spec).rank_bytes, run)
     return Compared(
         row["model"],
         f"{row['max_num_batched_tokens']} tokens, {row['max_num_seqs']} requests",

@@ -49,19 +49,8 @@ def _with_own_rules(
 ) -> tuple[LedgerItem, ...]:
     """The workspace as large as the engine's own code needs it, where that is more."""
     from brim.planning.vllm.default import held_bytes  # other plans do without
-    from brim.planning.vllm.run import plan_run
 
-    run = plan_run(
-        settings.spec,
-        settings.device,
-        settings.kv_dtype,
-        batch_tokens=load.step_tokens,
-        max_seqs=load.running,
-        max_len=context,
-        ranks=settings.ranks,
-        graphs=settings.graphs is not False,
-        media=settings.images_per_prompt != 0,
-    )
+    run = settings.vllm_run(batch_tokens=load.step_tokens, max_seqs=load.running, max_len=context)
     counted = sum(item.bytes for item in items if item.name in _WHILE_RUNNING) - settings.device.hidden_bytes
     more = max(0, held_bytes(settings.spec, settings.device, run) - counted)
     detail = f", and what {engine} holds besides" if more else ""

@@ -76,25 +76,16 @@ def make_plan(
 
 def _engine_default(settings: Settings, pricer: Pricer) -> EngineDefault | None:
     """What the engine would do by itself with what was given, where its rules are known."""
-    if settings.engine is None or settings.engine.name != "vllm":
+    if settings.engine is None or not settings.engine.own_rules:
         return None
     from brim.planning.vllm.default import engine_default  # other plans do without
 
     spec = settings.spec
     dtype = Dtype.BF16 if spec.dtype is Dtype.FP32 and settings.weights_dtype is None else settings.weights_dtype
     own = dtype if spec.quantisation is None and settings.stored is None else settings.weights_dtype
-    return engine_default(
-        spec,
-        settings.device,
-        pricer.weights(spec, settings.ranks, settings.stored, own).rank_bytes,
-        settings.kv_dtype,
-        batch_tokens=settings.batch_tokens,
-        max_seqs=settings.max_seqs,
-        max_len=settings.max_len,
-        ranks=settings.ranks,
-        graphs=settings.graphs is not False,
-        media=settings.images_per_prompt != 0,
-    )
+    run = settings.vllm_run(batch_tokens=settings.batch_tokens, max_seqs=settings.max_seqs, max_len=settings.max_len)
+    weights = pricer.weights(spec, settings.ranks, settings.stored, own).rank_bytes
+    return engine_default(spec, settings.device, weights, run)
 
 
 def _traced_with(settings: Settings, solution: Solution) -> str | None:

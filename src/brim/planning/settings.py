@@ -7,6 +7,7 @@ changed for advice is a new `Settings`.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from brim.errors import InvalidRequest
 from brim.model.quantisation import NAMED_FORMATS
@@ -17,6 +18,9 @@ from brim.records.model import Attention, Dtype, ModelSpec, WeightFormat
 from brim.records.plan import Device, PlanRequest
 from brim.records.trace import ActivationCurve
 from brim.units import round_up
+
+if TYPE_CHECKING:
+    from brim.planning.vllm.run import Run
 
 DEFAULT_BATCH_TOKENS = 8192
 _LARGEST = 1 << 40
@@ -92,6 +96,22 @@ class Settings:
         """The GPUs that share each layer."""
         return 1 if self.splits_layers else self.ranks
 
+    def vllm_run(self, *, batch_tokens: int | None, max_seqs: int | None, max_len: int | None) -> Run:
+        """A start of vLLM with these limits; None: its own."""
+        from brim.planning.vllm.run import plan_run  # other plans do without
+
+        return plan_run(
+            self.spec,
+            self.device,
+            self.kv_dtype,
+            batch_tokens=batch_tokens,
+            max_seqs=max_seqs,
+            max_len=max_len,
+            ranks=self.ranks,
+            graphs=self.graphs is not False,
+            media=self.images_per_prompt != 0,
+        )
+
     @property
     def slots_divide_context(self) -> bool:
         """Whether every request that may run owns a full context from the start."""
@@ -107,6 +127,8 @@ def resolve(
 ) -> Settings:
     """The request as settings, or `InvalidRequest` naming the option."""
     _check_numbers(request)
+    if device.is_cpu and request.graphs:
+        raise InvalidRequest("graphs are asked for on the CPU, which has no CUDA graphs; leave out --graphs")
     engine = find_engine(request.engine)
     check_ranks(spec, request.tensor_parallel, engine)
     kv_tokens = _in_blocks(request.kv_tokens, engine)

@@ -39,15 +39,9 @@ def predicted(row: dict[str, Any], source: str) -> EngineDefault:
 def default_of(
     spec: ModelSpec, kv_dtype: Dtype, tokens: int, seqs: int, length: int, gpu: str = "h200"
 ) -> EngineDefault:
-    return engine_default(
-        spec,
-        find_device(gpu),
-        weight_bytes(spec).rank_bytes,
-        kv_dtype,
-        batch_tokens=tokens,
-        max_seqs=seqs,
-        max_len=length,
-    )
+    device = find_device(gpu)
+    run = plan_run(spec, device, kv_dtype, batch_tokens=tokens, max_seqs=seqs, max_len=length)
+    return engine_default(spec, device, weight_bytes(spec).rank_bytes, run)
 
 
 def named(row: dict[str, Any]) -> str:
@@ -94,8 +88,8 @@ def test_limits_of_none_are_those_of_the_server_on_such_a_device() -> None:
 def test_a_context_that_does_not_fit_is_said() -> None:
     spec, device = load_model("llama-3.1-8b"), find_device("24GiB")
     weights = weight_bytes(spec).rank_bytes
-    whole = engine_default(spec, device, weights, Dtype.BF16)
-    shorter = engine_default(spec, device, weights, Dtype.BF16, max_len=8192)
+    whole = engine_default(spec, device, weights, plan_run(spec, device, Dtype.BF16))
+    shorter = engine_default(spec, device, weights, plan_run(spec, device, Dtype.BF16, max_len=8192))
     assert not whole.starts
     assert whole.kv_tokens < whole.max_len == spec.max_positions
     assert shorter.starts
@@ -103,7 +97,8 @@ def test_a_context_that_does_not_fit_is_said() -> None:
 
 def test_a_model_that_does_not_fit_takes_no_tokens() -> None:
     spec = load_model("llama-3.1-70b")
-    found = engine_default(spec, find_device("24GiB"), weight_bytes(spec).rank_bytes, Dtype.BF16)
+    device = find_device("24GiB")
+    found = engine_default(spec, device, weight_bytes(spec).rank_bytes, plan_run(spec, device, Dtype.BF16))
     assert found.kv_tokens == 0
     assert not found.starts
 

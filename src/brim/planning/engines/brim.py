@@ -22,6 +22,13 @@ def _flags(sizes: Sizes) -> list[str]:
     ]
 
 
+def _notes(sizes: Sizes) -> list[str]:
+    return [
+        f"brim loads local files: put the folder of {sizes.model} in its place, and add --prompt or --input",
+        *media_notes(sizes, "brim", pixels=True),
+    ]
+
+
 BRIM = Engine(
     name="brim",
     block_tokens=16,
@@ -30,6 +37,6 @@ BRIM = Engine(
     note="keeps, in sliding layers, the window and the tokens of a step",
     launch=("brim", "generate"),
     flags=_flags,
-    notes=lambda sizes: ["add --prompt or --input", *media_notes(sizes, "brim", pixels=True)],
+    notes=_notes,
     other_kv_dtypes=frozenset({Dtype.BF16, Dtype.FP16, Dtype.FP8}),
 )

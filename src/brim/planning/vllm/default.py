@@ -13,9 +13,9 @@ from brim.planning.vllm.graphs import graph_bytes, left_by_trial_bytes
 from brim.planning.vllm.kernels import ELEMENT_BYTES, LIBRARIES_BYTES
 from brim.planning.vllm.pool import kv_pool
 from brim.planning.vllm.profile import profiled_peak
-from brim.planning.vllm.run import Run, plan_run
+from brim.planning.vllm.run import Run
 from brim.planning.vllm.uncounted import held_beyond_kv_and_weights
-from brim.records.model import Dtype, LatentAttention, ModelSpec
+from brim.records.model import LatentAttention, ModelSpec
 from brim.records.plan import Device, EngineDefault
 from brim.units import MIB
 
@@ -23,31 +23,8 @@ DEFAULT_FRACTION = 0.92
 _FIRST_RUNNER_BYTES = 2 * MIB  # more outside torch than with the second runner
 
 
-def engine_default(
-    spec: ModelSpec,
-    device: Device,
-    weights_bytes: int,
-    kv_dtype: Dtype,
-    *,
-    batch_tokens: int | None = None,
-    max_seqs: int | None = None,
-    max_len: int | None = None,
-    ranks: int = 1,
-    graphs: bool = True,
-    media: bool = True,
-) -> EngineDefault:
-    """What `vllm serve` does with the model, one rank's `weights_bytes` given. Limits of None are vLLM's own."""
-    run = plan_run(
-        spec,
-        device,
-        kv_dtype,
-        batch_tokens=batch_tokens,
-        max_seqs=max_seqs,
-        max_len=max_len,
-        ranks=ranks,
-        graphs=graphs,
-        media=media,
-    )
+def engine_default(spec: ModelSpec, device: Device, weights_bytes: int, run: Run) -> EngineDefault:
+    """What vLLM does with the model when it is started so, one rank's `weights_bytes` given."""
     activation = profiled_peak(spec, run)
     kv_bytes = _requested(device, DEFAULT_FRACTION) - weights_bytes - _beside_weights(spec, run) - activation
     pool = kv_pool(spec, run)
