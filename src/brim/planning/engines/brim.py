@@ -24,7 +24,7 @@ def _flags(sizes: Sizes) -> list[str]:
 
 def _notes(sizes: Sizes) -> list[str]:
     return [
-        f"brim loads local files: put the folder of {sizes.model} in its place, and add --prompt or --input",
+        f"the engine loads local files: put the folder of {sizes.model} in its place, and add --prompt or --input",
         *media_notes(sizes, "brim", pixels=True),
     ]
 
