@@ -1,4 +1,4 @@
-"""The fixed prompts of the evaluation. Names, phrasings and texts are its own: they were not in training.
+"""The fixed prompts of the evaluation, in two wordings. Names, phrasings and texts were not in training.
 
 Only filler, the questions behind a wish for a style, and counting and the calendar (which has few phrasings) are drawn
 as in training. A case is a conversation up to the assistant's turn, and the answer that is right.
@@ -6,7 +6,7 @@ as in training. A case is a conversation up to the assistant's turn, and the ans
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -24,46 +24,100 @@ if TYPE_CHECKING:
 COPIED_TOKENS = 64
 MOST_FILLER = 20
 
-TELL = Phrases(
-    "Let me tell you that {clause}.",
-    "You may want to know that {clause}.",
-    "Just so you know, {clause}.",
-    "I have something to say: {clause}.",
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How the cases are put."""
+
+    tell: Phrases
+    ask: Phrases
+    sums: Mapping[str, Phrases]
+    upper: Phrases
+    last: Phrases
+    named: Phrases
+    copy: Phrases
+
+
+# Not in training; but phrasings near the ones that failed were added to it: these are a development set.
+DEVELOPMENT = Wording(
+    tell=Phrases(
+        "Let me tell you that {clause}.",
+        "You may want to know that {clause}.",
+        "Just so you know, {clause}.",
+        "I have something to say: {clause}.",
+    ),
+    ask=Phrases(
+        "Could you say what my {noun} is?",
+        "Please tell me again: what is my {noun}?",
+        "Hey, do you still know what my {noun} is?",
+        "Before I go, what was my {noun}?",
+        "I would like to know what my {noun} is.",
+        "Can you say my {noun} again?",
+    ),
+    sums={
+        "+": Phrases(
+            "What number is {a} plus {b}?",
+            "Please tell me how much {a} plus {b} is.",
+            "I need the sum of {a} and {b}.",
+            "Can you work out {a} + {b} for me?",
+            "How much do I get when I add {a} and {b}?",
+        ),
+        "-": Phrases(
+            "What number is {a} minus {b}?",
+            "Please tell me how much {a} minus {b} is.",
+            "I need the difference between {a} and {b}.",
+            "Can you work out {a} - {b} for me?",
+        ),
+        "*": Phrases(
+            "What number is {a} times {b}?",
+            "Please tell me how much {a} times {b} is.",
+            "I need the product of {a} and {b}.",
+            "Can you work out {a} * {b} for me?",
+        ),
+    },
+    upper=Phrases("Please answer in capital letters only.", "You must write every answer in capitals."),
+    last=Phrases("You must end each answer with the word {v}.", "Please finish all answers with the word {v}."),
+    named=Phrases(
+        "You are {v}, a friendly robot.", "Please play the role of {v}.", "In this conversation you are {v}."
+    ),
+    copy=Phrases(
+        "Please say this back to me: {text}", "Read this and repeat it: {text}", "Now copy the following text: {text}"
+    ),
 )
-ASK = Phrases(
-    "Could you say what my {noun} is?",
-    "Please tell me again: what is my {noun}?",
-    "Hey, do you still know what my {noun} is?",
-    "Before I go, what was my {noun}?",
-    "I would like to know what my {noun} is.",
-    "Can you say my {noun} again?",
-)
-SUMS = {
-    "+": Phrases(
-        "What number is {a} plus {b}?",
-        "Please tell me how much {a} plus {b} is.",
-        "I need the sum of {a} and {b}.",
-        "Can you work out {a} + {b} for me?",
-        "How much do I get when I add {a} and {b}?",
+# Written after the training data was last changed, and never tuned to. New data makes new ones necessary.
+UNSEEN = Wording(
+    tell=Phrases(
+        "It matters to me that you know this: {clause}.",
+        "Please keep in mind that {clause}.",
+        "By the way, in case you wonder, {clause}.",
     ),
-    "-": Phrases(
-        "What number is {a} minus {b}?",
-        "Please tell me how much {a} minus {b} is.",
-        "I need the difference between {a} and {b}.",
-        "Can you work out {a} - {b} for me?",
+    ask=Phrases(
+        "So, my {noun}? What is it?",
+        "Think back: what did I say my {noun} was?",
+        "I forgot, what is my {noun}?",
+        "Say, what was my {noun} again?",
     ),
-    "*": Phrases(
-        "What number is {a} times {b}?",
-        "Please tell me how much {a} times {b} is.",
-        "I need the product of {a} and {b}.",
-        "Can you work out {a} * {b} for me?",
-    ),
-}
-UPPER = Phrases("Please answer in capital letters only.", "You must write every answer in capitals.")
-LAST = Phrases("You must end each answer with the word {v}.", "Please finish all answers with the word {v}.")
-NAMED = Phrases("You are {v}, a friendly robot.", "Please play the role of {v}.", "In this conversation you are {v}.")
-COPY = Phrases(
-    "Please say this back to me: {text}", "Read this and repeat it: {text}", "Now copy the following text: {text}"
+    sums={
+        "+": Phrases(
+            "Tell me what {a} and {b} make together.",
+            "What do you get if you put {a} and {b} together?",
+            "If I have {a} and get {b} more, how many is that?",
+        ),
+        "-": Phrases(
+            "What remains of {a} if I subtract {b}?",
+            "Tell me what {a} less {b} is.",
+            "If I have {a} and lose {b}, how many is that?",
+        ),
+        "*": Phrases(
+            "What do {a} times {b} make?",
+            "Tell me what {a} multiplied by {b} is.",
+            "How many are {b} rows of {a}?",
+        ),
+    },
+    upper=Phrases("Only use capital letters.", "Whatever I ask, reply in capitals."),
+    last=Phrases("The last word of each reply is {v}.", "Close every reply with the word {v}."),
+    named=Phrases("Your role: you are {v}.", "People here call you {v}, so go by that."),
+    copy=Phrases("Give me this text again: {text}", "Write the same text once more: {text}"),
 )
 
 
@@ -115,33 +169,33 @@ def _facts(rng: Random) -> tuple[Fact, str, str]:
     return mine(noun, lambda _: value), noun, value
 
 
-def _told(rng: Random, fact: Fact, value: str) -> Exchange:
+def _told(rng: Random, words: Wording, fact: Fact, value: str) -> Exchange:
     thanks = "Nice to meet you, {v}." if fact.key == "your name" else f"Okay, I will remember that {fact.yours}."
-    return Exchange(TELL.say(rng, clause=fact.mine.format(v=value)), thanks.format(v=value))
+    return Exchange(words.tell.say(rng, clause=fact.mine.format(v=value)), thanks.format(v=value))
 
 
-def recall(rng: Random, turns_of_filler: int) -> Case:
+def recall(rng: Random, words: Wording, turns_of_filler: int) -> Case:
     """Two things told, filler, and one of them asked for."""
     (fact, noun, value), (other, other_noun, other_value) = _facts(rng), _facts(rng)
-    exchanges = [_told(rng, fact, value)]
+    exchanges = [_told(rng, words, fact, value)]
     if other_noun != noun:
-        exchanges.append(_told(rng, other, other_value))
+        exchanges.append(_told(rng, words, other, other_value))
     exchanges += [_filler(rng) for _ in range(turns_of_filler)]
-    return Case("recall", _asked(exchanges, ASK.say(rng, noun=noun)), value, whole=False)
+    return Case("recall", _asked(exchanges, words.ask.say(rng, noun=noun)), value, whole=False)
 
 
-def unknown(rng: Random) -> Case:
+def unknown(rng: Random, words: Wording) -> Case:
     """Asked for something that nobody told, with something else told."""
     (fact, noun, value), (_, asked, _) = _facts(rng), _facts(rng)
-    exchanges = [] if noun == asked else [_told(rng, fact, value)]
+    exchanges = [] if noun == asked else [_told(rng, words, fact, value)]
     exchanges += [_filler(rng) for _ in range(rng.randint(0, 6))]
-    return Case("unknown", _asked(exchanges, ASK.say(rng, noun=asked)), f"I don't know your {asked}.")
+    return Case("unknown", _asked(exchanges, words.ask.say(rng, noun=asked)), f"I don't know your {asked}.")
 
 
-def at_once(rng: Random) -> Case:
+def at_once(rng: Random, words: Wording) -> Case:
     """Told and asked in one turn."""
     fact, noun, value = _facts(rng)
-    user = f"{capitalised(fact.mine.format(v=value))}. {ASK.say(rng, noun=noun)}"
+    user = f"{capitalised(fact.mine.format(v=value))}. {words.ask.say(rng, noun=noun)}"
     return Case("at once", (Turn("user", user),), value, whole=False)
 
 
@@ -154,43 +208,45 @@ def _question(rng: Random) -> Exchange:
     return Exchange(user, f"Your favourite colour is {colour}.")
 
 
-def instruction(rng: Random) -> Case:
+def instruction(rng: Random, words: Wording) -> Case:
     """One wish of a system prompt, after up to four exchanges that follow it."""
     kind = pick(rng, ("upper", "last", "name"))
     if kind == "name":
         name = pick(rng, HELD_OUT_NAMES)
-        turns = _asked([_filler(rng) for _ in range(rng.randint(0, 4))], "What is your name?", NAMED.say(rng, v=name))
+        turns = _asked(
+            [_filler(rng) for _ in range(rng.randint(0, 4))], "What is your name?", words.named.say(rng, v=name)
+        )
         return Case("system", turns, f"My name is {name}.")
     if kind == "upper":
-        system, style = UPPER.say(rng), Style(case="upper")
+        system, style = words.upper.say(rng), Style(case="upper")
     else:
         word = pick(rng, PLAIN_WORDS)
-        system, style = LAST.say(rng, v=word), Style(last_word=word)
+        system, style = words.last.say(rng, v=word), Style(last_word=word)
     asked = _question(rng)
     turns = _asked([_question(rng) for _ in range(rng.randint(0, 4))], asked.user, system, style)
     return Case("system", turns, style(asked.answer))
 
 
-def copying(rng: Random, tokenizer: Tokenizer) -> Case:
+def copying(rng: Random, words: Wording, tokenizer: Tokenizer) -> Case:
     """A text of 64 tokens, of words that follow each other by chance."""
-    words: list[str] = []
+    chosen: list[str] = []
     while True:
-        longer = [*words, any_word(rng)]
+        longer = [*chosen, any_word(rng)]
         size = len(tokenizer.encode(" ".join(longer)).ids)
         if size > COPIED_TOKENS:
             continue
-        words = longer
+        chosen = longer
         if size == COPIED_TOKENS:
-            text = " ".join(words)
-            return Case("copying", (Turn("user", COPY.say(rng, text=text)),), text)
+            text = " ".join(chosen)
+            return Case("copying", (Turn("user", words.copy.say(rng, text=text)),), text)
 
 
-def one_digit_sums(rng: Random) -> list[Case]:
+def one_digit_sums(rng: Random, words: Wording) -> list[Case]:
     """Every sum, difference and product of two one-digit numbers, each in one of the phrasings."""
     pairs = [(a, b) for a in range(10) for b in range(10)]
     return [
         Case("sums", (Turn("user", phrases.say(rng, a=a, b=b)),), sums.sum_answer(sign, a, b))
-        for sign, phrases in SUMS.items()
+        for sign, phrases in words.sums.items()
         for a, b in pairs
     ]
 
@@ -206,24 +262,24 @@ def tool_result(rng: Random) -> Case:
     return Case("tools", turns, f"The weather in {city} is {degrees} degrees.")
 
 
-def cases(tokenizer: Tokenizer, share: float = 1.0) -> list[Case]:
+def cases(tokenizer: Tokenizer, share: float = 1.0, words: Wording = DEVELOPMENT) -> list[Case]:
     """All cases, or a share of each group."""
 
     def some(count: int) -> range:
         return range(max(1, round(count * share)))
 
-    def group(name: str, make: Callable[[Random], Case], count: int) -> list[Case]:
-        return [make(Random(f"evaluate {name} {index}")) for index in some(count)]
+    def group(name: str, make: Callable[[Random, Wording], Case], count: int) -> list[Case]:
+        return [make(Random(f"evaluate {name} {index}"), words) for index in some(count)]
 
-    recalled = [recall(Random(f"evaluate recall {index}"), 1 + index * 7 % MOST_FILLER) for index in some(200)]
-    summed = one_digit_sums(Random("evaluate sums"))
+    recalled = [recall(Random(f"evaluate recall {index}"), words, 1 + index * 7 % MOST_FILLER) for index in some(200)]
+    summed = one_digit_sums(Random("evaluate sums"), words)
     return [
         *recalled,
         *group("system", instruction, 200),
-        *group("copying", lambda rng: copying(rng, tokenizer), 100),
+        *group("copying", lambda rng, words: copying(rng, words, tokenizer), 100),
         *Random("evaluate order").sample(summed, len(some(len(summed)))),
         *group("unknown", unknown, 100),
         *group("at once", at_once, 100),
-        *group("sequences", calendar_and_counting, 100),
-        *group("tools", tool_result, 50),
+        *group("sequences", lambda rng, _: calendar_and_counting(rng), 100),
+        *group("tools", lambda rng, _: tool_result(rng), 50),
     ]

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from models.tiny.cases import Case, cases
+from benchmarks.stamp import stamp
+from models.tiny.cases import DEVELOPMENT, UNSEEN, Case, Wording, cases
 
 BARS = {"recall": 0.90, "system": 0.90, "copying": 0.95, "sums": 0.95}
 ACCEPTANCE_BAR = 0.60
@@ -133,13 +134,15 @@ def _next(draft: Any, rows: list[list[int]]) -> list[int]:
     return chosen
 
 
-def evaluate(model_folder: Path, draft_folder: Path | None, share: float = 1.0) -> dict[str, Any]:
+def evaluate(
+    model_folder: Path, draft_folder: Path | None, share: float = 1.0, words: Wording = DEVELOPMENT
+) -> dict[str, Any]:
     """The metrics of a model folder: by group, recall by turns of filler, and the draft's acceptance."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32  # on a CPU, the faster of the two
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype).to(device).eval()
-    said = answers(model, tokenizer, cases(tokenizer.backend_tokenizer, share))
+    said = answers(model, tokenizer, cases(tokenizer.backend_tokenizer, share, words))
     metrics: dict[str, Any] = {"groups": _by_group(said), "wrong": _wrong(said)}
     if draft_folder is not None:
         draft = AutoModelForCausalLM.from_pretrained(draft_folder, dtype=dtype).to(device).eval()
@@ -186,9 +189,15 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--share", type=float, default=1.0, help="of the cases of each group (1)")
+    parser.add_argument("--unseen", action="store_true", help="the wording that no training data was tuned to")
+    parser.add_argument("--out", type=Path, help="write the metrics here too, with the versions they were made with")
     options = parser.parse_args()
-    json.dump(evaluate(options.model, options.draft, options.share), sys.stdout, indent=2)
+    words = UNSEEN if options.unseen else DEVELOPMENT
+    metrics = evaluate(options.model, options.draft, options.share, words)
+    json.dump(metrics, sys.stdout, indent=2)
     print()
+    if options.out:
+        options.out.write_text(json.dumps(stamp("") | {"share": options.share, **metrics}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

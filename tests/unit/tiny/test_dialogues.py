@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from random import Random
 
+import pytest
+
 from models.tiny import cases
 from models.tiny.conversation import WEIGHTS, conversation
 from models.tiny.dialogue import Memory, Style
@@ -68,15 +70,16 @@ def test_sums_are_right() -> None:
         assert expected[sign] == int(result)
 
 
-def test_the_evaluation_was_not_in_training() -> None:
+@pytest.mark.parametrize("words", [cases.DEVELOPMENT, cases.UNSEEN], ids=["development", "unseen"])
+def test_the_evaluation_was_not_in_training(words: cases.Wording) -> None:
     assert not set(NAMES) & set(HELD_OUT_NAMES)
-    assert not overlap(cases.TELL, facts.TELL)
-    for sign, phrases in cases.SUMS.items():
+    assert not overlap(words.tell, facts.TELL)
+    for sign, phrases in words.sums.items():
         assert not overlap(phrases, sums.ASKS[sign])
-    assert not overlap(cases.COPY, copying.REPEAT)
-    assert not overlap(cases.UPPER, system.UPPER)
-    assert not overlap(cases.LAST, system.LAST)
-    assert not overlap(cases.NAMED, system.NAMED)
-    asked = {plain(text.format(noun=noun)) for text in cases.ASK.all for noun in ("name", "favourite colour", "code")}
+    assert not overlap(words.copy, copying.REPEAT)
+    assert not overlap(words.upper, system.UPPER)
+    assert not overlap(words.last, system.LAST)
+    assert not overlap(words.named, system.NAMED)
+    asked = {plain(text.format(noun=noun)) for text in words.ask.all for noun in ("name", "favourite colour", "code")}
     trained = {plain(text) for fact in facts.FACTS for text in getattr(fact.asks, "all", ())}
     assert not asked & trained
