@@ -131,6 +131,6 @@ def _show(report: FitReport, options: argparse.Namespace) -> None:
     if options.as_json:
         print(json.dumps(report.to_json(), indent=2))
         return
-    from brim.cli.fit_report import show_fit
+    from brim.cli.show.fit_report import show_fit
 
     show_fit(options.model, report)

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if options.as_json:
         print(json.dumps({"gpus": rows}, indent=2))
     else:
-        from brim.cli.render import show_gpus
+        from brim.cli.show.render import show_gpus
 
         show_gpus(rows)
     return 0

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     if options.as_json:
         print(json.dumps({"models": rows}, indent=2))
     else:
-        from brim.cli.render import show_models
+        from brim.cli.show.render import show_models
 
         show_models(rows)
     return 0

@@ -142,13 +142,13 @@ def _count(text: str | None, what: str) -> int | None:
 
 def _one(found: MemoryPlan, as_json: bool, svg: Path | None) -> int:
     if svg is not None:
-        from brim.cli.picture import plan_svg
+        from brim.cli.show.picture import plan_svg
 
         write_file(svg, plan_svg(found))
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
     else:
-        from brim.cli.render import show_plan
+        from brim.cli.show.render import show_plan
 
         show_plan(found)
     return 0 if found.fits else DOES_NOT_FIT
@@ -158,7 +158,7 @@ def _compared(found: list[MemoryPlan], as_json: bool) -> int:
     if as_json:
         print(json.dumps({"plans": [one.to_json() for one in found]}, indent=2))
     else:
-        from brim.cli.render import show_comparison
+        from brim.cli.show.render import show_comparison
 
         show_comparison(found)
     return 0 if any(one.fits for one in found) else DOES_NOT_FIT

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     pictured = options.svg is not None
     found = trace_config(config, shape, name=name, dtype=options.dtype, ranks=options.tp, with_timeline=pictured)
     if pictured:
-        from brim.cli.timeline import timeline_svg
+        from brim.cli.show.timeline import timeline_svg
 
         write_file(options.svg, timeline_svg(found))
     _show(found, options.as_json)
@@ -73,7 +73,7 @@ def _show(found: Trace, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return
-    from brim.cli.render import show_trace
+    from brim.cli.show.render import show_trace
 
     show_trace(found)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from brim.cli.drawing.owners import Owner
-from brim.cli.drawing.stacks import Band, Stack
-from brim.cli.drawing.svg import FAINT, SOFT, Box, line, rect, shortened, text, text_width
-from brim.cli.palette import INK, ink_on
+from brim.cli.show.drawing.owners import Owner
+from brim.cli.show.drawing.stacks import Band, Stack
+from brim.cli.show.drawing.svg import FAINT, SOFT, Box, line, rect, shortened, text, text_width
+from brim.cli.show.palette import INK, ink_on
 from brim.units import format_bytes
 
 _SMALL = 11

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from brim.cli.drawing.owners import Owner, Part, layer_of
+from brim.cli.show.drawing.owners import Owner, Part, layer_of
 from brim.records.trace import Allocation, Timeline
 
 _SMALL = 50  # less than this part of the peak is small

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brim.cli.answer import answer
-from brim.cli.drawing.areas import round_ticks
-from brim.cli.drawing.svg import SOFT, Box, document, group, line, path, rect, shortened, text, text_width
-from brim.cli.palette import GREEN, INK, MISSING, ink_on, item_colour, item_keys
+from brim.cli.show.answer import answer
+from brim.cli.show.drawing.areas import round_ticks
+from brim.cli.show.drawing.svg import SOFT, Box, document, group, line, path, rect, shortened, text, text_width
+from brim.cli.show.palette import GREEN, INK, MISSING, ink_on, item_colour, item_keys
 from brim.records.plan import MemoryPlan
 from brim.units import format_bytes
 

@@ -12,7 +12,7 @@ from itertools import cycle
 
 from rich.text import Text
 
-from brim.cli.palette import MISSING, ink_on, item_keys
+from brim.cli.show.palette import MISSING, ink_on, item_keys
 from brim.units import format_bytes
 
 Item = tuple[str, int, str]

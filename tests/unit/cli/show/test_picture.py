@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 import brim
-from brim.cli.drawing.svg import text_width
-from brim.cli.palette import ITEM_COLOURS, item_colour, item_keys
-from brim.cli.picture import WIDTH, plan_svg
+from brim.cli.show.drawing.svg import text_width
+from brim.cli.show.palette import ITEM_COLOURS, item_colour, item_keys
+from brim.cli.show.picture import WIDTH, plan_svg
 from brim.records.plan import MemoryPlan
 
 SVG = "{http://www.w3.org/2000/svg}"

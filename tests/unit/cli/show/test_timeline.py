@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from brim.cli.drawing.svg import text_width
-from brim.cli.timeline import WIDTH, timeline_svg
+from brim.cli.show.drawing.svg import text_width
+from brim.cli.show.timeline import WIDTH, timeline_svg
 from brim.records.trace import Allocation, Timeline
 from brim.units import format_bytes, parse_bytes
-from tests.unit.cli.drawing.steps import decoder, timeline_of, trace_of
+from tests.unit.cli.show.drawing.steps import decoder, timeline_of, trace_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '<script>alert("&")</script>\x00\x1b ]]> ' + "very_long_name" * 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.cli.drawing.owners import Owner, Part
-from brim.cli.drawing.stacks import Stack, changing_operations, largest, layer_at_the_peak, stacked
+from brim.cli.show.drawing.owners import Owner, Part
+from brim.cli.show.drawing.stacks import Stack, changing_operations, largest, layer_at_the_peak, stacked
 from brim.records.trace import Allocation, Timeline
-from tests.unit.cli.drawing.steps import decoder, timeline_of
+from tests.unit.cli.show.drawing.steps import decoder, timeline_of
 
 OPERATIONS = 30
 MODULES = [f"model.layers.{layer}.{part}" for layer in range(3) for part in ("mlp", "self_attn", "norm", "what")]

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from string import ascii_uppercase
 
-from brim.cli import palette
-from brim.cli.drawing.areas import Chart, chart_of, draw_areas, draw_bytes_axis, draw_labels, draw_peak
-from brim.cli.drawing.legend import draw_legend, legend_height
-from brim.cli.drawing.owners import Owner, Part, layer_number, layer_of, op_word, owner_of, part_of, within
-from brim.cli.drawing.stacks import Stack, changing_operations, largest, layer_at_the_peak, stacked
-from brim.cli.drawing.strips import STRIP_HEIGHT, Run, draw_numbers, draw_rotated_names, draw_strip, runs
-from brim.cli.drawing.svg import SOFT, Box, document, group, line, path, shortened, text
+from brim.cli.show import palette
+from brim.cli.show.drawing.areas import Chart, chart_of, draw_areas, draw_bytes_axis, draw_labels, draw_peak
+from brim.cli.show.drawing.legend import draw_legend, legend_height
+from brim.cli.show.drawing.owners import Owner, Part, layer_number, layer_of, op_word, owner_of, part_of, within
+from brim.cli.show.drawing.stacks import Stack, changing_operations, largest, layer_at_the_peak, stacked
+from brim.cli.show.drawing.strips import STRIP_HEIGHT, Run, draw_numbers, draw_rotated_names, draw_strip, runs
+from brim.cli.show.drawing.svg import SOFT, Box, document, group, line, path, shortened, text
 from brim.records.trace import Operation, Phase, Timeline, Trace
 from brim.units import format_bytes
 

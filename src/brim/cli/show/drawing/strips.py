@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from brim.cli.drawing.areas import Chart
-from brim.cli.drawing.svg import FAINT, SOFT, Box, line, rect, shortened, text, text_width
-from brim.cli.palette import INK, PAPER
+from brim.cli.show.drawing.areas import Chart
+from brim.cli.show.drawing.svg import FAINT, SOFT, Box, line, rect, shortened, text, text_width
+from brim.cli.show.palette import INK, PAPER
 
 STRIP_HEIGHT = 18
 _SIZE, _TURN = 11, -55

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from brim.cli.drawing.owners import Owner
-from brim.cli.drawing.stacks import Stack
-from brim.cli.drawing.svg import FAINT, SOFT, Box, line, path, rect, shortened, text, text_width
-from brim.cli.palette import INK, PAPER, ink_on
+from brim.cli.show.drawing.owners import Owner
+from brim.cli.show.drawing.stacks import Stack
+from brim.cli.show.drawing.svg import FAINT, SOFT, Box, line, path, rect, shortened, text, text_width
+from brim.cli.show.palette import INK, PAPER, ink_on
 from brim.units import GIB, KIB, MIB, format_bytes
 
 _LABEL, _LABEL_ROOM = 12, 15  # size of a label, and the height it needs

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.cli import palette
-from brim.cli.drawing.areas import round_ticks
-from brim.cli.drawing.svg import document, shortened, text, text_width
+from brim.cli.show import palette
+from brim.cli.show.drawing.areas import round_ticks
+from brim.cli.show.drawing.svg import document, shortened, text, text_width
 
 
 @given(st.text(), st.floats(0, 500), st.integers(8, 24))

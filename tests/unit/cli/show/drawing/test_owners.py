@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brim.cli.drawing.owners import Owner, Part, layer_of, op_word, owner_of, part_of
+from brim.cli.show.drawing.owners import Owner, Part, layer_of, op_word, owner_of, part_of
 from brim.records.trace import Allocation
 
 LAST = 100

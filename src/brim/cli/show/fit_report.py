@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from brim.cli.bars import ledger_mark, memory_bar
-from brim.cli.console import ReportConsole
-from brim.cli.palette import item_colour, item_keys
+from brim.cli.show.bars import ledger_mark, memory_bar
+from brim.cli.show.console import ReportConsole
+from brim.cli.show.palette import item_colour, item_keys
 from brim.fit.items import counted
 from brim.records.fit import FitItem, FitReport, FitSeconds
 from brim.records.scaling import ScalingReport

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-from brim.cli.palette import INK, PAPER
+from brim.cli.show.palette import INK, PAPER
 
 SOFT, FAINT = "#5a5a5a", "#d9d9d9"
 _NARROW, _WIDE = frozenset("iIjlft.,:;|'!()[] "), frozenset("mwMW@%—…")

@@ -8,10 +8,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from brim.cli.answer import answer, by_itself
-from brim.cli.bars import ledger_mark, memory_bar
-from brim.cli.console import ReportConsole
-from brim.cli.palette import MISSING, item_colour, item_keys
+from brim.cli.show.answer import answer, by_itself
+from brim.cli.show.bars import ledger_mark, memory_bar
+from brim.cli.show.console import ReportConsole
+from brim.cli.show.palette import MISSING, item_colour, item_keys
 from brim.records.plan import MemoryPlan, Source
 from brim.records.trace import Trace
 from brim.units import format_bytes

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from brim.cli.bars import Item, bar_key, ledger_mark, memory_bar
-from brim.cli.palette import ITEM_COLOURS, item_colour, item_keys
+from brim.cli.show.bars import Item, bar_key, ledger_mark, memory_bar
+from brim.cli.show.palette import ITEM_COLOURS, item_colour, item_keys
 
 GIB = 1 << 30
 DEVICE = 24 * GIB

@@ -1,0 +1,1 @@
+"""How results are shown: words, tables, bars and pictures."""
