@@ -218,7 +218,7 @@ def test_an_end_in_the_middle_of_the_storm(end: str) -> None:
 
     storm = Storm(serving, cases(), spread_seconds=2.0)
     outcomes = blow(storm, 600, loops=2, seed=2, seconds=30, interfere=interfere)
-    assert time.monotonic() - ended_at[0] < 10  # two for the last to come, the rest for a busy machine
+    assert time.monotonic() - ended_at[0] < 30  # two for the last to come, the rest for a busy machine
     assert outcomes.total() == 600
     assert outcomes[end] >= 150, outcomes
     assert outcomes["was answered"] >= 1, outcomes

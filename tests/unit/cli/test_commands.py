@@ -162,7 +162,7 @@ def test_bad_input_is_one_line_and_exit_code_2(kind: str) -> None:
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
     assert "Traceback" not in done.stderr
-    assert time.perf_counter() - started < 5  # a second on an idle machine; tests share theirs
+    assert time.perf_counter() - started < 20  # a second on an idle machine; nobody is asked, nothing is waited for
 
 
 def test_neither_the_command_nor_the_library_imports_a_heavy_library() -> None:

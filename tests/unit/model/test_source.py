@@ -186,7 +186,7 @@ def test_the_hub_is_asked_for_at_most_a_second(monkeypatch: pytest.MonkeyPatch) 
     assert load_model("meta-llama/Llama-3.1-8B").warnings
     took = time.perf_counter() - started
     released.set()
-    assert took < 5  # a second on an idle machine; tests share theirs
+    assert took < 20  # a second on an idle machine; the lookup hangs for 30
 
 
 def test_offline_the_hub_is_not_asked_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
