@@ -26,6 +26,7 @@ from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence
 from brim.engine.schedule.events import Event
+from brim.engine.schedule.figures import AdmissionFigures
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.worst_steps import WorstSteps
 from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer
@@ -60,6 +61,7 @@ class EngineFigures:
     preemptions: int
     steps: int
     drawn: int
+    admission: AdmissionFigures
 
 
 class Engine:
@@ -290,6 +292,7 @@ class Engine:
             preemptions=loop.scheduler.preemptions,
             steps=loop.figures.steps,
             drawn=loop.figures.drawn,
+            admission=loop.scheduler.counts.figures,
         )
 
     # -- requests ------------------------------------------------------------------------------------------------

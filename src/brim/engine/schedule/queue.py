@@ -1,0 +1,36 @@
+"""The requests that wait, in order, and what it takes to put one back exactly where it was."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from brim.engine.requests.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Departure:
+    """A request that has left the queue, and where it stood."""
+
+    sequence: Sequence
+    behind: int  # how many stood behind it; preempted requests may have come to the front since
+    passed: tuple[Sequence, ...]  # those that it passed
+
+
+def depart(queue: deque[Sequence], place: int) -> Departure:
+    """Take a request out of the queue. Those before it have been passed once more."""
+    sequence = queue[place]
+    passed = tuple(queue[number] for number in range(place))
+    del queue[place]
+    for one in passed:
+        one.passed += 1
+    return Departure(sequence, len(queue) - place, passed)
+
+
+def rejoin(queue: deque[Sequence], departure: Departure) -> None:
+    """Undo a departure. Can be called again after an interrupt."""
+    if departure.sequence in queue:
+        return
+    queue.insert(len(queue) - departure.behind, departure.sequence)
+    for one in departure.passed:
+        one.passed -= 1
