@@ -31,7 +31,8 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.outlook import Outlook, Prospect
+from brim.engine.schedule.outlook import Outlook
+from brim.engine.schedule.prospect import Prospect
 from brim.guard.admission import AdmissionSettings, may_start
 
 BAR_MICROSECONDS = 20.0

@@ -319,9 +319,9 @@ class Engine:
         sequences = [RunningSequence(request, list(request.prompt)) for request in requests]
         answer = Answer(request_id, requests, self.tokenizer)
         with self._interrupts.held():
-            self._answers[request_id] = answer
             for sequence in sequences:
                 loop.submit(sequence)
+            self._answers[request_id] = answer
         return request_id
 
     @property

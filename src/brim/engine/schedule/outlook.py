@@ -11,27 +11,18 @@ brought up to date when the next decision needs them.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 from brim.engine.kv.commons import Shareable
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.sequence import Sequence
+from brim.engine.schedule.prospect import Prospect
+from brim.errors import InvalidRequest
 from brim.guard.admission import AdmissionSettings, AdmissionView
 from brim.guard.future import NEVER, Claim, Future, constant
 from brim.units import ceil_div
 
 _COMMON = "common"  # the key of the blocks that several requests hold; requests have their slots
 _MANY = 32  # changes from which on all sums are made anew
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prospect:
-    """A waiting request, and where it would begin if it were admitted now."""
-
-    sequence: Sequence
-    reused: int = 0  # tokens that need not be computed
-    digests: tuple[bytes, ...] = ()  # the content of the blocks they are in
-    parent: Sequence | None = None  # the answer whose blocks it would share, copy-on-write
 
 
 class Outlook:
@@ -80,6 +71,19 @@ class Outlook:
         """Changes when a request that could not start might be able to."""
         self._bring_up_to_date()
         return self._future.changes, self._step // self._ledger.block_size
+
+    def check(self, sequence: Sequence) -> None:
+        """Refuse a request that could not run alone."""
+        worst = sequence.prompt_length + sequence.request.max_tokens - 1
+        chunk = min(sequence.prompt_length, self._step_tokens)
+        needed = [self._most_blocks(number, worst, chunk) for number in self._groups]
+        for number, blocks, there in zip(self._groups, needed, self._blocks, strict=True):
+            if blocks > there:
+                raise InvalidRequest(
+                    f"max_tokens {sequence.request.max_tokens} after a prompt of {sequence.prompt_length} tokens: "
+                    f"needs {blocks} blocks of pool {number}, which has {there}; lower it, shorten the prompt, or "
+                    "give the engine more kv_tokens"
+                )
 
     def view(self, prospect: Prospect, free_slots: int) -> AdmissionView:
         """A waiting request, as the policy sees it."""

@@ -26,8 +26,9 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.figures import AdmissionCounts
-from brim.engine.schedule.outlook import Outlook, Prospect
+from brim.engine.schedule.outlook import Outlook
 from brim.engine.schedule.plan import Chunk, StepPlan
+from brim.engine.schedule.prospect import Prospect, as_fork, from_cache
 from brim.engine.schedule.queue import Departure, depart, rejoin
 from brim.engine.schedule.spans import blocking_span, whole_spans
 from brim.guard.admission import AdmissionSettings, AdmissionView, Cause, Decision, may_start, passable
@@ -86,6 +87,8 @@ class Scheduler:
         return self.counts.preemptions
 
     def submit(self, sequence: Sequence) -> None:
+        """Let a request wait for its turn. One that could never have it is refused."""
+        self.outlook.check(sequence)
         self._by_key[sequence.request.key] = sequence
         self.waiting.append(sequence)
 
@@ -408,18 +411,12 @@ class Scheduler:
             if parent.computed < parent.prompt_length - 1:
                 return None
             if self._can_fork(parent):
-                return Prospect(sequence, reused=sequence.prompt_length - 1, parent=parent)
+                return as_fork(sequence, parent)
             if not self._forks_early and parent.computed < parent.prompt_length:
                 return None
         if not self.limits.reuse_prefixes or sequence.request.params.prompt_logprobs is not None:
             return Prospect(sequence)
-        size = self.ledger.block_size
-        extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt)
-        usable = (len(sequence.tokens) - 1) // size  # the last token is always computed
-        count = self.ledger.longest_prefix(sequence.digests[:usable])
-        while count and whole_spans(sequence.request.spans, 0, count * size) != count * size:
-            count -= 1
-        return Prospect(sequence, reused=count * size, digests=tuple(sequence.digests[:count]))
+        return from_cache(sequence, self.ledger)
 
     # -- accounting ----------------------------------------------------------------------------------------------
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from brim.engine.requests.request import FinishReason
+from brim.engine.requests.sequence import Sequence
+from brim.errors import InvalidRequest
 from brim.guard.admission import AdmissionSettings, Cause
 from tests.unit.engine.schedule.world import EAGER, STOP, WORST, Arrival, World, full, request, worlds
 
@@ -77,6 +80,18 @@ def test_the_worst_waits_for_what_is_allowed_and_what_ends_early_makes_room_at_o
     world.scheduler.finish(first, FinishReason.CANCELLED)
     world.step()
     assert [one.request.id for one in world.scheduler.running] == ["second"]
+
+
+def test_what_could_never_run_is_refused_at_once() -> None:
+    world = full(kv_tokens=20 * 4)
+    world.loop.submit(Sequence(fits := request("fits", 40, 41), list(fits.prompt)))
+    with pytest.raises(InvalidRequest) as caught:
+        world.loop.submit(Sequence(large := request("large", 40, 42), list(large.prompt)))
+    assert str(caught.value) == (
+        "max_tokens 42 after a prompt of 40 tokens: needs 21 blocks of pool 0, which has 20; lower it, shorten the "
+        "prompt, or give the engine more kv_tokens"
+    )
+    assert [one.request.id for one in world.scheduler.waiting] == ["fits"]
 
 
 def test_what_ends_before_another_has_grown_lets_both_run() -> None:
