@@ -148,8 +148,11 @@ def main() -> None:
         found = measure(batch, between, arguments.decisions)
         result["microseconds"][name] = found
         print(f"{name:42}{found['median']:9.1f}{found['p99']:9.1f}{found['largest']:9.1f}")
-    result["within_bar"] = result["microseconds"]["held"]["median"] <= BAR_MICROSECONDS
-    print(f"\nthe bar is {BAR_MICROSECONDS:g} µs a decision: {'kept' if result['within_bar'] else 'MISSED'}")
+    waiting = max(result["microseconds"][name]["median"] for name in ("held", "windows"))
+    result["within_bar"] = waiting <= BAR_MICROSECONDS
+    print(
+        f"\nthe bar is {BAR_MICROSECONDS:g} µs for a decision after which nothing changed: {'kept' if result['within_bar'] else 'MISSED'}"
+    )
     line = json.dumps(result)
     print(line)
     if arguments.out:
