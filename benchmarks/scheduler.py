@@ -115,7 +115,7 @@ def loop_of(case: Case, running: int, steps: int) -> ServingLoop:
     numbers = random.Random(0)
     for number in range(running + case.waiting):
         prompt = tuple(numbers.choices(range(VOCAB), k=PROMPT))
-        request = Request(str(number), prompt, case.params, number, MANY, stop_ids=frozenset({VOCAB + 1}))
+        request = Request(str(number), prompt, case.params, number, kv_tokens - PROMPT, frozenset({VOCAB + 1}))
         loop.submit(Sequence(request, list(prompt)))
     while not all(sequence.decoding for sequence in loop.scheduler.running) or len(loop.scheduler.running) < running:
         loop.step()

@@ -189,7 +189,7 @@ def check_penalties() -> Iterator[Row]:
     """Penalties over tokens that stay on the device: the answers of an engine on the CPU, with the same weights."""
     from brim import Engine, EngineSettings
     from tests.gpu.check_engine import on_cuda
-    from tests.integration.test_engine import drawn, family, greedy, prompts_of
+    from tests.integration.test_engine import EAGER, drawn, family, greedy, prompts_of
 
     prompts = prompts_of([30, 5, 17, 60, 9, 41], seed=12)
     kinds: tuple[dict[str, float], ...] = (
@@ -202,7 +202,7 @@ def check_penalties() -> Iterator[Row]:
         answers = []
         for device in ("cpu", "cuda"):
             loaded = family(name).loaded if device == "cpu" else on_cuda(family(name).loaded)
-            settings = EngineSettings(max_batch=5, max_batch_tokens=32, block_size=8)
+            settings = EngineSettings(max_batch=5, max_batch_tokens=32, block_size=8, **EAGER)
             with Engine(loaded, kv_tokens=320, settings=settings, device=device) as engine:
                 answers.append([one.tokens for one in engine.generate(prompts, params)])
                 preempted = engine.figures.preemptions

@@ -301,7 +301,7 @@ def test_same_tokens_after_preemption(kind: str) -> None:
     """Two requests and one free block: one is preempted, and is recomputed with its images."""
     prompts = (prompts_of(kind)[2], prompts_of(kind)[0])
     room = sum(blocks(len(prompt.tokens) + 1) for prompt in prompts) + 1
-    with engine_of(kind, kv_tokens=room * BLOCK, max_batch=2, reuse_prefixes=False) as engine:
+    with engine_of(kind, kv_tokens=room * BLOCK, max_batch=2, reuse_prefixes=False, admission_prior=1) as engine:
         done = run(engine, prompts)
     assert tokens_of(done) == [answers_of(kind)[2], answers_of(kind)[0]]
     assert sum(one.preemptions for one in done) > 0

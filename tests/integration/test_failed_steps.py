@@ -23,7 +23,7 @@ from brim.errors import OutOfMemory
 from brim.guard.rescue import LAST_TRIES
 from tests.integration import test_engine_vision as vision
 from tests.integration.faults import EXPECTED, KINDS, Faults, out_of_memory
-from tests.integration.test_engine import drawn, family, greedy, nothing_is_held, one_thread, prompts_of
+from tests.integration.test_engine import EAGER, drawn, family, greedy, nothing_is_held, one_thread, prompts_of
 
 __all__ = ["one_thread"]
 
@@ -71,7 +71,7 @@ def text_load(name: str, seed: int = 0) -> Load:
     numbers = random.Random(f"{name} {seed}")
     max_batch = numbers.choice([4, 5])
     engine = family(name).engine(
-        0, max_batch=max_batch, max_batch_tokens=numbers.choice([11, 19, 26]), tokenizer=ByteTokenizer()
+        0, max_batch=max_batch, max_batch_tokens=numbers.choice([11, 19, 26]), tokenizer=ByteTokenizer(), **EAGER
     )
     shared = prompts_of([16], seed=seed)[0]
     load = Load(engine, numbers.choice([56, 64]))

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brim.engine.run import history, pages, penalties  # noqa: E402
-from tests.integration.test_engine import drawn, family, greedy, nothing_is_held, prompts_of  # noqa: E402
+from tests.integration.test_engine import EAGER, drawn, family, greedy, nothing_is_held, prompts_of  # noqa: E402
 
 PROMPTS = prompts_of([3, 20, 41, 9, 33, 20], seed=4)
 PARAMS = [
@@ -33,7 +33,7 @@ def test_neither_overlap_nor_preemption_nor_a_full_pool_changes_an_answer(
         if case == "no room":
             monkeypatch.setattr(history, "pool_pages", lambda *_: 1)
         with model.engine(
-            kv_tokens, max_batch=max_batch, max_batch_tokens=16, block_size=8, overlap=case != "read at once"
+            kv_tokens, max_batch=max_batch, max_batch_tokens=16, block_size=8, overlap=case != "read at once", **EAGER
         ) as engine:
             answers[case] = [one.tokens for one in engine.generate(PROMPTS, PARAMS)]
             assert case != "tight" or engine.figures.preemptions > 0

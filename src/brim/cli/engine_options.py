@@ -56,6 +56,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     engine.add_argument("--compile", action="store_true", help="compile the decoder: slower start, faster steps")
     engine.add_argument("--no-graphs", action="store_true", help="do not capture CUDA graphs of decode steps")
+    engine.add_argument(
+        "--admission",
+        default="expected",
+        choices=("expected", "worst"),
+        help="requests start if answers as long as usual fit (expected), or the longest allowed: no preemption (worst)",
+    )
     engine.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
 
@@ -70,6 +76,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         compile=options.compile,
         graphs=not options.no_graphs,
         max_image_pixels=parse_pixels(options.image_pixels, "image-pixels") if options.image_pixels else None,
+        admission=options.admission,
     )
 
 

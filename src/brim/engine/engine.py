@@ -26,6 +26,7 @@ from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence
 from brim.engine.schedule.events import Event
+from brim.engine.schedule.figures import AdmissionFigures
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.worst_steps import WorstSteps
 from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer, lacks_weights
@@ -64,6 +65,7 @@ class EngineFigures:
     preemptions: int
     steps: int
     drawn: int
+    admission: AdmissionFigures
 
 
 class Engine:
@@ -318,6 +320,7 @@ class Engine:
             preemptions=loop.scheduler.preemptions,
             steps=loop.figures.steps,
             drawn=loop.figures.drawn,
+            admission=loop.scheduler.counts.figures,
         )
 
     @property
@@ -352,9 +355,9 @@ class Engine:
         sequences = [RunningSequence(request, list(request.prompt)) for request in requests]
         answer = Answer(request_id, requests, self.tokenizer)
         with self._interrupts.held():
-            self._answers[request_id] = answer
             for sequence in sequences:
                 loop.submit(sequence)
+            self._answers[request_id] = answer
         return request_id
 
     @property

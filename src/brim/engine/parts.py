@@ -81,7 +81,7 @@ class EngineParts:
             has_states=bool(self.state_bytes),
         )
         self.runner.build(self.groups, shape, told)
-        scheduler = Scheduler(ledger, limits)
+        scheduler = Scheduler(ledger, limits, self.settings.admission_settings)
         return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock)
 
     def rescue(self, loop: ServingLoop, kv_tokens: int) -> Rescue:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brim.errors import InvalidRequest
+from brim.guard.admission import AdmissionSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ class EngineSettings:
     overlap: bool = True  # plan the next step while the device works on this one
     attention: str = "auto"  # a backend by name (`brim.engine.attention.backends`)
     max_image_pixels: int | None = None  # of an image after processing; None: the processor's limit
+    admission: str = "expected"  # how much an answer is reckoned to grow: as answers did so far, or `worst`
+    admission_quantile: float = 0.9  # of the lengths of answers that have ended
+    admission_prior: int = 256  # tokens of an answer before enough have ended
+    admission_watermark: float = 0.01  # part of the KV pool that is left free for wrong guesses
+    admission_passes: int = 32  # how often a request that waits for blocks may be passed by a later one
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -42,3 +48,14 @@ class EngineSettings:
                 f"max_batch_tokens {self.max_batch_tokens} is less than max_batch {self.max_batch}: "
                 "a step decodes one token of every running request; raise the one or lower the other"
             )
+        self.admission_settings  # noqa: B018 - checked when it is made
+
+    @property
+    def admission_settings(self) -> AdmissionSettings:
+        return AdmissionSettings(
+            mode=self.admission,
+            quantile=self.admission_quantile,
+            prior=self.admission_prior,
+            watermark=self.admission_watermark,
+            passes=self.admission_passes,
+        )

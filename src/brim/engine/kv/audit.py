@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from brim.engine.kv.blocks import SCRATCH
-from brim.engine.kv.ledger import KvLedger, RequestBlocks
+from brim.engine.kv.ledger import KvLedger
+from brim.engine.kv.request_blocks import RequestBlocks
 
 
 def ledger_problems(ledger: KvLedger, requests: Iterable[RequestBlocks]) -> list[str]:

@@ -7,6 +7,7 @@ and can be reused) or *free*. Block 0 is scratch: padding writes there and it is
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 
 SCRATCH = 0
 
@@ -73,10 +74,10 @@ class BlockPool:
         """The block with this content, if there is one."""
         return self._by_content.get(digest)
 
-    def is_held(self, digest: bytes) -> bool:
-        """Whether the block with this content is held, and not only cached."""
-        block = self._by_content.get(digest)
-        return block is not None and self._holders[block] > 0
+    def held_with(self, digests: Iterable[bytes]) -> list[int]:
+        """The blocks with this content that are held, and not only cached."""
+        found = [self._by_content.get(digest, SCRATCH) for digest in digests]
+        return [block for block in found if self._holders[block]]
 
     def publish(self, block: int, digest: bytes) -> None:
         """Publish a held block by its content. The first block of a content stays the one that is found."""

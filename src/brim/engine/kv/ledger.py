@@ -13,18 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from brim.engine.kv.blocks import SCRATCH, BlockPool
+from brim.engine.kv.commons import CommonBlocks, Shareable
 from brim.engine.kv.geometry import KvShape, LayerGroup
+from brim.engine.kv.request_blocks import RequestBlocks
 from brim.units import ceil_div
-
-
-@dataclass(slots=True)
-class RequestBlocks:
-    """The blocks of one request while it has a slot. In a windowed group the first entries are freed (scratch)."""
-
-    slot: int
-    tables: list[list[int]]
-    given_up: list[int]  # by group: entries before this are scratch
-    published: int = 0  # full blocks that can be found by content
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +71,9 @@ class KvLedger:
         self.pools = [BlockPool(blocks) for blocks in shape.blocks]
         self.updates = [TableUpdates() for _ in groups]  # for the device, by group
         self.copies: list[tuple[int, int, int]] = []  # (group, from, to): blocks to copy before anything is written
+        # Of the group without a window. Windows move on from what they share to blocks of their own.
+        self.unwindowed = next((number for number, group in enumerate(groups) if group.window is None), None)
+        self.commons = CommonBlocks(0 if self.unwindowed is None else shape.blocks[self.unwindowed])
         self._growths: list[_Growth] = []
         self._replacements: list[_Replacement] = []
 
@@ -116,6 +111,7 @@ class KvLedger:
                     self._replace(number, pool, request, column)
             while len(table) < wanted:
                 table.append(pool.take())  # in the table at once, where a rollback finds it
+                self._belongs(number, table[-1], request)
                 self.updates[number].note(request.slot, len(table) - 1, table[-1])
         return True
 
@@ -126,6 +122,9 @@ class KvLedger:
         new = pool.take()
         self._replacements.append(replacement)
         request.tables[group][column] = new
+        self._belongs(group, new, request)
+        if group == self.unwindowed:
+            self.commons.left(old, request)
         self.copies.append((group, old, new))
         self.updates[group].note(request.slot, column, new)
 
@@ -138,14 +137,14 @@ class KvLedger:
             for column in range(request.given_up[number], needed):
                 block = request.tables[number][column]
                 if block != SCRATCH:
-                    self.pools[number].release(block)
+                    self._release(number, block)
                     request.tables[number][column] = SCRATCH
             request.given_up[number] = max(request.given_up[number], needed)
 
     def close(self, request: RequestBlocks) -> None:
         """Free all blocks of a request. The last blocks are released first, so that they are evicted first."""
-        for pool, table in zip(self.pools, request.tables, strict=True):
-            _shorten(pool, table, 0)
+        for number in range(len(self.groups)):
+            self._shorten(request, number, 0)
 
     def fork(self, source: RequestBlocks, target: RequestBlocks, tokens: int) -> None:
         """Share the blocks of another request's first tokens with a new request, copy-on-write."""
@@ -165,7 +164,12 @@ class KvLedger:
     def _share(self, group: int, request: RequestBlocks, block: int) -> None:
         table = request.tables[group]
         if block != SCRATCH:
+            held = self.pools[group].holders(block) > 0
             self.pools[group].share(block)
+            if not held:
+                self._belongs(group, block, request)
+            elif group == self.unwindowed:
+                self.commons.shared(block, request)
         table.append(block)
         self.updates[group].note(request.slot, len(table) - 1, block)
 
@@ -179,22 +183,24 @@ class KvLedger:
     def commit(self) -> None:
         """The step was launched: its reservations are final, and the device has all updates."""
         for replaced in self._replacements:
-            self.pools[replaced.group].release(replaced.old)
+            self._release(replaced.group, replaced.old)
         self.updates = [TableUpdates() for _ in self.groups]
         self._forget_reservations()
 
     def rollback(self) -> None:
         """The step failed: every request holds what it held before. Table updates are sent to the device again."""
         for growth in reversed(self._growths):
-            for pool, table, length in zip(self.pools, growth.request.tables, growth.lengths, strict=True):
-                _shorten(pool, table, length)
+            for number, length in enumerate(growth.lengths):
+                self._shorten(growth.request, number, length)
         for replaced in reversed(self._replacements):
-            pool, table = self.pools[replaced.group], replaced.request.tables[replaced.group]
+            table = replaced.request.tables[replaced.group]
             if replaced.column >= len(table):  # the request has been closed since
-                pool.release(replaced.old)
+                self._release(replaced.group, replaced.old)
                 continue
             new, table[replaced.column] = table[replaced.column], replaced.old
-            pool.release(new)
+            self._release(replaced.group, new)
+            if replaced.group == self.unwindowed:
+                self.commons.returned(replaced.old, replaced.request)
             self.updates[replaced.group].note(replaced.request.slot, replaced.column, replaced.old)
         self._forget_reservations()
 
@@ -202,6 +208,26 @@ class KvLedger:
         self.copies = []
         self._growths = []
         self._replacements = []
+
+    def _belongs(self, group: int, block: int, request: RequestBlocks) -> None:
+        if group == self.unwindowed:
+            self.commons.taken(block, request)
+
+    def _release(self, group: int, block: int) -> None:
+        pool = self.pools[group]
+        pool.release(block)
+        if group == self.unwindowed and pool.holders(block) == 0:
+            self.commons.freed(block)
+
+    def _shorten(self, request: RequestBlocks, group: int, length: int) -> None:
+        """Release the last blocks of a table, down to a length. Can be called again after an interrupt."""
+        table = request.tables[group]
+        while len(table) > length:
+            if table[-1] != SCRATCH:
+                if group == self.unwindowed:
+                    self.commons.left(table[-1], request)
+                self._release(group, table[-1])
+            table.pop()
 
     # -- reuse by content ----------------------------------------------------------------------------------------
 
@@ -226,15 +252,20 @@ class KvLedger:
         first = group.first_block_needed(count * self.block_size, self.block_size)
         return all(self.pools[number].find(digest) is not None for digest in digests[first:count])
 
-    def held_by_others(self, digests: Sequence[bytes], start: int) -> list[int]:
-        """By group: of the blocks with this content that tokens from `start` on attend to, those that a request holds.
+    def shareable(self, digests: Sequence[bytes]) -> Shareable:
+        """Of the blocks with this content, those that a request holds; in the group without a window.
 
-        Sharing them takes nothing from the pool; blocks that are only cached count as available, and are taken.
+        Blocks that are only cached count as available, and are taken.
         """
-        return [
-            sum(pool.is_held(digest) for digest in digests[group.first_block_needed(start, self.block_size) :])
-            for group, pool in zip(self.groups, self.pools, strict=True)
-        ]
+        if self.unwindowed is None:
+            return Shareable()
+        return self.commons.shareable(self.pools[self.unwindowed].held_with(digests))
+
+    def forkable(self, source: RequestBlocks, tokens: int) -> Shareable:
+        """The full blocks of a request's first tokens, in the group without a window."""
+        if self.unwindowed is None:
+            return Shareable()
+        return self.commons.shareable(source.tables[self.unwindowed][: tokens // self.block_size])
 
     def reuse(self, request: RequestBlocks, digests: Sequence[bytes]) -> None:
         """Start a new request from these blocks, which `longest_prefix` found."""
@@ -255,11 +286,3 @@ class KvLedger:
                 if table[column] != SCRATCH:
                     pool.publish(table[column], digests[column])
         request.published = max(request.published, len(digests))
-
-
-def _shorten(pool: BlockPool, table: list[int], length: int) -> None:
-    """Release the last blocks of a table, down to a length. Can be called again after an interrupt."""
-    while len(table) > length:
-        if table[-1] != SCRATCH:
-            pool.release(table[-1])
-        table.pop()

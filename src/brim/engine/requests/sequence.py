@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from brim.engine.kv.ledger import RequestBlocks
+from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.requests.request import FinishReason, Request
 
 
@@ -22,6 +22,7 @@ class Sequence:
     digests: list[bytes] = field(default_factory=list)
     reused: int = 0  # prompt tokens found in the prefix cache
     preemptions: int = 0
+    passed: int = 0  # requests that came later and started before it
     finish: FinishReason | None = None
     # Needed of every request in every step, computed once.
     prompt_length: int = field(init=False)

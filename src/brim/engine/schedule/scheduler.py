@@ -1,8 +1,9 @@
 """Which tokens of which requests make up the next step.
 
 Continuous batching, first come first served: every decoding request gets one token, the rest of the step goes to
-prefill chunks, and waiting requests are admitted by the policy of `guard`. When blocks run out, the request that was
-admitted last is preempted and recomputed later. Steps may be planned ahead: tokens of a launched step are counted
+prefill chunks, and waiting requests are admitted by the policy of `guard`. While the first of them has to wait for
+blocks, a later one that fits may pass it, a limited number of times. When blocks run out, the request that was admitted
+last is preempted and recomputed later. Steps may be planned ahead: tokens of a launched step are counted
 (`Sequence.unseen`) before they are read.
 
 `plan` only reserves. `commit`, when the step has been launched, counts its tokens, publishes full blocks and frees
@@ -16,17 +17,21 @@ Knows nothing of tensors, time or text.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from brim.engine.kv.digests import extend_digests
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.admitting import Prospect, admission_view
+from brim.engine.schedule.figures import AdmissionCounts
+from brim.engine.schedule.outlook import Outlook
 from brim.engine.schedule.plan import Chunk, StepBounds, StepPlan
+from brim.engine.schedule.prospect import Prospect, as_fork, from_cache
+from brim.engine.schedule.queue import Departure, overtake, rejoin, step_out
 from brim.engine.schedule.spans import blocking_span, whole_spans
-from brim.guard.admission import AdmissionView, Decision, admit
+from brim.guard.admission import AdmissionSettings, AdmissionView, Cause, Decision, may_start, passable
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +47,21 @@ class Limits:
 class Scheduler:
     """The waiting and running requests, and the blocks they hold."""
 
-    def __init__(self, ledger: KvLedger, limits: Limits, policy: Callable[[AdmissionView], Decision] = admit) -> None:
+    def __init__(
+        self,
+        ledger: KvLedger,
+        limits: Limits,
+        admission: AdmissionSettings | None = None,
+        policy: Callable[[AdmissionView], Decision] = may_start,
+    ) -> None:
         self.ledger = ledger
         self.limits = limits
+        self.admission = admission or AdmissionSettings()
         self.policy = policy
+        self.outlook = Outlook(ledger, self.admission, limits.max_batch, limits.max_batch_tokens)
+        self.counts = AdmissionCounts()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in the order of admission
-        self.preemptions = 0
         self._free_slots = list(range(limits.max_batch - 1, -1, -1))
         self._by_key: dict[tuple[str, int], Sequence] = {}
         windows = [group.window for group in ledger.groups if group.window is not None]
@@ -56,7 +69,9 @@ class Scheduler:
         self._passing = {(window - 1) % ledger.block_size for window in windows}
         # Answers to one prompt fork at its last token. The window and state of that point are gone one token later.
         self._forks_early = limits.has_states or bool(windows)
-        self._admitted: list[Sequence] = []  # by the step that is being planned or launched
+        self._admitted: list[Departure] = []  # by the step that is being planned or launched
+        self._ready = 0  # requests that could get a token from the step that is being planned
+        self._nobody_passes: Hashable = None  # what was known when no later request could pass the first
         self._leaving: Sequence | None = None  # being preempted
         # Tokens that must be computed together and did not fit after the decodes: of which request, and how many.
         self._blocked: tuple[Sequence, int] | None = None
@@ -68,6 +83,10 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
+    @property
+    def preemptions(self) -> int:
+        return self.counts.preemptions
+
     def knows(self, key: tuple[str, int]) -> bool:
         """Whether a request of this key waits or runs."""
         return key in self._by_key
@@ -77,6 +96,8 @@ class Scheduler:
         return list(self._free_slots)
 
     def submit(self, sequence: Sequence) -> None:
+        """Let a request wait for its turn. One that could never have it is refused."""
+        self.outlook.check(sequence)
         self._by_key[sequence.request.key] = sequence
         self.waiting.append(sequence)
 
@@ -85,6 +106,8 @@ class Scheduler:
         if sequence.finish is not None:
             return
         sequence.finish = reason
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self.outlook.growth.ended(sequence.generated)
         del self._by_key[sequence.request.key]
         if sequence.slot is None:
             self.waiting.remove(sequence)
@@ -97,6 +120,7 @@ class Scheduler:
             self.ledger.close(sequence.blocks)
             sequence.blocks = None
         if sequence.slot is not None:
+            self.outlook.left(sequence.slot)
             self._free_slots.append(sequence.slot)
             sequence.slot = None
 
@@ -152,12 +176,14 @@ class Scheduler:
         for sequence in plan.decodes:
             sequence.computed += 1
             sequence.unseen += 1
+        self.outlook.stepped(len(plan.decodes), self._ready)
         for chunk in plan.chunks:
             sequence = chunk.sequence
             sequence.computed = chunk.start + chunk.length
             if chunk.draws:
                 sequence.unseen += 1
                 sequence.drawn_on_device = True
+                self.outlook.begins_to_answer(sequence)
             self.publish(sequence)  # before its window moves on: later steps find what this one writes
         if self._passing:
             size = self.ledger.block_size
@@ -179,10 +205,14 @@ class Scheduler:
         if self._leaving is not None:
             self._put_back(self._leaving)
             self._leaving = None
-        for sequence in reversed(self._admitted):
-            self._put_back(sequence)
+        for departure in reversed(self._admitted):
+            self._take_back_admission(departure)
         self._admitted.clear()
         self.ledger.rollback()
+
+    def _take_back_admission(self, departure: Departure) -> None:
+        self._let_go(departure.sequence)
+        rejoin(self.waiting, departure)
 
     def restart(self, ledger: KvLedger, lost: Iterable[StepPlan] = ()) -> None:
         """Compute every running request again, in the blocks of another ledger; draw again what lost steps drew."""
@@ -198,6 +228,7 @@ class Scheduler:
         self._admitted.clear()
         self._blocked = self._first = None
         self._free_slots = list(range(self.limits.max_batch - 1, -1, -1))
+        self.outlook.move(ledger)
 
     # -- decodes -------------------------------------------------------------------------------------------------
 
@@ -205,6 +236,10 @@ class Scheduler:
         size = self.ledger.block_size
         decodes: list[Sequence] = []
         self._left_out = False
+        self._ready = 0
+        if self._first is not None and self.admission.mode == "worst" and self._generating > budget:
+            self._left_out = True  # all of them: no answer may fall behind the others, or ends come in another order
+            return decodes
         some_only, allow = self._bounds.only is not None, self._bounds.allow
         for sequence in list(self.running):
             position = sequence.computed
@@ -212,6 +247,7 @@ class Scheduler:
             # `decoding` and not `complete`, inlined: this runs for every request in every step.
             if not sequence.drawn_on_device or position != length - 1 or length >= sequence.longest:
                 continue
+            self._ready += 1
             if some_only and not allow(sequence):
                 continue
             if len(decodes) == budget:
@@ -222,6 +258,10 @@ class Scheduler:
                 continue
             decodes.append(sequence)
         return decodes
+
+    @property
+    def _generating(self) -> int:
+        return sum(sequence.decoding and not sequence.complete for sequence in self.running)
 
     def _reserve_or_preempt(self, sequence: Sequence, start: int, end: int, keep: list[Sequence]) -> bool:
         """Reserve blocks for these tokens, preempting the last admitted; False if that is the sequence itself."""
@@ -240,18 +280,22 @@ class Scheduler:
         self._leaving = sequence
         self._put_back(sequence)
         sequence.preemptions += 1
-        self.preemptions += 1
+        self.counts.preemptions += 1
         self._leaving = None
 
     def _put_back(self, sequence: Sequence) -> None:
         """To the front of the queue, holding nothing. Can be called again after an interrupt."""
+        self._let_go(sequence)
+        if not self.waiting or self.waiting[0] is not sequence:
+            self.waiting.appendleft(sequence)
+
+    def _let_go(self, sequence: Sequence) -> None:
+        """It holds nothing, and nothing of it is computed. Can be called again after an interrupt."""
         self._release(sequence)
         if sequence in self.running:
             self.running.remove(sequence)
         sequence.computed = sequence.reused = 0
         sequence.drawn_on_device = False
-        if not self.waiting or self.waiting[0] is not sequence:
-            self.waiting.appendleft(sequence)
 
     # -- chunks of prompts ---------------------------------------------------------------------------------------
 
@@ -264,7 +308,7 @@ class Scheduler:
         if sequence.slot is not None:
             return self._plan_chunk(sequence, tokens)
         if self._next_waiting() is sequence:
-            return self._admit_next(tokens)
+            return self._admit_first(tokens)[0]
         return None
 
     def _plan_chunk(self, sequence: Sequence, budget: int, state_from: int | None = None) -> Chunk | None:
@@ -309,26 +353,55 @@ class Scheduler:
         return next((sequence for sequence in self.waiting if self._bounds.allow(sequence)), None)
 
     def _admit_next(self, budget: int) -> Chunk | None:
+        """Start the request that has waited longest, or one that may pass it while it waits for blocks."""
+        chunk, cause = self._admit_first(budget)
+        may_pass = cause is Cause.BLOCKS and self._bounds.only is None
+        return self._admit_passing(budget) if may_pass else chunk
+
+    def _admit_first(self, budget: int) -> tuple[Chunk | None, Cause | None]:
+        """Start the request that has waited longest; what decided about it, if anything could be decided."""
         sequence = self._next_waiting()
-        if sequence is None or sequence.unseen:
-            return None  # its last token is still on the device
-        parent = self._parent(sequence)
-        if parent is not None:
-            if parent.computed < parent.prompt_length - 1:
-                return None
-            if not self._can_fork(parent):
-                if not self._forks_early and parent.computed < parent.prompt_length:
-                    return None
-                parent = None
-        prospect = self._prospect(sequence, parent)
-        view = admission_view(prospect, self.ledger, self.running, len(self._free_slots), self.limits.max_batch_tokens)
-        if not self.policy(view).admit:
+        prospect = None if sequence is None else self._prospect(sequence)
+        if prospect is None:
+            return None, None
+        decision = self._decide(prospect)
+        if not decision.start:
+            return None, decision.cause
+        departure = step_out(self.waiting, prospect.sequence)
+        return self._start(prospect, departure, budget), decision.cause
+
+    def _admit_passing(self, budget: int) -> Chunk | None:
+        """Start the first of the later requests that fits. They are looked at when something has changed."""
+        known = self.outlook.state, tuple(islice(self.waiting, self.admission.reach + 1))
+        if known == self._nobody_passes:
             return None
-        self._admitted.append(sequence)
-        self.waiting.remove(sequence)
+        behind = passable((sequence.passed for sequence in self.waiting), self.admission)
+        for place in range(1, min(behind + 1, len(self.waiting))):
+            sequence = self.waiting[place]
+            prospect = self._prospect(sequence) if _may_pass(sequence) else None
+            if prospect is not None and self._decide(prospect).start:
+                chunk = self._start(prospect, overtake(self.waiting, sequence), budget)
+                self.counts.passes += chunk is not None
+                return chunk
+        self._nobody_passes = known
+        return None
+
+    def _decide(self, prospect: Prospect) -> Decision:
+        if not self._free_slots:  # nothing else needs to be known
+            decision = Decision(False, Cause.SLOTS, limit=len(self.running))
+        else:
+            decision = self.policy(self.outlook.view(prospect, len(self._free_slots)))
+        self.counts.count(decision)
+        return decision
+
+    def _start(self, prospect: Prospect, departure: Departure, budget: int) -> Chunk | None:
+        """Give a waiting request its slot, what it shares, and its first chunk; None if that cannot be."""
+        sequence, parent = prospect.sequence, prospect.parent
+        self._admitted.append(departure)
         sequence.slot = self._free_slots.pop()
         self.running.append(sequence)
         sequence.blocks = self.ledger.open(sequence.slot)
+        self.outlook.started(sequence)
         state_from = None
         if parent is not None:
             assert parent.blocks is not None
@@ -339,7 +412,7 @@ class Scheduler:
         sequence.computed = sequence.reused = prospect.reused
         chunk = self._plan_chunk(sequence, budget, state_from)
         if chunk is None:
-            self._put_back(sequence)
+            self._take_back_admission(departure)
             self._admitted.pop()
         return chunk
 
@@ -357,25 +430,30 @@ class Scheduler:
         """Whether all that the prompt's last token attends to is still there: blocks, and the state at that point."""
         last = parent.prompt_length - 1
         if self.limits.has_states:
-            return parent.computed == last and parent not in self._admitted
+            return parent.computed == last and not self._was_admitted_now(parent)
         assert parent.blocks is not None
-        if parent in self._admitted or not self.ledger.can_fork(parent.blocks, parent.prompt_length):
+        if self._was_admitted_now(parent) or not self.ledger.can_fork(parent.blocks, parent.prompt_length):
             return False
         return self._forks_early or parent.computed > last
 
-    def _prospect(self, sequence: Sequence, parent: Sequence | None) -> Prospect:
-        """Where a request would begin if it were admitted now."""
+    def _was_admitted_now(self, sequence: Sequence) -> bool:
+        return any(departure.sequence is sequence for departure in self._admitted)
+
+    def _prospect(self, sequence: Sequence) -> Prospect | None:
+        """Where a request would begin if it were admitted now; None: it has to wait for something on the device."""
+        if sequence.unseen:
+            return None  # its last token
+        parent = self._parent(sequence)
         if parent is not None:
-            return Prospect(sequence, reused=sequence.prompt_length - 1, forks=True)
+            if parent.computed < parent.prompt_length - 1:
+                return None
+            if self._can_fork(parent):
+                return as_fork(sequence, parent)
+            if not self._forks_early and parent.computed < parent.prompt_length:
+                return None
         if not self.limits.reuse_prefixes or sequence.request.params.prompt_logprobs is not None:
             return Prospect(sequence)
-        size = self.ledger.block_size
-        extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt)
-        usable = (len(sequence.tokens) - 1) // size  # the last token is always computed
-        count = self.ledger.longest_prefix(sequence.digests[:usable])
-        while count and whole_spans(sequence.request.spans, 0, count * size) != count * size:
-            count -= 1
-        return Prospect(sequence, reused=count * size, digests=tuple(sequence.digests[:count]))
+        return from_cache(sequence, self.ledger)
 
     # -- accounting ----------------------------------------------------------------------------------------------
 
@@ -396,3 +474,8 @@ class Scheduler:
         if known // size > sequence.blocks.published:
             extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt)
             self.ledger.publish(sequence.blocks, sequence.digests[: known // size])
+
+
+def _may_pass(sequence: Sequence) -> bool:
+    """Answers that can share a prompt wait for its first one, and images come in the order of the queue."""
+    return sequence.request.index == 0 and not any(span.together for span in sequence.request.spans)

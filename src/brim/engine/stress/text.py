@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from brim.engine.kv.ledger import KvLedger, RequestBlocks
+from brim.engine.kv.ledger import KvLedger
+from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.recurrent.mixers import CHUNK_ROWS
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import Request

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from brim.engine.kv import ledger as module
-from brim.engine.kv.ledger import KvLedger, RequestBlocks
+from brim.engine.kv.ledger import KvLedger
+from brim.engine.kv.request_blocks import RequestBlocks
 from tests.unit.engine.kv.test_ledger import groups_of, ledger_of
 
 KV = str(module.__file__).rpartition("/")[0]

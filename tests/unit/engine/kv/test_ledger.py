@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from brim.engine.kv.blocks import SCRATCH
 from brim.engine.kv.digests import extend_digests
 from brim.engine.kv.geometry import KvShape, LayerGeometry, LayerGroup, group_layers, pool_shape
-from brim.engine.kv.ledger import KvLedger, RequestBlocks
+from brim.engine.kv.ledger import KvLedger
+from brim.engine.kv.request_blocks import RequestBlocks
 from tests.unit.engine.schedule.simulated_device import VOCAB, SimulatedDevice
 
 SLOTS = 4

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from brim.engine.kv.ledger import KvLedger, RequestBlocks
+from brim.engine.kv.ledger import KvLedger
+from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.plan import Chunk, StepPlan

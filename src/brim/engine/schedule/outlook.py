@@ -1,0 +1,197 @@
+"""What the running requests will hold, kept up to date for the admission policy.
+
+In: requests that start, leave and step. Out: an `AdmissionView` of a request that would like to start.
+
+A request that generates grows by a token in every step, and ends when its answer is as long as reckoned (`growth`). One
+whose prompt is being computed is reckoned to hold all blocks of it already, to grow from the next step on, and is not
+counted on to end: when its answer begins is not known. Both are upper bounds. Changes are only noted; the sums are
+brought up to date when the next decision needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from brim.engine.kv.commons import Shareable
+from brim.engine.kv.ledger import KvLedger
+from brim.engine.requests.sequence import Sequence
+from brim.engine.schedule.prospect import Prospect
+from brim.errors import InvalidRequest
+from brim.guard.admission import AdmissionSettings, AdmissionView
+from brim.guard.future import NEVER, Claim, Future, constant
+from brim.units import ceil_div
+
+_COMMON = "common"  # the key of the blocks that several requests hold; requests have their slots
+_MANY = 32  # changes from which on all sums are made anew
+
+
+class Outlook:
+    """The blocks that running requests hold and will hold."""
+
+    def __init__(self, ledger: KvLedger, settings: AdmissionSettings, max_batch: int, max_batch_tokens: int) -> None:
+        self.growth = settings.growth()
+        self._ledger = ledger
+        self._max_batch = max_batch
+        self._step_tokens = max_batch_tokens
+        self._groups = [number for number in range(len(ledger.groups)) if self._can_run_out(number)]
+        self._blocks = tuple(ledger.pools[number].blocks for number in self._groups)
+        self._kept_free = settings.kept_free(self._blocks)
+        self._future = Future(len(self._groups), ledger.block_size, room=max_batch + 1)
+        self._step = 0  # steps in which the running answers grew
+        self._running: dict[int, Sequence] = {}  # by slot
+        self._changed: set[int] = set()  # slots
+        self._out_of_step = False
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    def started(self, sequence: Sequence) -> None:
+        assert sequence.slot is not None
+        self._running[sequence.slot] = sequence
+        self._changed.add(sequence.slot)
+
+    def left(self, slot: int) -> None:
+        self._running.pop(slot, None)
+        self._changed.add(slot)
+
+    def begins_to_answer(self, sequence: Sequence) -> None:
+        """From the next step on it grows by a token in each."""
+        assert sequence.slot is not None
+        self._changed.add(sequence.slot)
+
+    def stepped(self, decodes: int, ready: int) -> None:
+        """A step was launched, with so many of the answers that could have grown."""
+        self._step += decodes > 0
+        if decodes != ready:
+            self._out_of_step = True
+
+    def move(self, ledger: KvLedger) -> None:
+        """Nothing runs any more; what starts from now on holds blocks of another ledger of the same shape."""
+        assert not self._running
+        self._ledger = ledger
+        self._changed.clear()
+        self._future.replace_all({})
+
+    # -- what that means -----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Hashable:
+        """Changes when a request that could not start might be able to."""
+        self._bring_up_to_date()
+        return self._future.changes, self._step // self._ledger.block_size
+
+    def check(self, sequence: Sequence) -> None:
+        """Refuse a request that could not run alone."""
+        worst = sequence.prompt_length + sequence.request.max_tokens - 1
+        chunk = min(sequence.prompt_length, self._step_tokens)
+        needed = [self._most_blocks(number, worst, chunk) for number in self._groups]
+        for number, blocks, there in zip(self._groups, needed, self._blocks, strict=True):
+            if blocks > there:
+                raise InvalidRequest(
+                    f"max_tokens {sequence.request.max_tokens} after a prompt of {sequence.prompt_length} tokens: "
+                    f"needs {blocks} blocks of pool {number}, which has {there}; lower it, shorten the prompt, or "
+                    "give the engine more kv_tokens"
+                )
+
+    def view(self, prospect: Prospect, free_slots: int) -> AdmissionView:
+        """A waiting request, as the policy sees it."""
+        sequence = prospect.sequence
+        shared = self._shareable(prospect)
+        self._bring_up_to_date()
+        claim = self._claim(sequence, shared.blocks)
+        lasts = [owner.last for slot in shared.owners if (owner := self._future.get(slot)) is not None]
+        return AdmissionView(
+            needed=claim.most,
+            peaks=self._future.peaks_with(claim, shared.owned, min(lasts, default=NEVER)),
+            blocks=self._blocks,
+            kept_free=self._kept_free,
+            running=len(self._running),
+            free_slots=free_slots,
+        )
+
+    def _shareable(self, prospect: Prospect) -> Shareable:
+        if prospect.parent is not None:
+            assert prospect.parent.blocks is not None
+            return self._ledger.forkable(prospect.parent.blocks, prospect.reused)
+        return self._ledger.shareable(prospect.digests) if prospect.digests else Shareable()
+
+    def _claim(self, sequence: Sequence, shared: int) -> Claim:
+        """How a request grows, from the step that is planned next on."""
+        length, step = len(sequence.tokens), self._step
+        total = sequence.prompt_length + self.growth.tokens(sequence.generated, sequence.request.max_tokens)
+        computed = max(total - 1, length)  # in the end: the last token is drawn, and not computed
+        answers = sequence.drawn_on_device
+        most = tuple(
+            [
+                self._most_blocks(number, computed, 1 if answers else min(length, self._step_tokens))
+                for number in self._groups
+            ]
+        )
+        common = tuple([shared if number == self._ledger.unwindowed else 0 for number in self._groups])
+        if answers:
+            # It is read back, and its blocks are freed, one step after its last token was drawn.
+            return Claim(sequence.computed + 1 - step, step + computed - sequence.computed, most, common)
+        return Claim(length + 1 - step, NEVER, most, common)
+
+    def _most_blocks(self, number: int, tokens: int, chunk: int) -> int:
+        """The most blocks that a request of so many tokens holds in a group, in chunks of at most so many."""
+        size, window = self._ledger.block_size, self._ledger.groups[number].window
+        blocks = ceil_div(tokens, size)
+        return blocks if window is None else min(blocks, _touched(window - 1 + chunk, size))
+
+    def _can_run_out(self, number: int) -> bool:
+        """Whether a pool is too small for the windows of a full batch and the tokens of a step."""
+        group, size = self._ledger.groups[number], self._ledger.block_size
+        if group.window is None:
+            return True
+        tokens = self._max_batch * (group.window + 2 * size) + self._step_tokens
+        return self._ledger.pools[number].blocks < ceil_div(tokens, size)
+
+    # -- bringing the sums up to date ----------------------------------------------------------------------------
+
+    def _bring_up_to_date(self) -> None:
+        changed, commons = self._changed, self._ledger.commons
+        changed |= commons.changed_slots
+        commons.changed_slots.clear()
+        overdue = self._future.ended_before(self._step)
+        if self._out_of_step or len(changed) + len(overdue) > _MANY:
+            self._begin_anew()
+        else:
+            changed.update(slot for slot in overdue if isinstance(slot, int))
+            for slot in changed:
+                self._renew(slot)
+        changed.clear()
+        self._out_of_step = False
+        self._renew_commons()
+
+    def _renew(self, slot: int) -> None:
+        if self._future.get(slot) is not None:
+            self._future.remove(slot)
+        sequence = self._running.get(slot)
+        if sequence is not None:
+            self._future.add(slot, self._running_claim(sequence))
+
+    def _begin_anew(self) -> None:
+        claims: dict[Hashable, Claim] = {
+            slot: self._running_claim(sequence) for slot, sequence in self._running.items()
+        }
+        self._future.replace_all(claims)
+
+    def _running_claim(self, sequence: Sequence) -> Claim:
+        assert sequence.blocks is not None
+        return self._claim(sequence, sequence.blocks.common)
+
+    def _renew_commons(self) -> None:
+        common = len(self._ledger.commons)
+        known = self._future.get(_COMMON)
+        if common == (0 if known is None else known.most[0]):
+            return
+        if known is not None:
+            self._future.remove(_COMMON)
+        if common:
+            by_group = tuple([common if number == self._ledger.unwindowed else 0 for number in self._groups])
+            self._future.add(_COMMON, constant(by_group, NEVER))
+
+
+def _touched(tokens: int, block_size: int) -> int:
+    """The most blocks that so many tokens in a row are in."""
+    return (tokens + block_size - 2) // block_size + 1

@@ -1,0 +1,42 @@
+"""The requests that wait, in order, and what it takes to put one back exactly where it was."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from brim.engine.requests.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Departure:
+    """A request that has left the queue, and where it stood."""
+
+    sequence: Sequence
+    behind: int  # how many stood behind it; preempted requests may have come to the front since
+    passed: tuple[Sequence, ...]  # those that it passed
+
+
+def step_out(queue: deque[Sequence], sequence: Sequence) -> Departure:
+    """Take a request out of the queue whose turn it is."""
+    place = queue.index(sequence)
+    del queue[place]
+    return Departure(sequence, len(queue) - place, ())
+
+
+def overtake(queue: deque[Sequence], sequence: Sequence) -> Departure:
+    """Take a request out of the queue before its turn. Those before it have been passed once more."""
+    passed = tuple(islice(queue, queue.index(sequence)))
+    for one in passed:
+        one.passed += 1
+    return replace(step_out(queue, sequence), passed=passed)
+
+
+def rejoin(queue: deque[Sequence], departure: Departure) -> None:
+    """Undo a departure. Can be called again after an interrupt."""
+    if departure.sequence in queue:
+        return
+    queue.insert(len(queue) - departure.behind, departure.sequence)
+    for one in departure.passed:
+        one.passed -= 1
