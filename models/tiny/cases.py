@@ -1,4 +1,4 @@
-"""The fixed prompts of the evaluation, in two wordings. Names, phrasings and texts were not in training.
+"""The fixed prompts of the evaluation, in three wordings. Names, phrasings and texts were not in training.
 
 Only filler, the questions behind a wish for a style, and counting and the calendar (which has few phrasings) are drawn
 as in training. A case is a conversation up to the assistant's turn, and the answer that is right.
@@ -84,8 +84,8 @@ DEVELOPMENT = Wording(
         "Please say this back to me: {text}", "Read this and repeat it: {text}", "Now copy the following text: {text}"
     ),
 )
-# Written after the training data was last changed, and never tuned to. New data makes new ones necessary.
-UNSEEN = Wording(
+# Written after the first data and measured once with it; then the data was widened, with these known to its writer.
+SECOND = Wording(
     tell=Phrases(
         "It matters to me that you know this: {clause}.",
         "Please keep in mind that {clause}.",
@@ -109,16 +109,81 @@ UNSEEN = Wording(
             "If I have {a} and lose {b}, how many is that?",
         ),
         "*": Phrases(
-            "What do {a} times {b} make?",
             "Tell me what {a} multiplied by {b} is.",
             "How many are {b} rows of {a}?",
         ),
     },
     upper=Phrases("Only use capital letters.", "Whatever I ask, reply in capitals."),
-    last=Phrases("The last word of each reply is {v}.", "Close every reply with the word {v}."),
+    last=Phrases("The last word of each reply is {v}."),
     named=Phrases("Your role: you are {v}.", "People here call you {v}, so go by that."),
     copy=Phrases("Give me this text again: {text}", "Write the same text once more: {text}"),
 )
+# Written by somebody who had not seen the data, after it was last changed; what was in it by chance was taken out.
+UNSEEN = Wording(
+    tell=Phrases(
+        "Just so you know, {clause}.",
+        "Before we start, I should mention that {clause}.",
+        "Hi there! I want you to know that {clause}.",
+        "Please keep in mind that {clause}.",
+        "By the way, {clause}. Don't forget it, okay?",
+        "Can you make a note that {clause}?",
+        "I'm going to tell you something about me: {clause}.",
+        "For later, {clause}. I will ask you about it soon.",
+    ),
+    ask=Phrases(
+        "Can you remind me what my {noun} is?",
+        "Okay, now tell me my {noun}.",
+        "I forgot my {noun}. Can you help me?",
+        "Let's see if you were listening. What is my {noun}?",
+    ),
+    sums={
+        "+": Phrases(
+            "What do I get if I add {a} and {b}?",
+            "Can you work out {a} plus {b} for me?",
+            "I have {a} apples and I get {b} more. How many do I have now?",
+            "Please find the sum of {a} and {b}.",
+            "If you put {a} and {b} together, what is the total?",
+        ),
+        "-": Phrases(
+            "What is left if I take {b} away from {a}?",
+            "Can you work out {a} minus {b} for me?",
+            "I had {a} coins and spent {b} of them. How many are left?",
+            "If I start with {a} and lose {b}, how many do I still have?",
+        ),
+        "*": Phrases(
+            "Can you work out {a} times {b} for me?",
+            "I have {a} bags with {b} sweets in each. How many sweets is that?",
+            "Please tell me the product of {a} and {b}.",
+        ),
+    },
+    upper=Phrases(
+        "Write everything you say in capital letters.",
+        "All of your replies must be in upper case.",
+        "Only use capital letters when you answer the user.",
+        "You always talk in all caps, no matter what the user says.",
+        "Never use small letters. Every word you write has to be in capitals.",
+    ),
+    last=Phrases(
+        "The last word of each reply must be {v}.",
+        "Whatever the user says, always end your message with {v}.",
+        "You must close all of your answers with the word {v}.",
+        "Each time you reply, make sure that {v} is the very last word.",
+    ),
+    named=Phrases(
+        "Your name is {v}. If someone asks who you are, say so.",
+        "In this chat you play a character named {v}.",
+        "From now on you go by the name {v}.",
+        "Act as {v}, an assistant who likes to help people.",
+    ),
+    copy=Phrases(
+        "Repeat this back to me exactly: {text}",
+        "Please say the following, word for word: {text}",
+        "Can you copy this text without changing anything? {text}",
+        "Write this down just as it is: {text}",
+        "I want you to send me back the same words: {text}",
+    ),
+)
+WORDINGS = {"development": DEVELOPMENT, "second": SECOND, "unseen": UNSEEN}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.stamp import stamp
-from models.tiny.cases import DEVELOPMENT, UNSEEN, Case, Wording, cases
+from models.tiny.cases import DEVELOPMENT, WORDINGS, Case, Wording, cases
 
 BARS = {"recall": 0.90, "system": 0.90, "copying": 0.95, "sums": 0.95}
 ACCEPTANCE_BAR = 0.60
@@ -189,15 +189,16 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--share", type=float, default=1.0, help="of the cases of each group (1)")
-    parser.add_argument("--unseen", action="store_true", help="the wording that no training data was tuned to")
+    parser.add_argument("--wording", choices=WORDINGS, default="development", help="of the cases (development)")
     parser.add_argument("--out", type=Path, help="write the metrics here too, with the versions they were made with")
     options = parser.parse_args()
-    words = UNSEEN if options.unseen else DEVELOPMENT
-    metrics = evaluate(options.model, options.draft, options.share, words)
+    metrics = evaluate(options.model, options.draft, options.share, WORDINGS[options.wording])
     json.dump(metrics, sys.stdout, indent=2)
     print()
     if options.out:
-        options.out.write_text(json.dumps(stamp("") | {"share": options.share, **metrics}, indent=2) + "\n")
+        options.out.write_text(
+            json.dumps(stamp("") | {"wording": options.wording, "share": options.share, **metrics}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -89,12 +89,3 @@ def _choice(pattern: str, at: int) -> tuple[list[str], int]:
 def capitalised(text: str) -> str:
     """The text as a sentence: its first letter large."""
     return text[:1].upper() + text[1:]
-
-
-def casually(rng: Random, text: str) -> str:
-    """As people type: sometimes without the last full stop or question mark, sometimes without the first capital."""
-    if rng.random() < 0.2 and text[-1] in ".?!":
-        text = text[:-1]
-    if rng.random() < 0.12:
-        text = text[:1].lower() + text[1:]
-    return text

@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from models.tiny.dialogue import Exchange, Memory
-from models.tiny.phrasing import Phrases, capitalised, casually, pick
+from models.tiny.manner import casually
+from models.tiny.phrasing import Phrases, capitalised, pick
 from models.tiny.skills.smalltalk import statement
 from models.tiny.words import (
     ANIMALS,
@@ -37,6 +38,12 @@ REPEAT = Phrases(
     "[Here is|This is|I have] [a text|a sentence|something|a line] [to repeat|to copy|to say|for you to copy]: {text}",
     "[Say what I say|Repeat what I say|Write what I write|Copy what I write|You repeat what I say][:|.] {text}",
     "[Text|Words|Sentence|Line] to [repeat|copy|say]: {text}",
+    "[Give|Read|Send|Say|Hand] [it|this|that|me this|the text|the words] [back|back to me|again|to me|out loud]: {text}",
+    "[I say it, you repeat it|I write, you copy|You are a parrot|Parrot this|Be my echo|Play echo][:|.] {text}",
+    "[Write|Type|Print|Output|Return|Reproduce|Recite|Quote|Restate] [this|it|the text|the following|the same][:| exactly:] {text}",
+    f"[Would you|Will you|Can you please|Please would you|I need you to|I ask you to] [repeat|copy|write|say] {_THIS}: {{text}}",
+    "[Answer with|Reply with|Respond with|Your answer should be|Your reply is|Say only|Write only|Answer only] [this|these words|this text|the following]: {text}",
+    "[What I say is|My text is|The text is|My words are|This is it|Here it is][:| ,] {text}[\n| ][Repeat it|Copy it|Say it again].",
     '[Repeat|Copy|Say|Write][:|] "{text}"',
     "{text}\n[Repeat that|Repeat this|Copy this|Say that|Repeat the text above|Copy the text above].",
 )

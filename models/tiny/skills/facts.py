@@ -8,7 +8,8 @@ from dataclasses import replace
 from random import Random
 
 from models.tiny.dialogue import Exchange, Fact, Memory
-from models.tiny.phrasing import Phrases, capitalised, casually, pick
+from models.tiny.manner import casually, chattily
+from models.tiny.phrasing import Phrases, capitalised, pick
 from models.tiny.words import (
     ANIMALS,
     CITIES,
@@ -42,6 +43,15 @@ TELL = Phrases(
     "[One more thing|Something about me|A fact|Important|For later|Note]: {clause}.",
     "[Did you know that|Guess what,] {clause}!",
     "I think I told nobody yet that {clause}.",
+    "[It is|It's] [important|good|useful|nice|true|a fact|no secret] that {clause}.",
+    "[What you should|What you must|What you need to|All you have to] [know|remember] is that {clause}.",
+    "[Let us|Let's|We can|You can|I will] [begin with|start with|say] this: {clause}.",
+    "[Write down|Store|Save|Take note|Learn|Memorise][:| this:| that] {clause}.",
+    "[As you know|As I said|In fact|Actually|For the record|To be clear|First|Today|In my life][,|] {clause}.",
+    "I am [happy|glad|sure|here] to [say|tell you|report|share] that {clause}.",
+    "{clause}[, just so you remember|, please remember that|, remember it|, do not forget|, you know|, by the way].",
+    "[Here is|This is] [a fact|something|one thing|some information|my secret][ about me| for you|][:|.] {clause}.",
+    "[My friends say|Everybody knows|People know|You will see] that {clause}.",
 )
 _CORRECT = Phrases(
     "[Actually|No|Wait|Sorry|Oh no|Correction][,|:] {clause}.",
@@ -96,6 +106,15 @@ def possessive(owner: str, yours: str, theirs: str, noun: str, values: Values, t
             f"[Please |]answer this: what is {mine}?",
             f"I [want|need|have|wish] to know [what {mine} is|{mine}][.|]",
             f"[Any idea|Are you able to say|Do you have an idea] what {mine} [is|was]?",
+            f"What [have|had] I [said|told you][ about| is|] {mine}?",
+            f"[Remind me|Inform me|Let me know|Let me hear|Show me|Help me remember][:| of| what|] {mine}[ is|][?|.|]",
+            f"[I told you|I mentioned|I gave you|You know|You heard|You learned] {mine}[. What|, what] [is|was] it?",
+            f"[Which one|Which|What exactly|What, then,] is {mine}?",
+            f"[I cannot|I can't|I do not|I don't] [remember|recall|know] {mine}[.|, can you help?|. What is it?|]",
+            f"[What would you say|What do you think|Who knows what|Guess what|Be so kind: what] {mine} is[?|]",
+            f"[Fill in|Complete|Finish this]: {mine} is[ ...|...|]",
+            f"[Earlier|Before|At first|A while ago][,|] I [told|gave] you {mine}. [What is it|What was it|Which is it]?",
+            f"[Do you recall|Do you still have|Have you kept|Have you got|Did you note|Can you recall] {mine}?",
         ),
         tells=tells,
     )
@@ -491,13 +510,13 @@ def ask(rng: Random, memory: Memory) -> Exchange | None:
         return None
     fact, _ = pick(rng, list(memory.told.values()))
     memory.subject = fact
-    return Exchange(casually(rng, fact.asks.say(rng)), known(memory, fact))
+    return Exchange(casually(rng, chattily(rng, fact.asks.say(rng))), known(memory, fact))
 
 
 def ask_anything(rng: Random, memory: Memory) -> Exchange:
     """Most often about something that nobody told, or that was to be forgotten."""
     fact = pick(rng, memory.forgotten) if memory.forgotten and rng.random() < 0.4 else any_fact(rng)
-    return Exchange(casually(rng, fact.asks.say(rng)), known(memory, fact))
+    return Exchange(casually(rng, chattily(rng, fact.asks.say(rng))), known(memory, fact))
 
 
 def check(rng: Random, memory: Memory) -> Exchange | None:

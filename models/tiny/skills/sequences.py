@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from models.tiny.dialogue import Exchange, Memory
-from models.tiny.phrasing import Phrases, casually, pick
+from models.tiny.manner import casually
+from models.tiny.phrasing import Phrases, pick
 from models.tiny.words import DAYS, MONTHS, NUMBER_WORDS, ORDINALS, listed
 
 _COUNT = Phrases(

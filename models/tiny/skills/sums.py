@@ -5,8 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from models.tiny.dialogue import Exchange, Memory
-from models.tiny.phrasing import Phrases, casually, pick
-from models.tiny.words import FRUITS, NUMBER_WORDS, OBJECTS
+from models.tiny.manner import casually, chattily
+from models.tiny.phrasing import Phrases, pick
+from models.tiny.words import FRUITS, NAMES, NUMBER_WORDS, OBJECTS
 
 _START = (
     "[What is|What's|How much is|Calculate|Compute|Work out|Tell me|Say|Can you tell me|Do you know|Please compute|]"
@@ -21,6 +22,18 @@ ASKS = {
         "[What do you get|What is the result] [if|when] you add {a} and {b}?",
         "[How much|What] [is|are|do we get from|makes] {a} and {b}[ together|]?",
         "If I have {a} {things} and get {b} more, how many {things} do I have?",
+        "[What|How much|How many] [do|does|will|would] {a} [and|plus|+] {b} [make|give|give me|add up to|come to]?",
+        "[Sum up|Total|Add up|Add together|Count together|Put together] {a} [and|plus|with] {b}[.|]",
+        "[What is|What's|Tell me|Give me|Find|Say] the [total|result|value|answer] of {a} [and|plus|+|added to] {b}[?|.]",
+        "[Start with|Begin with|Take|I take|You have|We have|Here are] {a}[, then|, and| and|, now] add {b}[.|:| to it.]",
+        "[Increase|Raise] {a} by {b}[.|, what is it?|]",
+        "[The sum|The total|The answer] of {a} and {b}[?|, please.| is what?]",
+        "{start} has {a} {things}[ and|, and then|. Then {start}] [gets|buys|finds|is given] {b} more. How many [{things} |][is that|are there|in all|now]?",
+        "[There are|I see|We see|Here are] {a} {things} [and|and then] {b} more[ come|]. How many [{things} |][is that|are there|in all|now]?",
+        "[I had|I got|I bought|I found|She had|He had] {a} {things} [and then|and later|and] {b} more[.|:] [How many|What number|What] is that?",
+        "[Solve|Solve this|The task|Sum|Find|Find out|Answer][:|] {a} [+|plus] {b}[.|?|]",
+        "{a} added to {b}[?| is what?| makes what?| gives what?]",
+        "[How many|How much] [is|are|would be] {a} [with|and] {b} [added|more|on top|extra]?",
     ),
     "-": Phrases(
         f"{_START} {{a}} [-|minus] {{b}}[?|]",
@@ -30,6 +43,18 @@ ASKS = {
         "{a}-{b}[?|=|]",
         "[What do you get|What is the result|What is left] [if|when] you [take|subtract] {b} from {a}?",
         "If I have {a} {things} and give away {b}, how many {things} do I have?",
+        "[What|How much|How many] [do|does|will|would] {a} [minus|-|less] {b} [make|give|give me|leave|come to]?",
+        "[What is|What's|How much is|How many is|Tell me|Say|Compute] {a} [less|take away|without|reduced by] {b}[?|]",
+        "[What is|What's|Tell me|Give me|Find|Say] the [result|value|answer|rest] of {a} [minus|-|less] {b}[?|.]",
+        "[Start with|Begin with|Take|I take|You have|We have|Here are] {a}[, then|, and| and|, now] [take away|subtract|remove|take off] {b}[.|:|]",
+        "[Decrease|Lower|Reduce] {a} by {b}[.|, what is it?|]",
+        "[How much|How many|What] [is left|remains|stays|is the rest] [of {a} after|when {a} loses|from {a} without|of {a} if we remove] {b}?",
+        "{start} has {a} {things} and [loses|sells|eats|gives away|drops] {b}[ of them|]. How many [{things} |][are left|remain|is that|stay]?",
+        "[There are|I see|We see|Here are] {a} {things} and {b} [go away|leave|get lost|are taken]. How many [{things} |][are left|remain|stay]?",
+        "[I had|She had|He had|We had] {a} {things} and [lost|sold|ate|used|gave away] {b}[.|:] [How many|What] [is left|are left|remains]?",
+        "[Solve|Solve this|The task|Find|Find out|Answer][:|] {a} [-|minus] {b}[.|?|]",
+        "[From {a} take|From {a} subtract|Off {a} take] {b}[.|, what is left?|]",
+        "[How much|How many] more is {a} than {b}?",
     ),
     "*": Phrases(
         f"{_START} {{a}} [*|times|multiplied by|x] {{b}}[?|]",
@@ -39,6 +64,17 @@ ASKS = {
         "{a}*{b}[?|=|]",
         "[What do you get|What is the result] [if|when] you multiply {a} [and|by|with] {b}?",
         "If I have {a} bags with {b} {things} each, how many {things} do I have?",
+        "[What|How much|How many] [do|does|will|would] {a} [times|x|*|multiplied by] {b} [make|give|give me|come to]?",
+        "[What is|What's|Tell me|Give me|Find|Say] the [result|value|answer] of {a} [times|*|x|multiplied by] {b}[?|.]",
+        "[Start with|Begin with|Take|I take|You have|We have] {a}[, then|, and| and|, now] multiply[ it|] by {b}[.|:|]",
+        "[What|How much|How many] is {a} taken {b} times?",
+        "[There are|I see|We have|I have|She has] {a} [boxes|rows|groups|bags|baskets|tables] [of|with] {b}[ {things}|][ each|][. How many|, how many] [{things} |][is that|are there|in all|altogether]?",
+        "{start} has {a} [boxes|rows|groups|bags|baskets] [of|with] {b} {things}. How many [{things} |][is that|are there|in all]?",
+        "[How many|How much] [is|are|makes] {a} [rows of|groups of|boxes of|lots of|bags of] {b}?",
+        "[Solve|Solve this|The task|Find|Find out|Answer][:|] {a} [*|times|x] {b}[.|?|]",
+        "[The product|The answer] of {a} [and|times] {b}[?|, please.| is what?]",
+        "{a} [multiplied by|multiplied with|by] {b}[?| is what?| gives what?| makes what?]",
+        "[Each of {a} {things} costs|All of {a} {things} cost] {b}. [What do they cost|What is the price of all]?",
     ),
     "/": Phrases(
         f"{_START} {{a}} [/|divided by] {{b}}[?|]",
@@ -79,8 +115,10 @@ def add_up(rng: Random, memory: Memory) -> Exchange:
     a, b = _numbers(rng, sign)
     words = rng.random() < 0.15
     things = pick(rng, _THINGS) + "s"
-    user = ASKS[sign].say(rng, a=_written(a, words), b=_written(b, words), things=things).strip()
-    return Exchange(casually(rng, user[0].upper() + user[1:]), sum_answer(sign, a, b))
+    user = (
+        ASKS[sign].say(rng, a=_written(a, words), b=_written(b, words), things=things, start=pick(rng, NAMES)).strip()
+    )
+    return Exchange(casually(rng, chattily(rng, user[0].upper() + user[1:])), sum_answer(sign, a, b))
 
 
 def compare(rng: Random, memory: Memory) -> Exchange | None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from random import Random
 
 from models.tiny.dialogue import Exchange, Memory, Style
-from models.tiny.phrasing import Phrases, capitalised, casually, pick
+from models.tiny.manner import casually
+from models.tiny.phrasing import Phrases, capitalised, pick
 from models.tiny.skills.facts import any_fact
 from models.tiny.words import PLAIN_WORDS, any_name, any_word, words
 
@@ -19,6 +20,14 @@ NAMED = Phrases(
     "[Call yourself|Introduce yourself as|Say that your name is|Use the name] {v}.",
     "You are {v}[, a pirate|, a helper|, an assistant|, a small robot|, the captain].",
     "The [user|person] [talks|speaks] [to|with] {v}, and you are {v}.",
+    "[Your|The] [name|character|persona|role][ here|] [is|shall be|will be] {v}.",
+    "[We|I|Users|They|All people] [call|will call|named] you {v}.",
+    "[Behave|Talk|Write|Answer questions|Chat][ with the user|] as [if you were |]{v}.",
+    "[When asked|If somebody asks|If they ask|When somebody asks for your name], [you are|your name is|say you are] {v}.",
+    "[Imagine|Suppose|Assume|Let us say|Remember|Note][ that|] you are [called |named |]{v}.",
+    "[Be|Become|You will be|You shall be|You have to be|I want you to be] {v}[ in this chat| today| for the user|].",
+    "{v} is [your name|who you are|what you are called|the name you have|the name of the assistant].",
+    "[Go by|Answer to|Use|Take|Keep|Have] the name [of |]{v}[ here|].",
 )
 UPPER = Phrases(
     "[Answer|Always answer|Reply|Always reply|Write|Speak][ only|] in [capitals|capital letters|upper case].",
@@ -27,6 +36,14 @@ UPPER = Phrases(
     "[Answer|Reply|Write|Speak|Shout] in [all caps|CAPS|caps|ALL CAPS|CAPITALS|CAPITAL LETTERS].",
     "[ANSWER|ALWAYS ANSWER|WRITE|SPEAK|REPLY][ ONLY|] IN [CAPITALS|CAPITAL LETTERS|CAPS|UPPER CASE].",
     "[Shout|Always shout].",
+    "[Every|Each|Any] [answer|reply|word|letter|sentence|response] [is|must be|has to be|should be] [in capitals|in capital letters|in upper case|a capital|upper case].",
+    "[Do not|Never|You may not|You must not] use [small letters|lower case|lowercase letters].",
+    "[I want|I need|I expect|The user wants|Give|Give me|Make] [all |][answers|replies|your answers] in [capitals|capital letters|upper case|big letters].",
+    "[Respond|Talk|Say everything|Say all|Type|Type everything|Answer everything|Answer all questions] in [capitals|capital letters|upper case|big letters|uppercase|all capitals].",
+    "[Capitals only|Only capitals|Upper case only|Capital letters only|Big letters only][, please|].",
+    "[Keep|Hold|Leave|Turn] caps lock on[ all the time|].",
+    "[No matter what|Always|At all times|In every case|Each time|From now on][,|] [use|write in|answer in|reply in] [capitals|capital letters|upper case].",
+    "[Make|Turn|Put] [everything|all words|every letter|your answers|all that you say] [into |in |][capitals|capital letters|upper case].",
 )
 _LOWER = Phrases(
     "[Answer|Always answer|Reply|Always reply|Write|Speak][ only|] in [lower case|small letters].",
@@ -40,6 +57,15 @@ LAST = Phrases(
     "[Say|Write|Put|Add][ the word|] {v} at the end[ of every answer| of each answer| of all answers|].",
     "[Always say|Always write|Always put|Always add][ the word|] {v} at the end[ of every answer| of your answers|].",
     "The last word of [every|each] answer [is|must be] {v}.",
+    "[Conclude|Complete|Close|Finish|Stop] [every|each|all|your] [answer|reply|message|answers|replies|messages|response] [with|by saying|using] [the word |]{v}.",
+    "[After|Behind|Following] [every|each] [answer|reply|sentence|message][,|] [say|write|put|add|comes] [the word |]{v}.",
+    "[No matter what|Always|At all times|In every case|Each time|From now on][,|] [end|finish|close] with [the word |]{v}.",
+    "[Let|Make] {v} [be |][the last word|the final word|your last word][ of every answer| of each reply| always|].",
+    "{v} [is|must be|has to be|shall be] [the last word|the final word|your last word|the end] of [every|each] [answer|reply|message].",
+    "[Your|All|All your] [answers|replies|messages] [end|must end|should end|have to end|always end] [with|in|on] [the word |]{v}.",
+    "[Append|Attach] [the word |]{v} to [every|each|all|your] [answer|reply|answers|replies].",
+    "[I want|I need|I expect|The user wants] [every|each] [answer|reply] to end [with|in] [the word |]{v}.",
+    "[When you|Once you|If you] [are done|have answered|answer|finish][,|] [say|write|add] [the word |]{v}.",
 )
 _FIRST = Phrases(
     "[Begin|Start] [every|each|all|your] [answer|reply|answers|replies] with[ the word|] {v}.",
