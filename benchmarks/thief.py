@@ -1,0 +1,97 @@
+"""A neighbour that takes all free memory of the GPU, again and again, in a process of its own.
+
+    python benchmarks/thief.py [SEED]
+
+Makes its CUDA context, prints `ready`, and begins with the first line that it reads; every take and release after it is
+counted. Ends when its input is closed, and prints what it did as JSON. The allocations are plain ones of the driver, so
+that nothing is cached: what is released is free at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import random
+import select
+import subprocess
+import sys
+import time
+from typing import Any
+
+_SMALLEST = 2 << 20  # what a driver hands out at least
+_PAUSE_SECONDS = (0.02, 0.4)
+
+
+class Driver:
+    """The two calls that are needed."""
+
+    def __init__(self) -> None:
+        import torch
+
+        torch.cuda.init()
+        torch.zeros(1, device="cuda")
+        self._library = ctypes.CDLL("libcuda.so.1")
+        self._free_bytes = torch.cuda.mem_get_info
+
+    def take_all(self) -> tuple[list[int], int]:
+        """Pieces of what is free, the largest first; their addresses, and how much they are."""
+        held, taken, size = [], 0, self._free_bytes()[0] // _SMALLEST * _SMALLEST
+        while size >= _SMALLEST:
+            address = ctypes.c_uint64()
+            if self._library.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0:
+                held.append(address.value)
+                taken += size
+            else:
+                size = size // 2 // _SMALLEST * _SMALLEST
+        return held, taken
+
+    def release(self, held: list[int]) -> None:
+        for address in held:
+            self._library.cuMemFree_v2(ctypes.c_uint64(address))
+
+
+def steal(seed: int) -> dict[str, Any]:
+    driver, draw = Driver(), random.Random(seed)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    takes, most, held_seconds = 0, 0, 0.0
+    while not _closed(0):
+        held, taken = driver.take_all()
+        began = time.perf_counter()
+        takes, most = takes + 1, max(most, taken)
+        over = _closed(draw.uniform(*_PAUSE_SECONDS))
+        driver.release(held)
+        held_seconds += time.perf_counter() - began
+        if over or _closed(draw.uniform(*_PAUSE_SECONDS)):
+            break
+    return {"takes": takes, "most_bytes": most, "held_seconds": held_seconds}
+
+
+def _closed(wait_seconds: float) -> bool:
+    ready, _, _ = select.select([sys.stdin], [], [], wait_seconds)
+    return bool(ready) and not sys.stdin.readline()
+
+
+class Thief:
+    """One of them, started and not stealing yet."""
+
+    def __init__(self, seed: int = 0) -> None:
+        command = [sys.executable, __file__, str(seed)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != "ready":
+            raise RuntimeError("the neighbour could not start")
+
+    def begin(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def end(self) -> dict[str, Any]:
+        said, _ = self._process.communicate(timeout=60)
+        found: dict[str, Any] = json.loads(said.splitlines()[-1])
+        return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(steal(int(sys.argv[1]) if len(sys.argv) > 1 else 0)), flush=True)
