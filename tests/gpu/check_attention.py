@@ -496,6 +496,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", choices=("store", "decode", "prefill", "speed"))
     parser.add_argument("--tiny", action="store_true", help="sizes for Triton's interpreter, no timing")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth case of a kernel")
     parser.add_argument("--workers", type=int, default=12)
     arguments = parser.parse_args()
     device = "cpu" if arguments.tiny else "cuda"
@@ -503,7 +504,11 @@ def main() -> None:
     started = time.perf_counter()
 
     wanted = [kernel for kernel in CHECKS if arguments.only in (None, kernel)]
-    tasks = [(kernel, shrunk(case) if arguments.tiny else case, device) for kernel in wanted for case in CASES[kernel]]
+    tasks = [
+        (kernel, shrunk(case) if arguments.tiny else case, device)
+        for kernel in wanted
+        for case in CASES[kernel][:: arguments.every]
+    ]
     every = runs() if not arguments.tiny and arguments.only in (None, "speed") else []
     different = list(dict.fromkeys(run.brief() for run in every))
     done = worked([*tasks, *different], workers)

@@ -33,7 +33,7 @@ ASKED = {
     "tp": st.sampled_from([1, 2]),
 }
 # Many random requests contradict themselves, and are refused.
-examples = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+examples = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
 
 def planned(**asked: Any) -> MemoryPlan:

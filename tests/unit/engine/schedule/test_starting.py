@@ -16,7 +16,7 @@ from tests.unit.engine.schedule.world import EAGER, STOP, WORST, Arrival, World,
 
 
 @given(made=worlds(admissions=WORST))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_reckoning_with_the_worst_nobody_is_preempted(made: tuple[World, list[Arrival], int]) -> None:
     world, arrivals, longest = made
     world.run(arrivals, most_steps=10 * (40 + (2 * longest + 4) * len(arrivals)))
@@ -27,7 +27,7 @@ def test_reckoning_with_the_worst_nobody_is_preempted(made: tuple[World, list[Ar
 
 
 @given(made=st.sampled_from([0, 1, 3]).flatmap(lambda passes: worlds(admissions=replace(EAGER, passes=passes))))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_everybody_starts_within_a_bound(made: tuple[World, list[Arrival], int]) -> None:
     """Before a request starts, all that came before it may have, and as many of the later ones as may pass it."""
     world, arrivals, longest = made

@@ -14,18 +14,25 @@ pytestmark = needs_interpreter
 pytest.importorskip("torch")
 
 
+every_third_or_all = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.soak)])
+
+
+@every_third_or_all
 @pytest.mark.parametrize("kernel", ["store", "decode", "prefill"])
-def test_a_kernel_agrees_with_float64(kernel: str, tmp_path: Path) -> None:
+def test_a_kernel_agrees_with_float64(kernel: str, every: int, tmp_path: Path) -> None:
     """Sizes for the interpreter of what tests/gpu/check_attention.py checks on a GPU."""
-    result = interpreted("tests/gpu/check_attention.py", tmp_path / "out.json", "--tiny", "--only", kernel, "--out")
+    options = ("--tiny", "--only", kernel, "--every", str(every), "--out")
+    result = interpreted("tests/gpu/check_attention.py", tmp_path / "out.json", *options)
     checked = result["checked"]
     assert {row["kernel"] for row in checked} == {kernel}
     assert [row for row in checked if not row["ok"]] == []
 
 
-def test_steps_agree_with_the_reference(tmp_path: Path) -> None:
-    steps = interpreted("tests/unit/engine/attention/kernels/interpreted_steps.py", tmp_path / "out.json")
-    assert len(steps) > 20
+@every_third_or_all
+def test_steps_agree_with_the_reference(every: int, tmp_path: Path) -> None:
+    script = "tests/unit/engine/attention/kernels/interpreted_steps.py"
+    steps = interpreted(script, tmp_path / "out.json", str(every))
+    assert len(steps) > 20 // every
     assert [step for step in steps if not step["ok"]] == []
     assert {step["in_parts"] for step in steps} == {True, False}
 
