@@ -343,8 +343,23 @@ def test_prefixes_are_shared_by_the_same_image_only(kind: str) -> None:
         first, again = run(engine, (prompt,)), run(engine, (prompt,))
         different = run(engine, (other,))
     assert tokens_of(first + again + different) == [want, want, wanted_of_other]
-    assert [one.reused_tokens for one in first + different] == [0, 0]
+    assert first[0].reused_tokens == 0
     assert again[0].reused_tokens >= BLOCK
+    assert different[0].reused_tokens <= prompt.tokens.index(IMAGE)  # what comes before an image does not depend on it
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "gemma3"])
+def test_another_image_behind_leaves_the_prefix_findable(kind: str) -> None:
+    """As in a conversation whose next turn has an image of its own."""
+    one, two = prompts_of(kind)[0], prompt_of(kind, 1, seed=77)
+    both = Prompt(
+        one.tokens + two.tokens, {name: torch.cat([one.inputs[name], two.inputs[name]]) for name in one.inputs}
+    )
+    with engine_of(kind) as engine:
+        run(engine, (one,))
+        (found,) = run(engine, (both,))
+    assert found.tokens == reference(kind, both)
+    assert found.reused_tokens >= (len(one.tokens) - 1) // BLOCK * BLOCK
 
 
 @pytest.mark.parametrize("kind", ["qwen2_vl", "gemma3"])
@@ -383,8 +398,8 @@ def test_spans_and_positions() -> None:
     prompt = Prompt((5, *[IMAGE] * 8, 6, 7), grid_inputs((1, 4, 8)))
     with engine_of("qwen3_vl") as engine:
         assert engine._parts.vision is not None
-        tokens, media, spans, salt = engine._parts.vision.prepare(prompt.tokens, prompt.inputs)
-        assert (tokens, spans, len(salt)) == (prompt.tokens, (MediaSpan(1, 9),), 16)
+        tokens, media, spans, marks = engine._parts.vision.prepare(prompt.tokens, prompt.inputs)
+        assert (tokens, spans, [place for place, _ in marks]) == (prompt.tokens, (MediaSpan(1, 9),), [1])
         assert media.places.tolist() == list(range(1, 9))
         assert media.positions is not None
         assert media.positions.tolist() == [

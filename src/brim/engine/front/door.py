@@ -51,7 +51,7 @@ class Door:
             raise InvalidRequest("stop: stop strings need a tokenizer; use stop_token_ids, or give the engine one")
         if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
             raise InvalidRequest(f"deadline_seconds {seconds!r}: a positive number of seconds is needed")
-        tokens, media, spans, salt = self._tokens(prompt, images)
+        tokens, media, spans, marks = self._tokens(prompt, images)
         self._check_tokens(tokens, longest)
         self._check_spans(spans)
         eos = () if params.ignore_eos else self.loaded.eos_ids
@@ -65,12 +65,14 @@ class Door:
             deadline=None if seconds is None else self.clock() + seconds,
             media=media,
             spans=spans,
-            salt=salt,
+            marks=marks,
         )
         others = (replace(first, index=number, seed=first.seed + number) for number in range(1, params.n))
         return (first, *others)
 
-    def _tokens(self, prompt: Prompt, images: Images) -> tuple[tuple[int, ...], Any, tuple[MediaSpan, ...], bytes]:
+    def _tokens(
+        self, prompt: Prompt, images: Images
+    ) -> tuple[tuple[int, ...], Any, tuple[MediaSpan, ...], tuple[tuple[int, bytes], ...]]:
         if images:
             if self.vision is None:
                 raise InvalidRequest("images: this model takes text only")
@@ -78,11 +80,11 @@ class Door:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise InvalidRequest("prompt: the model has no tokenizer; give token ids")
-            return tuple(self.tokenizer(prompt)["input_ids"]), None, (), b""
+            return tuple(self.tokenizer(prompt)["input_ids"]), None, (), ()
         ids: object = prompt
         if isinstance(ids, bytes) or not isinstance(ids, Sequence):
             raise InvalidRequest(f"prompt: a text or a list of token ids is needed, not {type(ids).__name__}")
-        return tuple(ids), None, (), b""
+        return tuple(ids), None, (), ()
 
     def _check_tokens(self, tokens: tuple[int, ...], longest: int) -> None:
         if not tokens:

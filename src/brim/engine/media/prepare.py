@@ -1,4 +1,4 @@
-"""From a prompt with images to the parts of a request: token ids, pixels, positions, spans and a salt.
+"""From a prompt with images to the parts of a request: token ids, pixels, positions, spans and marks.
 
 A prompt in text goes through the model's own processor (from the model's folder), which writes as many image tokens
 as each image takes. Token ids must hold them already; `images` is then the processor's output (`pixel_values`, ...).
@@ -26,7 +26,7 @@ from brim.engine.weights.load import LoadedModel
 from brim.errors import InvalidRequest, first_line
 
 Images = Sequence[Any] | Mapping[str, Any]  # paths, bytes or PIL images; or the output of a processor
-Prepared = tuple[tuple[int, ...], Media, tuple[MediaSpan, ...], bytes]
+Prepared = tuple[tuple[int, ...], Media, tuple[MediaSpan, ...], tuple[tuple[int, bytes], ...]]
 
 _DIGEST_BYTES = 16
 
@@ -66,7 +66,7 @@ class Vision:
         return self._family.together
 
     def prepare(self, prompt: str | Sequence[int], images: Images, limits: ImageLimits | None = None) -> Prepared:
-        """(tokens, media, spans, salt) of a prompt with images."""
+        """(tokens, media, spans, marks) of a prompt with images; a mark is where an image begins, and its digest."""
         if isinstance(prompt, str):
             if isinstance(images, Mapping):
                 raise InvalidRequest("images: with a processor's output, give its token ids as the prompt")
@@ -89,13 +89,12 @@ class Vision:
         if limits is not None:
             check_sizes(parts, runs if self._family.tiled else None, limits)
         positions, shift = self._positions(tokens, places, parts)
-        digest = _digest(parts)
+        marks = _marks(parts, places)
         if self._config.image_token_id >= self._vocab:  # the decoder has no such token; features replace it anyway
-            digest += places.tobytes()
             for place in places.tolist():
                 tokens[place] = self._pad
         spans = tuple(MediaSpan(start, end, self._family.together) for start, end in runs)
-        return tuple(tokens), Media(parts, places, positions, shift), spans, digest
+        return tuple(tokens), Media(parts, places, positions, shift), spans, marks
 
     @property
     def _mrope(self) -> bool:
@@ -146,13 +145,23 @@ def _runs(places: np.ndarray) -> list[tuple[int, int]]:
     return [(int(run[0]), int(run[-1]) + 1) for run in np.split(places, breaks)]
 
 
-def _digest(parts: tuple[ImagePart, ...]) -> bytes:
+def _marks(parts: tuple[ImagePart, ...], places: np.ndarray) -> tuple[tuple[int, bytes], ...]:
+    """Where each part begins, its digest, and where its tokens are."""
+    ends = np.cumsum([part.tokens for part in parts])
+    own = np.split(places, ends[:-1])
+    return tuple(
+        (int(some[0]), _digest(part) + blake2b(some.tobytes(), digest_size=_DIGEST_BYTES).digest())
+        for part, some in zip(parts, own, strict=True)
+        if some.size
+    )
+
+
+def _digest(part: ImagePart) -> bytes:
     """Differs where any pixel does."""
     digest = blake2b(digest_size=_DIGEST_BYTES)
-    for part in parts:
-        for name, tensor in sorted(part.inputs.items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
+    for name, tensor in sorted(part.inputs.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
     return digest.digest()
 
 

@@ -44,7 +44,8 @@ class Request:
     deadline: float | None = None  # on the clock of `time.monotonic`
     media: Any = None  # prepared media (`brim.engine.media`), None for text
     spans: tuple[MediaSpan, ...] = ()
-    salt: bytes = b""  # what the keys depend on besides the tokens
+    marks: tuple[tuple[int, bytes], ...] = ()  # places of images, and what they show as digests
+    salt: bytes = b""  # what all keys depend on besides the tokens
     index: int = 0  # which of the answers; those after the first may share its prompt's blocks
 
     @property

@@ -28,7 +28,7 @@ def as_fork(sequence: Sequence, parent: Sequence) -> Prospect:
 def from_cache(sequence: Sequence, ledger: KvLedger) -> Prospect:
     """After the longest prefix that is in the pools."""
     size = ledger.block_size
-    extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt)
+    extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt, sequence.request.marks)
     usable = (len(sequence.tokens) - 1) // size  # the last token is always computed
     count = ledger.longest_prefix(sequence.digests[:usable])
     while count and whole_spans(sequence.request.spans, 0, count * size) != count * size:

@@ -472,7 +472,8 @@ class Scheduler:
         size = self.ledger.block_size
         known = min(sequence.computed, len(sequence.tokens))
         if known // size > sequence.blocks.published:
-            extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt)
+            request = sequence.request
+            extend_digests(sequence.digests, sequence.tokens, size, request.salt, request.marks)
             self.ledger.publish(sequence.blocks, sequence.digests[: known // size])
 
 

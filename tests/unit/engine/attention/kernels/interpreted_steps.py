@@ -3,8 +3,8 @@
     PYTHONPATH=src TRITON_INTERPRET=1 python tests/unit/engine/attention/kernels/interpreted_steps.py EVERY FILE
 
 A step has requests that generate and chunks of prompts, as the engine packs them; tiles, splits and scratch are those
-that the backend chooses. Blocks that no request holds are NaN. Runs every EVERYth case, and writes what was found into FILE.
-A script and not a test: Triton decides when it is imported whether it interprets, and a test's process may have
+that the backend chooses. Blocks that no request holds are NaN. Runs every EVERYth case, and writes what was found into
+FILE. A script and not a test: Triton decides when it is imported whether it interprets, and a test's process may have
 imported it long before.
 """
 
