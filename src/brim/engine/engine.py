@@ -341,8 +341,13 @@ class Engine:
         images: Images = (),
         deadline_seconds: float | None = None,
         request_id: str | None = None,
+        session: str | None = None,
     ) -> str:
-        """Check a request and put it in the queue; its id. Nothing of a refused request stays behind."""
+        """Check a request and put it in the queue; its id. Nothing of a refused request stays behind.
+
+        `session` names a conversation: what this request leaves in the KV pool is kept ahead of other prefixes, until
+        a later request of that session replaces it, or `forget_session` is called.
+        """
         params = params or SamplingParams()
         loop = self.loop
         if request_id is None:
@@ -351,7 +356,9 @@ class Engine:
             raise InvalidRequest(f"request_id {request_id!r}: a name that is not empty is needed")
         if request_id in self._answers:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
-        requests = self._door.let_in(request_id, prompt, params, images, deadline_seconds, self.longest_request)
+        requests = self._door.let_in(
+            request_id, prompt, params, images, deadline_seconds, self.longest_request, session
+        )
         sequences = [RunningSequence(request, list(request.prompt)) for request in requests]
         answer = Answer(request_id, requests, self.tokenizer)
         with self._interrupts.held():
@@ -359,6 +366,11 @@ class Engine:
                 loop.submit(sequence)
             self._answers[request_id] = answer
         return request_id
+
+    def forget_session(self, session: str) -> None:
+        """A conversation is over or idle: what it left in the KV pool is cached like any other prefix."""
+        if self._loop is not None:
+            self._loop.scheduler.ledger.sessions.forget(session)
 
     @property
     def longest_request(self) -> int:

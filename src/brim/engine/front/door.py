@@ -44,6 +44,7 @@ class Door:
         images: Images,
         seconds: float | None,
         longest: int,
+        session: str | None = None,
     ) -> tuple[Request, ...]:
         """One request for each answer that was asked for. `longest` is what the pool holds of one request."""
         params.check(self.loaded.vocab)
@@ -66,6 +67,7 @@ class Door:
             media=media,
             spans=spans,
             marks=marks,
+            session=session,
         )
         others = (replace(first, index=number, seed=first.seed + number) for number in range(1, params.n))
         return (first, *others)

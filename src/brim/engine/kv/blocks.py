@@ -1,4 +1,4 @@
-"""A pool of equal blocks: reference counts, reuse by content, LRU eviction.
+"""A pool of equal blocks: reference counts, reuse by content, LRU eviction, favoured content last.
 
 Bookkeeping only. A block is *held* (its reference count is above 0), *cached* (its count is 0, but its content is known
 and can be reused) or *free*. Block 0 is scratch: padding writes there and it is never read.
@@ -19,6 +19,8 @@ class BlockPool:
         self.blocks = blocks
         self._free = list(range(blocks, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._favoured: OrderedDict[int, None] = OrderedDict()  # cached too, and evicted when no other is left
+        self._favourites: set[bytes] = set()  # content that is favoured
         self._holders = [0] * (blocks + 1)
         self._content: dict[int, bytes] = {}  # block -> digest
         self._by_content: dict[bytes, int] = {}
@@ -26,7 +28,7 @@ class BlockPool:
     @property
     def available(self) -> int:
         """Blocks that can be handed out now: free ones, and cached ones that would be evicted."""
-        return len(self._free) + len(self._cached)
+        return len(self._free) + len(self._cached) + len(self._favoured)
 
     @property
     def held(self) -> int:
@@ -34,14 +36,14 @@ class BlockPool:
 
     @property
     def cached(self) -> int:
-        return len(self._cached)
+        return len(self._cached) + len(self._favoured)
 
     def take(self) -> int:
         """A block with one holder. The caller has made sure that one is available."""
         if self._free:
             block = self._free.pop()
         else:
-            block, _ = self._cached.popitem(last=False)
+            block, _ = (self._cached or self._favoured).popitem(last=False)
             del self._by_content[self._content.pop(block)]
         self._holders[block] = 1
         return block
@@ -49,7 +51,7 @@ class BlockPool:
     def share(self, block: int) -> None:
         """One more holder, of a block that is held or cached."""
         if self._holders[block] == 0:
-            del self._cached[block]
+            del self._cache_of(block)[block]
         self._holders[block] += 1
 
     def release(self, block: int) -> None:
@@ -59,9 +61,28 @@ class BlockPool:
         self._holders[block] = holders
         if holders == 0:
             if block in self._content:
-                self._cached[block] = None
+                self._cache_of(block)[block] = None
             else:
                 self._free.append(block)
+
+    def _cache_of(self, block: int) -> OrderedDict[int, None]:
+        return self._favoured if self._content[block] in self._favourites else self._cached
+
+    def favour(self, digest: bytes) -> None:
+        """Evict the block with this content, there already or still to come, after all others."""
+        self._favourites.add(digest)
+        self._move(digest, self._cached, self._favoured)
+
+    def disfavour(self, digest: bytes) -> None:
+        """The opposite; it counts as used now."""
+        self._favourites.discard(digest)
+        self._move(digest, self._favoured, self._cached)
+
+    def _move(self, digest: bytes, source: OrderedDict[int, None], target: OrderedDict[int, None]) -> None:
+        block = self._by_content.get(digest, SCRATCH)
+        if block in source:
+            del source[block]
+            target[block] = None
 
     def holders(self, block: int) -> int:
         return self._holders[block]
@@ -93,20 +114,23 @@ class BlockPool:
             for block, holders in enumerate(self._holders)
             if holders != held[block]
         ]
-        idle = Counter([*self._free, *self._cached])
+        idle = Counter([*self._free, *self._cached, *self._favoured])
         found += [f"block {block} is free {count} times" for block, count in idle.items() if count > 1]
         found += [f"block {block} is held and free" for block in idle if self._holders[block]]
         if len(idle) + len(held) != self.blocks:
             found.append(f"{self.blocks - len(idle) - len(held)} blocks are neither held nor free")
         if self._by_content != {digest: block for block, digest in self._content.items()}:
             found.append("blocks are found by a content that they do not have")
-        if any(block not in self._content for block in self._cached):
+        if any(block not in self._content for block in (*self._cached, *self._favoured)):
             found.append("a block without known content is cached")
+        elif any(block not in self._cache_of(block) for block in (*self._cached, *self._favoured)):
+            found.append("a cached block is favoured for a content that is not")
         return found
 
     def forget_content(self) -> None:
         """Free every cached block, so that its content is not reused."""
-        self._free.extend(self._cached)
+        self._free += [*self._cached, *self._favoured]
         self._cached.clear()
+        self._favoured.clear()
         self._content.clear()
         self._by_content.clear()

@@ -16,7 +16,10 @@ from brim.engine.kv.blocks import SCRATCH, BlockPool
 from brim.engine.kv.commons import CommonBlocks, Shareable
 from brim.engine.kv.geometry import KvShape, LayerGroup
 from brim.engine.kv.request_blocks import RequestBlocks
+from brim.engine.kv.sessions import Sessions
 from brim.units import ceil_div
+
+_SESSIONS = 50  # per cent of the blocks that conversations keep between their turns, at most
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +77,7 @@ class KvLedger:
         # Of the group without a window. Windows move on from what they share to blocks of their own.
         self.unwindowed = next((number for number, group in enumerate(groups) if group.window is None), None)
         self.commons = CommonBlocks(0 if self.unwindowed is None else shape.blocks[self.unwindowed])
+        self.sessions = Sessions(self.pools, _SESSIONS * max(shape.blocks, default=0) // 100)
         self._growths: list[_Growth] = []
         self._replacements: list[_Replacement] = []
 

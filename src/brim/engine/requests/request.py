@@ -46,6 +46,7 @@ class Request:
     spans: tuple[MediaSpan, ...] = ()
     marks: tuple[tuple[int, bytes], ...] = ()  # places of images, and what they show as digests
     salt: bytes = b""  # what all keys depend on besides the tokens
+    session: str | None = None  # the conversation that its tokens belong to
     index: int = 0  # which of the answers; those after the first may share its prompt's blocks
 
     @property

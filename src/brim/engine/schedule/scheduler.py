@@ -109,11 +109,18 @@ class Scheduler:
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.outlook.growth.ended(sequence.generated)
         del self._by_key[sequence.request.key]
+        self._keep_session(sequence)
         if sequence.slot is None:
             self.waiting.remove(sequence)
         else:
             self.running.remove(sequence)
             self._release(sequence)
+
+    def _keep_session(self, sequence: Sequence) -> None:
+        """What a conversation has computed stays findable for its next turn."""
+        if sequence.request.session is not None and sequence.blocks is not None:
+            self.publish(sequence)
+            self.ledger.sessions.keep(sequence.request.session, sequence.digests[: sequence.blocks.published])
 
     def _release(self, sequence: Sequence) -> None:
         if sequence.blocks is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -22,6 +24,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.holders: dict[int, int] = {}
         self.content: dict[int, bytes] = {}
         self.cached: list[int] = []  # the oldest first
+        self.favourites: set[bytes] = set()
 
     @property
     def free(self) -> set[int]:
@@ -35,7 +38,9 @@ class PoolMachine(RuleBasedStateMachine):
         if free:
             assert block in free, "nothing is evicted while a block is free"
         else:
-            assert block == self.cached.pop(0), "the one used longest ago goes first"
+            plain = [one for one in self.cached if self.content[one] not in self.favourites]
+            assert block == (plain or self.cached)[0], "the one used longest ago goes first, favoured ones last"
+            self.cached.remove(block)
             del self.content[block]
         self.holders[block] = 1
 
@@ -67,6 +72,14 @@ class PoolMachine(RuleBasedStateMachine):
         if digest not in self.content.values() and block not in self.content:
             self.content[block] = digest
 
+    @rule(digest=st.sampled_from(DIGESTS), favoured=st.booleans())
+    def favour(self, digest: bytes, favoured: bool) -> None:
+        changed = (digest in self.favourites) != favoured
+        (self.pool.favour if favoured else self.pool.disfavour)(digest)
+        (self.favourites.add if favoured else self.favourites.discard)(digest)
+        moved = [block for block in self.cached if changed and self.content[block] == digest]
+        self.cached = [block for block in self.cached if block not in moved] + moved
+
     @rule()
     def forget_content(self) -> None:
         self.pool.forget_content()
@@ -75,6 +88,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees_with_the_model(self) -> None:
+        assert self.pool.problems(Counter(self.holders)) == []
         assert self.pool.held == len(self.holders)
         assert self.pool.cached == len(self.cached)
         assert self.pool.available == len(self.free) + len(self.cached)
