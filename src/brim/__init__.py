@@ -11,6 +11,7 @@ from brim.records.plan import Advice, Device, LedgerItem, MemoryPlan, PlanReques
 from brim.version import __version__
 
 if TYPE_CHECKING:
+    from brim.engine.chat.chat import Chat
     from brim.engine.engine import Engine
     from brim.engine.requests.params import SamplingParams
     from brim.engine.settings import EngineSettings
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Advice",
     "BrimError",
+    "Chat",
     "Device",
     "Engine",
     "EngineSettings",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _LATER = {  # these import torch
+    "Chat": "brim.engine.chat.chat",
     "Engine": "brim.engine.engine",
     "EngineSettings": "brim.engine.settings",
     "SamplingParams": "brim.engine.requests.params",

@@ -248,6 +248,16 @@ class Engine:
         """What a KV pool of so many tokens takes."""
         return self._parts.kv_bytes(kv_tokens)
 
+    def held_bytes(self, start: int, end: int, length: int) -> int:
+        """What tokens [start, end) of a request of this length hold in the KV pool; windows hold only their end."""
+        return self._parts.held_bytes(start, end, length)
+
+    def image_tokens(self, image: Any) -> int:
+        """Tokens of a prompt that an image takes."""
+        if self._parts.vision is None:
+            raise InvalidRequest("images: this model takes text only")
+        return self._parts.vision.tokens_of(image)
+
     @property
     def running_tokens(self) -> int:
         """KV tokens that running requests can hold at most; what a pool has beyond them is a cache of prefixes."""

@@ -58,6 +58,14 @@ class EngineParts:
     def kv_bytes(self, kv_tokens: int) -> int:
         return self.shape(kv_tokens).bytes(self.groups, self.element_bytes)
 
+    def held_bytes(self, start: int, end: int, length: int) -> int:
+        """What tokens [start, end) of a request of this length hold; of a window only those that it still sees."""
+        tokens = 0
+        for group in self.groups:
+            first = 0 if group.window is None else max(0, length - group.window)
+            tokens += max(0, end - max(start, first)) * group.elements_per_token
+        return tokens * self.element_bytes
+
     def tokens_one_request_can_hold(self, kv_tokens: int) -> int:
         """The longest request that every pool can hold, in addition to the tokens of a step."""
         shape = self.shape(kv_tokens)

@@ -21,18 +21,26 @@ def conversation(prompt: str, system: str | None = None, images: int = 0) -> lis
     return [asked] if system is None else [{"role": "system", "content": system}, asked]
 
 
-def chat_text(tokenizer: Any, messages: Sequence[Message]) -> str:
-    """The prompt up to where the assistant begins to answer."""
+def chat_text(
+    tokenizer: Any, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), answering: bool = True
+) -> str:
+    """The prompt up to where the assistant begins to answer, or (not `answering`) to the end of the last turn."""
     if not has_chat_template(tokenizer):
         raise InvalidRequest("chat: the model's tokenizer has no chat template; use --raw, or leave out --chat")
     try:
-        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+        return str(
+            tokenizer.apply_chat_template(
+                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=answering
+            )
+        )
     except Exception as error:  # a template is a program of the model's authors, and may raise anything
         raise InvalidRequest(
             f"chat: the model's chat template refuses the conversation ({first_line(error)})"
         ) from error
 
 
-def chat_tokens(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+def chat_tokens(
+    tokenizer: Any, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), answering: bool = True
+) -> list[int]:
     """The same as tokens; the template has written what a tokenizer otherwise puts around a text."""
-    return list(tokenizer(chat_text(tokenizer, messages), add_special_tokens=False)["input_ids"])
+    return list(tokenizer(chat_text(tokenizer, messages, tools, answering), add_special_tokens=False)["input_ids"])

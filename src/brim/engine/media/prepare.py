@@ -96,6 +96,12 @@ class Vision:
         spans = tuple(MediaSpan(start, end, self._family.together) for start, end in runs)
         return tuple(tokens), Media(parts, places, positions, shift), spans, marks
 
+    def tokens_of(self, image: Any) -> int:
+        """Tokens that an image takes in a prompt, with what the processor writes around it."""
+        placeholder = str(getattr(self.processor, self._family.placeholder))
+        with_image, _ = self._process(placeholder, [image])
+        return len(with_image) - len(self.processor.tokenizer(placeholder)["input_ids"]) + 1
+
     @property
     def _mrope(self) -> bool:
         return hasattr(self._base, "get_rope_index")

@@ -1,0 +1,57 @@
+"""Steps an engine for several conversations in one thread: nobody takes the updates of another."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from brim.engine.front.answers import Update
+from brim.engine.requests.params import SamplingParams
+from brim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from brim.engine.engine import Engine
+
+
+class Inbox:
+    """The updates of requests that were submitted here, each waiting for its owner."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._updates: dict[str, deque[Update]] = {}
+
+    def submit(self, prompt: Any, params: SamplingParams, images: tuple[Any, ...], session: str) -> str:
+        request_id = self._engine.submit(prompt, params, images=images, session=session)
+        self._updates[request_id] = deque()
+        return request_id
+
+    def next(self, request_id: str) -> Update:
+        """The next update of a request; the engine is stepped until there is one."""
+        mine = self._updates[request_id]
+        while not mine:
+            if self._engine.idle:
+                raise InvalidRequest("the request has ended elsewhere: the engine was torn down, or it was cancelled")
+            for update in self._engine.step():
+                waiting = self._updates.get(update.request_id)
+                if waiting is not None:
+                    waiting.append(update)
+        update = mine.popleft()
+        if update.completion is not None:
+            del self._updates[request_id]
+        return update
+
+    def cancel(self, request_id: str) -> None:
+        """Nobody waits for it any more."""
+        if self._updates.pop(request_id, None) is not None:
+            self._engine.cancel(request_id)
+
+
+_INBOXES: WeakKeyDictionary[Engine, Inbox] = WeakKeyDictionary()
+
+
+def inbox_of(engine: Engine) -> Inbox:
+    """The one inbox of an engine."""
+    if engine not in _INBOXES:
+        _INBOXES[engine] = Inbox(engine)
+    return _INBOXES[engine]

@@ -1,0 +1,51 @@
+"""A conversation as the prompt of a request, and how many tokens that is, exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from brim.engine.chat.conversation import Conversation
+from brim.engine.front.chat_template import chat_text, chat_tokens, has_chat_template
+from brim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from brim.engine.engine import Engine
+
+
+class Prompts:
+    """Makes prompts for one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        if not has_chat_template(engine.tokenizer):
+            raise InvalidRequest("chat: the model's tokenizer has no chat template; it cannot tell turns apart")
+        self._engine = engine
+        self._tokenizer = engine.tokenizer
+        self._image_tokens: dict[int, tuple[Any, int]] = {}  # by identity: the image, and what it takes
+
+    def prompt(self, conversation: Conversation) -> str | list[int]:
+        """What the engine is asked: tokens, or a text where the model's processor has to see the images."""
+        if conversation.images:
+            return self._text(conversation)
+        return self._tokens(conversation)
+
+    def count(self, conversation: Conversation, answering: bool = True) -> int:
+        """Tokens of that prompt, with the beginning of the answer or without it."""
+        images = sum(self._tokens_of(image) for image in conversation.images)
+        return images + len(self._tokens(conversation, answering))
+
+    def _text(self, conversation: Conversation) -> str:
+        return chat_text(self._tokenizer, conversation.messages, conversation.tools)
+
+    def _tokens(self, conversation: Conversation, answering: bool = True) -> list[int]:
+        return chat_tokens(self._tokenizer, conversation.messages, conversation.tools, answering)
+
+    def _tokens_of(self, image: Any) -> int:
+        """How many tokens more than its placeholder an image takes."""
+        if id(image) not in self._image_tokens:
+            self._image_tokens[id(image)] = image, self._engine.image_tokens(image) - 1
+        return self._image_tokens[id(image)][1]
+
+    def forget_other_images(self, conversation: Conversation) -> None:
+        """Let go of images that are in no turn any more."""
+        kept = {id(image) for image in conversation.images}
+        self._image_tokens = {key: value for key, value in self._image_tokens.items() if key in kept}

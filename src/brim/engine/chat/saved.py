@@ -1,0 +1,148 @@
+"""A conversation on disk: a JSON file that people can read, checked when it is loaded."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brim.engine.chat.conversation import Conversation
+from brim.engine.chat.turns import ROLES, Turn, exchanges_of
+from brim.errors import InvalidRequest
+from brim.guard.rolling import RollingSettings
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChat:
+    conversation: Conversation
+    rolling: RollingSettings
+    strategy: str
+
+
+def write_chat(path: Path, chat: SavedChat) -> None:
+    """All of it or nothing: a temporary file, then a rename."""
+    talk = chat.conversation
+    entry = {
+        "brim_chat": VERSION,
+        "rolling_threshold": chat.rolling.threshold,
+        "low_water": chat.rolling.low_water,
+        "strategy": chat.strategy,
+        "system": talk.system,
+        "summary": talk.summary,
+        "tools": list(talk.tools),
+        "turns": [_turn_entry(turn) for turn in talk.turns],
+    }
+    try:
+        text = json.dumps(entry, indent=1, ensure_ascii=False)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
+            file.write(text + "\n")
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise InvalidRequest(f"chat {path}: cannot be written ({error.strerror})") from None
+
+
+def _turn_entry(turn: Turn) -> dict[str, Any]:
+    entry: dict[str, Any] = {"role": turn.role, "content": turn.content}
+    if turn.images:
+        entry["images"] = [_image_entry(image) for image in turn.images]
+    if turn.tool_calls:
+        entry["tool_calls"] = list(turn.tool_calls)
+    if turn.pinned:
+        entry["pinned"] = True
+    return entry
+
+
+def _image_entry(image: Any) -> dict[str, str]:
+    """A path as a path, everything else as what it shows."""
+    if isinstance(image, (str, Path)):
+        return {"path": str(image)}
+    if not isinstance(image, bytes):
+        written = io.BytesIO()
+        image.save(written, format="PNG")
+        image = written.getvalue()
+    return {"base64": base64.b64encode(image).decode("ascii")}
+
+
+def read_chat(path: Path) -> SavedChat:
+    """What was written; anything else is refused by the name of the field."""
+    try:
+        entry = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidRequest(f"chat {path}: cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise InvalidRequest(f"chat {path}: is not a saved conversation (no JSON)") from None
+    if not isinstance(entry, dict) or "brim_chat" not in entry:
+        raise InvalidRequest(f"chat {path}: is not a saved conversation (brim_chat is missing)")
+    if entry["brim_chat"] != VERSION:
+        raise InvalidRequest(f"chat {path}: brim_chat is {entry['brim_chat']!r}; this version of Brim reads {VERSION}")
+    try:
+        return _read(_Fields(entry))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"chat {path}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """A JSON object whose fields are asked for by name and type."""
+
+    found: Mapping[str, Any]
+
+    def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        value = self.found.get(name, default)
+        if value is None and default is None and name in _OPTIONAL:
+            return None
+        if not isinstance(value, kind):
+            raise InvalidRequest(f"{name} is {value!r:.60}; the file is damaged")
+        return value
+
+
+_OPTIONAL = ("system", "summary")
+
+
+def _read(fields: _Fields) -> SavedChat:
+    rolling = RollingSettings(fields.get("rolling_threshold", int), fields.get("low_water", int))
+    turns = [_read_turn(entry, number) for number, entry in enumerate(fields.get("turns", list))]
+    if turns and turns[0].role != "user":
+        raise InvalidRequest(f"turns: the first is of the {turns[0].role}; a conversation begins with the user")
+    conversation = Conversation(
+        system=fields.get("system", str),
+        tools=tuple(fields.get("tools", list, [])),
+        exchanges=exchanges_of(turns),
+        summary=fields.get("summary", str),
+    )
+    return SavedChat(conversation, rolling, fields.get("strategy", str))
+
+
+def _read_turn(entry: Any, number: int) -> Turn:
+    try:
+        if not isinstance(entry, dict):
+            raise InvalidRequest(f"it is {type(entry).__name__}, not an object")
+        fields = _Fields(entry)
+        role = fields.get("role", str)
+        if role not in ROLES:
+            raise InvalidRequest(f"role is {role!r}; it must be one of {', '.join(ROLES)}")
+        return Turn(
+            role,
+            fields.get("content", str),
+            tuple(_read_image(image) for image in fields.get("images", list, [])),
+            tuple(fields.get("tool_calls", list, [])),
+            fields.get("pinned", bool, False),
+        )
+    except InvalidRequest as error:
+        raise InvalidRequest(f"turn {number}: {error}") from None
+
+
+def _read_image(entry: Any) -> Any:
+    if isinstance(entry, dict) and isinstance(entry.get("path"), str):
+        return entry["path"]
+    try:
+        return base64.b64decode(entry["base64"], validate=True)
+    except (TypeError, KeyError, ValueError):
+        raise InvalidRequest("images: one is neither a path nor base64; the file is damaged") from None

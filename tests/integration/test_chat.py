@@ -1,0 +1,356 @@
+"""Conversations over a real engine: answers equal those of a fresh engine given what is kept, and memory stays flat."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from brim import Chat, Engine, EngineSettings, SamplingParams
+from brim.engine.attention.paged import NAME, register
+from brim.engine.chat.chat import send_all
+from brim.engine.front.chat_template import chat_tokens
+from brim.engine.weights.load import LoadedModel, load
+from brim.errors import BrimError, InvalidRequest
+from brim.model.packaged import packaged_folder
+from tests.integration.faults import out_of_memory
+from tests.integration.test_engine import one_thread
+from tests.integration.tiny_models import tiny_config
+
+__all__ = ["one_thread"]
+
+GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
+WORDS = "red green blue one two three Ada Bob what is my name the code please remember".split()  # noqa: SIM905
+
+
+@cache
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(packaged_folder("brim-tiny")))
+
+
+@cache
+def model(name: str, copy: int) -> LoadedModel:
+    """Random weights, the tokenizer and template of the tiny model. An engine binds its model: a copy for each."""
+    config = tiny_config(name) | {"vocab_size": len(tokenizer()), "max_position_embeddings": 2048}
+    register()
+    return load(config, load_format="dummy", dtype="fp32", device="cpu", attention=NAME, seed=3)
+
+
+def engine_of(name: str = "llama", kv_tokens: int = 1024, copy: int = 0, **settings: Any) -> Engine:
+    chosen = {"max_batch": 4, "max_batch_tokens": 128, "max_length": 512, "block_size": 8, **settings}
+    return Engine(
+        model(name, copy), kv_tokens=kv_tokens, settings=EngineSettings(**chosen), device="cpu", tokenizer=tokenizer()
+    )
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with engine_of() as made:
+        yield made
+
+
+def said(rng: random.Random) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randint(1, 12))) + "."
+
+
+def fresh_answer(chat: Chat, fresh: Engine, params: SamplingParams = GREEDY) -> str:
+    """What an engine without a past says to all turns of a chat but the last."""
+    messages = replace(chat.conversation.until(len(chat.turns) - 1)).messages
+    (answer,) = fresh.generate([chat_tokens(tokenizer(), messages)], params)
+    assert answer.text is not None
+    return answer.text
+
+
+def talk(chat: Chat, fresh: Engine, turns: int, check_every: int) -> list[tuple[int, int]]:
+    """(new tokens, prompt tokens computed) of every turn; invariants hold at each, and some answers are compared."""
+    rng, costs, before = random.Random(1), [], 0
+    for number in range(turns):
+        reply = chat.send(said(rng), GREEDY)
+        assert reply.prompt_tokens + GREEDY.max_tokens <= chat.rolling.threshold
+        assert (reply.evicted_turns > 0) == (reply.evicted_tokens > 0)
+        assert len(reply.evicted) == reply.evicted_turns
+        new = reply.prompt_tokens + reply.evicted_tokens - before + len(reply.tokens)
+        before = reply.prompt_tokens + len(reply.tokens)
+        costs.append((new, reply.prompt_tokens - reply.reused_tokens))
+        if number % check_every == 0:
+            assert reply.text == fresh_answer(chat, fresh), number
+    return costs
+
+
+@pytest.mark.parametrize(("turns", "check_every"), [(1000, 25), pytest.param(10_000, 100, marks=pytest.mark.soak)])
+def test_a_long_conversation_stays_flat_and_right(turns: int, check_every: int) -> None:
+    with engine_of() as engine, engine_of(copy=1, reuse_prefixes=False) as fresh:
+        chat = Chat(engine, system="You are Ada.", rolling_threshold=400)
+        talk(chat, fresh, 100, check_every)
+        held = engine.figures.blocks_held
+        costs = talk(chat, fresh, turns - 100, check_every)
+        assert engine.figures.blocks_held == held == 0
+        assert chat.system == "You are Ada."
+        assert chat.conversation.messages[0] == {"role": "system", "content": "You are Ada."}
+        new, computed = (sum(column) for column in zip(*costs, strict=True))
+        assert computed <= 2 * new, "amortised over the turns"
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "qwen3_moe"])
+def test_other_families_roll_too(name: str) -> None:
+    with engine_of(name) as engine, engine_of(name, copy=1, reuse_prefixes=False) as fresh:
+        costs = talk(Chat(engine, rolling_threshold=200), fresh, 30, 5)
+        assert any(computed < new + 50 for new, computed in costs)
+
+
+def test_several_conversations_share_an_engine(engine: Engine) -> None:
+    chats = [Chat(engine, system=f"You are number {number}.", rolling_threshold=200) for number in range(6)]
+    rng = random.Random(4)
+    with engine_of(copy=1, reuse_prefixes=False) as fresh:
+        for _ in range(8):
+            replies = send_all(chats, [said(rng) for _ in chats], GREEDY)
+            for chat, reply in zip(chats, replies, strict=True):
+                assert reply.text == fresh_answer(chat, fresh)
+    assert engine.figures.blocks_held == 0
+
+
+def test_a_session_outlives_other_prefixes() -> None:
+    """What others leave behind is evicted first."""
+    with engine_of(kv_tokens=512) as engine:
+        chat = Chat(engine, rolling_threshold=300)
+        for _ in range(4):
+            chat.send("My name is Ada and my code is four two.", GREEDY)
+        rng = random.Random(5)
+        for _ in range(6):
+            engine.generate([[rng.randrange(10, 1000) for _ in range(200)]], GREEDY)
+        reply = chat.send("What is it?", GREEDY)
+        assert reply.reused_tokens > reply.prompt_tokens - 40
+        chat.rest()
+        for _ in range(6):
+            engine.generate([[rng.randrange(10, 1000) for _ in range(200)]], GREEDY)
+        assert chat.send("What is it?", GREEDY).reused_tokens == 0
+
+
+# -- what happens to a turn ----------------------------------------------------------------------------------------
+
+
+def test_a_pinned_exchange_stays(engine: Engine) -> None:
+    chat = Chat(engine, rolling_threshold=150)
+    chat.send("My name is Ada.", GREEDY)
+    chat.pin(0)
+    for _ in range(20):
+        chat.send("one two three red green blue.", GREEDY)
+    assert chat.turns[0].content == "My name is Ada."
+    chat.pin(0, pinned=False)
+    while chat.turns[0].content == "My name is Ada.":
+        chat.send("one two three red green blue.", GREEDY)
+
+
+def test_a_turn_that_is_too_large_changes_nothing(engine: Engine) -> None:
+    chat = Chat(engine, rolling_threshold=100)
+    chat.send("Hi.", GREEDY)
+    before = chat.conversation
+    with pytest.raises(InvalidRequest, match=r"this turn .* have \d+ tokens, .* rolling_threshold of 100"):
+        chat.send("word " * 200, GREEDY)
+    assert chat.conversation == before
+    assert chat.send("Hi again.", GREEDY).evicted_turns == 0
+
+
+def test_the_strategy_error_refuses_instead(engine: Engine) -> None:
+    chat = Chat(engine, rolling_threshold=100, strategy="error")
+    for _ in range(3):
+        chat.send("one two three red green blue.", GREEDY)
+    with pytest.raises(InvalidRequest, match="the conversation has"):
+        chat.send("word " * 40, GREEDY)
+    assert chat.turns[0].content == "one two three red green blue."
+
+
+def test_a_summary_takes_the_place_of_what_went(engine: Engine) -> None:
+    asked: list[int] = []
+
+    def summarise(turns: Any) -> str:
+        asked.append(len(turns))
+        return f"{len(turns)} turns went."
+
+    chat = Chat(engine, system="Be kind.", rolling_threshold=160, strategy="summarise", summarise=summarise)
+    while len(asked) < 2:
+        reply = chat.send("one two three red green blue.", GREEDY)
+    assert chat.conversation.messages[0]["content"] == f"Be kind.\n\n{asked[-1]} turns went."
+    assert reply.evicted_turns == asked[-1] - 1  # the first of them was the earlier summary
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_half_a_turn_is_kept_or_dropped_as_asked(engine: Engine, keep: bool) -> None:
+    chat = Chat(engine)
+    stream = chat.stream("Say a lot.", SamplingParams(max_tokens=50, temperature=0, ignore_eos=True))
+    pieces = [piece for piece, _ in zip(stream, range(3), strict=False)]
+    stream.cancel(keep=keep)
+    assert [turn.role for turn in chat.turns] == (["user", "assistant"] if keep else [])
+    if keep:
+        assert chat.turns[1].content.startswith("".join(pieces))
+    assert engine.figures.running == 0
+    chat.send("And now?", GREEDY)
+
+
+def test_one_turn_at_a_time(engine: Engine) -> None:
+    chat = Chat(engine)
+    with chat.stream("Hi.", GREEDY), pytest.raises(InvalidRequest, match="being answered"):
+        chat.send("Hello?", GREEDY)
+    assert chat.turns == ()
+    assert chat.send("Hello?", GREEDY).text
+
+
+def test_retry_edit_undo_and_branches(engine: Engine) -> None:
+    chat = Chat(engine)
+    first = chat.send("one two.", GREEDY)
+    assert chat.retry(GREEDY).text == first.text
+    twin = chat.branch()
+    chat.send("red.", GREEDY)
+    other = twin.send("blue.", GREEDY)
+    assert other.reused_tokens > 0
+    assert [turn.content for turn in twin.turns[::2]] == ["one two.", "blue."]
+    chat.edit(0, "three.", GREEDY)
+    assert [turn.content for turn in chat.turns[::2]] == ["three."]
+    assert [turn.role for turn in chat.undo()] == ["user", "assistant"]
+    assert chat.turns == ()
+    for wrong, named in ((chat.undo, "no turn"), (chat.retry, "no answer"), (lambda: twin.edit(1, "x"), "assistant")):
+        with pytest.raises(InvalidRequest, match=named):
+            wrong()
+
+
+def test_usage_is_what_the_prompt_has(engine: Engine) -> None:
+    chat = Chat(engine, system="Be kind.")
+    for text in ("one two three.", "red."):
+        reply = chat.send(text, GREEDY)
+    usage = chat.usage
+    assert usage.opening_tokens + sum(turn.tokens for turn in usage.turns) == usage.tokens
+    assert [turn.role for turn in usage.turns] == ["user", "assistant"] * 2
+    assert reply.prompt_tokens + len(reply.tokens) <= usage.tokens + 3  # without the marks around the next answer
+    assert usage.bytes == engine.held_bytes(0, usage.tokens, usage.tokens) > 0
+
+
+def test_a_conversation_is_resumed_from_disk(engine: Engine, tmp_path: Path) -> None:
+    chat = Chat(engine, system="Be kind.", rolling_threshold=300, low_water=100)
+    for text in ("one two three.", "red."):
+        chat.send(text, GREEDY)
+    chat.save(tmp_path / "chat.json")
+    other = Chat.load(engine, tmp_path / "chat.json")
+    assert (other.conversation, other.rolling) == (chat.conversation, chat.rolling)
+    assert other.send("blue.", GREEDY).text == chat.send("blue.", GREEDY).text
+
+
+def test_a_failed_answer_takes_its_turn_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = Chat(engine)
+    chat.send("one.", GREEDY)
+    before = chat.conversation
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._parts.runner, "launch", lambda *_: out_of_memory())
+        with pytest.raises(BrimError, match="could not be answered, and was taken back"):
+            chat.send("two.", GREEDY)
+    assert chat.conversation == before
+    assert chat.send("three.", GREEDY).text
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"strategy": "forget"}, "strategy is 'forget'"),
+        ({"strategy": "summarise"}, "needs a function"),
+        ({"rolling_threshold": 5000}, "the engine holds 512"),
+        ({"rolling_threshold": 100, "low_water": 200}, "low_water is 200"),
+    ],
+)
+def test_bad_settings_are_named(engine: Engine, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named):
+        Chat(engine, **options)
+
+
+def test_a_model_without_a_template_is_refused() -> None:
+    from brim.engine.weights.builtin import ByteTokenizer
+
+    plain = Engine("brim-random", kv_tokens=256, device="cpu", tokenizer=ByteTokenizer())
+    with plain, pytest.raises(InvalidRequest, match="no chat template"):
+        Chat(plain)
+
+
+# -- whatever happens ----------------------------------------------------------------------------------------------
+
+
+class Talk(RuleBasedStateMachine):
+    """Any sequence of turns, pins, edits, cancels and saves."""
+
+    @initialize(threshold=st.integers(90, 260), low=st.floats(0.1, 1))
+    def start(self, threshold: int, low: float) -> None:
+        self.engine = engine_of(kv_tokens=512)
+        low_water = max(1, int(threshold * low))
+        self.chat = Chat(self.engine, system="Be Ada.", rolling_threshold=threshold, low_water=low_water)
+
+    @rule(words=st.integers(1, 30))
+    def send(self, words: int) -> None:
+        before, text = self.chat.conversation, ("two " * words).strip()
+        try:
+            reply = self.chat.send(text, GREEDY)
+        except InvalidRequest:
+            assert self.chat.conversation == before
+            return
+        assert [turn.content for turn in self.chat.turns[-2:]] == [text, reply.text]
+        assert reply.prompt_tokens + GREEDY.max_tokens <= self.chat.rolling.threshold
+        gone = set(map(id, reply.evicted))
+        assert len(gone) == reply.evicted_turns
+        assert [id(turn) for turn in self.chat.turns[:-2]] == [
+            id(turn) for turn in before.turns if id(turn) not in gone
+        ]
+        assert not any(turn.pinned for turn in reply.evicted)
+
+    @precondition(lambda self: self.chat.turns)
+    @rule(data=st.data(), pinned=st.booleans())
+    def pin(self, data: st.DataObject, pinned: bool) -> None:
+        self.chat.pin(data.draw(st.integers(0, len(self.chat.turns) - 1)), pinned)
+
+    @precondition(lambda self: self.chat.turns)
+    @rule(data=st.data())
+    def edit(self, data: st.DataObject) -> None:
+        number = 2 * data.draw(st.integers(0, len(self.chat.turns) // 2 - 1))
+        self.chat.edit(number, "red.", GREEDY)
+        assert self.chat.turns[-2].content == "red."
+
+    @rule(keep=st.booleans(), pieces=st.integers(0, 3))
+    def leave(self, keep: bool, pieces: int) -> None:
+        before = self.chat.conversation
+        stream = self.chat.stream("blue.", GREEDY)
+        for _ in zip(stream, range(pieces), strict=False):
+            pass
+        stream.cancel(keep=keep)
+        if not keep and stream.reply is None:
+            assert self.chat.conversation == before
+
+    @precondition(lambda self: self.chat.turns)
+    @rule()
+    def undo(self) -> None:
+        self.chat.undo()
+
+    @invariant()
+    def nothing_is_held(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        figures = self.engine.figures
+        assert (figures.blocks_held, figures.running, figures.waiting) == (0, 0, 0)
+        assert self.chat.conversation.messages[0] == {"role": "system", "content": "Be Ada."}
+        roles = [turn.role for turn in self.chat.turns]
+        assert roles == ["user", "assistant"] * (len(roles) // 2)
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.close()
+
+
+Talk.TestCase.settings = examples(max_examples=12, stateful_step_count=12, deadline=None)
+TestTalk = Talk.TestCase

@@ -1,0 +1,72 @@
+"""Conversations on disk: what was saved comes back, and damage is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brim.engine.chat.conversation import Conversation
+from brim.engine.chat.saved import SavedChat, read_chat, write_chat
+from brim.engine.chat.turns import Turn, exchanges_of
+from brim.errors import InvalidRequest
+from brim.guard.rolling import RollingSettings
+
+TURNS = (
+    Turn("user", "Who is it?", images=("cat.png", b"\x00png")),
+    Turn("assistant", "", tool_calls=({"function": {"name": "look"}},)),
+    Turn("tool", "a cat"),
+    Turn("assistant", "A cat – ещё."),
+    Turn("user", "Thanks.", pinned=True),
+)
+CHAT = SavedChat(
+    Conversation("Be kind.", ({"name": "look"},), exchanges_of(TURNS), "They met."), RollingSettings(100, 40), "evict"
+)
+
+
+def test_what_was_saved_comes_back(tmp_path: Path) -> None:
+    write_chat(tmp_path / "chat.json", CHAT)
+    assert read_chat(tmp_path / "chat.json") == CHAT
+    assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"brim_chat": 2}, "brim_chat is 2"),
+        ({"low_water": 101}, "low_water is 101"),
+        ({"rolling_threshold": None}, "rolling_threshold is None"),
+        ({"turns": "none"}, "turns is 'none'"),
+        ({"turns": [{"role": "assistant", "content": "Hi"}]}, "begins with the user"),
+        ({"turns": [{"role": "king", "content": "Hi"}]}, "turn 0: role is 'king'"),
+        ({"turns": [{"role": "user"}]}, "turn 0: content"),
+        ({"turns": [{"role": "user", "content": "", "images": [{"base64": "!"}]}]}, "turn 0: images"),
+        ({"system": 3}, "system is 3"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    path = tmp_path / "chat.json"
+    write_chat(path, CHAT)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InvalidRequest, match=named):
+        read_chat(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(max_size=30))
+def test_other_files_are_refused(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("chat") / "chat.json"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest, match="is not a saved conversation"):
+        read_chat(path)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be written"):
+        write_chat(tmp_path / "none" / "chat.json", CHAT)
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        read_chat(tmp_path / "none.json")
