@@ -19,6 +19,11 @@ def fits_folder() -> Path:
     return _own_folder() / "fits"
 
 
+def history_file() -> Path:
+    """What was typed in conversations."""
+    return _own_folder() / "chat_history"
+
+
 def _own_folder() -> Path:
     """$BRIM_CACHE, else $XDG_CACHE_HOME/brim, else ~/.cache/brim."""
     own = os.environ.get("BRIM_CACHE")

@@ -130,7 +130,11 @@ class Chat:
 
     def retry(self, params: SamplingParams | None = None) -> Reply:
         """Answer the last turn of the user again, in place of the answer it got."""
-        return self._ask(self._before_answer(), params).read()
+        return self.stream_again(params).read()
+
+    def stream_again(self, params: SamplingParams | None = None) -> ReplyStream:
+        """The same, with the answer in pieces."""
+        return self._ask(self._before_answer(), params)
 
     def edit(
         self, turn: int, text: str, params: SamplingParams | None = None, images: Iterable[Any] | None = None
@@ -251,6 +255,11 @@ class Chat:
         )
 
     # -- memory --------------------------------------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> int:
+        """Of all that is kept."""
+        return self._prompts.count(self.conversation, answering=False) if self.conversation.messages else 0
 
     @property
     def usage(self) -> ChatUsage:

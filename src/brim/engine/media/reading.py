@@ -34,8 +34,42 @@ def load_processor(folder: Any) -> Any:
         )
     from transformers import AutoProcessor
 
+    processor: Any = AutoProcessor
     try:
-        processor: Any = AutoProcessor
-        return processor.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:
+        return processor.from_pretrained(str(folder), **_LOCAL)
+    except ImportError as error:
+        return _for_images_only(str(folder), error)
+    except (OSError, ValueError) as error:
         raise UnsupportedModel(f"the processor in {folder} cannot be loaded: {first_line(error)}") from error
+
+
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+
+def _for_images_only(folder: str, missing: ImportError) -> Any:
+    """The processor without its parts for video and audio, which need libraries that are not installed here."""
+    import transformers
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+
+    config: Any = transformers.AutoConfig
+    sources: dict[str, Any] = {
+        "tokenizer": transformers.AutoTokenizer,
+        "image_processor": transformers.AutoImageProcessor,
+    }
+    parts: dict[str, Any] = {}
+    try:
+        kind: Any = PROCESSOR_MAPPING[type(config.from_pretrained(folder, **_LOCAL))]
+        for name in kind.get_attributes():
+            source = sources.get(name)
+            parts[name] = None if source is None else source.from_pretrained(folder, **_LOCAL)
+
+        def check(self: Any, name: str, part: Any) -> Any:
+            return type(None) if part is None else kind.check_argument_for_proper_class(self, name, part)
+
+        partial: Any = type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
+        return partial(**parts)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, ImportError):
+        raise InvalidRequest(
+            f"images: the model's processor needs a library that is not installed ({first_line(missing)}); "
+            "install it with pip install 'brim[vision]'"
+        ) from missing

@@ -1,0 +1,124 @@
+"""`brim chat`: the options, and the loop of a conversation in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brim.cli.chat.commands import Ended, obey
+from brim.cli.chat.gauge import gauge
+from brim.cli.chat.reading import Reader, reader
+from brim.cli.chat.talk import Talk
+from brim.cli.engine_options import add_engine_options, add_model, make_engine, serving
+from brim.cli.options import add_json
+from brim.errors import BrimError
+from brim.units import parse_count
+
+if TYPE_CHECKING:
+    from brim.cli.options import Commands
+    from brim.engine.chat.reply import Reply
+    from brim.engine.engine import Engine
+    from brim.engine.requests.params import SamplingParams
+
+_HINT = "Ctrl-C stops an answer, Ctrl-D ends the conversation, /help lists the commands."
+
+
+def add_command(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "chat",
+        help="talk with a model, for as long as you like",
+        description="Talk with a model in the terminal. A conversation that outgrows its memory loses its oldest "
+        "turns, and says so; the instruction and pinned turns stay. Without a terminal, every line of standard input "
+        "is a turn. Needs torch and transformers (pip install 'brim[chat]').",
+    )
+    parser.set_defaults(run=run)
+    add_model(parser)
+    parser.add_argument("--system", metavar="TEXT", help="the instruction to the model, which always stays")
+    parser.add_argument("--load", type=Path, metavar="FILE", help="go on with a conversation that /save has written")
+    rolling = parser.add_argument_group("memory")
+    rolling.add_argument("--kv-tokens", metavar="N", help="tokens of the KV pool (64k, or less if requests are short)")
+    rolling.add_argument(
+        "--rolling-threshold", metavar="N", help="tokens at which the oldest turns go (what the pool and context hold)"
+    )
+    rolling.add_argument("--low-water", metavar="N", help="tokens that are left then (half of the threshold)")
+    rolling.add_argument(
+        "--strategy", default="evict", choices=("evict", "error"), help="drop the oldest turns, or refuse the new one"
+    )
+    answers = parser.add_argument_group("answers")
+    answers.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer (512, or less)")
+    answers.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (0)")
+    answers.add_argument("--top-p", type=float, default=1.0, metavar="P", help="sample from tokens that sum to P")
+    answers.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answers")
+    add_engine_options(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from brim.engine.chat.chat import Chat
+
+    kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
+    with serving(make_engine(options, kv_tokens=kv_tokens)) as engine:
+        chat = Chat.load(engine, options.load) if options.load else _new(engine, options)
+        if options.system is not None:
+            chat.system = options.system
+        talk = Talk(chat, _params(chat.params, options))
+        _converse(talk, reader(lambda: gauge(talk.chat)), options.as_json)
+    return 0
+
+
+def _new(engine: Engine, options: argparse.Namespace) -> Any:
+    from brim.engine.chat.chat import Chat
+
+    def mark(name: str, value: str | None) -> int | None:
+        return None if value is None else parse_count(value, name)
+
+    return Chat(
+        engine,
+        rolling_threshold=mark("rolling-threshold", options.rolling_threshold),
+        low_water=mark("low-water", options.low_water),
+        strategy=options.strategy,
+    )
+
+
+def _params(usual: SamplingParams, options: argparse.Namespace) -> SamplingParams:
+    from brim.engine.requests.params import SamplingParams
+
+    most = usual.max_tokens if options.max_tokens is None else options.max_tokens
+    return SamplingParams(max_tokens=most, temperature=options.temperature, top_p=options.top_p, seed=options.seed)
+
+
+def _converse(talk: Talk, lines: Reader, as_json: bool) -> None:
+    """Turn after turn, until the reader or somebody has enough. What one turn does wrong ends that turn."""
+    if lines.interactive and not as_json:
+        print(_HINT, file=sys.stderr)
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            if line.startswith("/"):
+                obey(talk, line)
+            else:
+                _answer(talk, line, as_json)
+        except Ended:
+            return
+        except BrimError as error:
+            print(json.dumps({"error": str(error)}) if as_json else f"brim chat: {error}", file=_errors(as_json))
+
+
+def _errors(as_json: bool) -> Any:
+    return sys.stdout if as_json else sys.stderr
+
+
+def _answer(talk: Talk, text: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(_as_json(talk.send(text))), flush=True)
+        return
+    talk.answer(text)
+
+
+def _as_json(reply: Reply) -> dict[str, Any]:
+    return asdict(reply)

@@ -1,0 +1,67 @@
+"""Where the turns of a conversation come from: a terminal with history and editing keys, or lines of a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from brim.errors import InvalidRequest
+from brim.folders import history_file
+
+
+class Reader(Protocol):
+    """Lines, until there are no more."""
+
+    interactive: bool
+
+    def __iter__(self) -> Iterator[str]: ...
+
+
+class Lines:
+    """The lines of standard input."""
+
+    interactive = False
+
+    def __iter__(self) -> Iterator[str]:
+        for line in sys.stdin:
+            yield line.rstrip("\n")
+
+
+class Terminal:
+    """A prompt with history, editing keys, and a line below it that shows the memory."""
+
+    interactive = True
+
+    def __init__(self, status: Callable[[], str]) -> None:
+        try:
+            from prompt_toolkit import PromptSession
+            from prompt_toolkit.completion import WordCompleter
+            from prompt_toolkit.history import FileHistory
+        except ImportError:
+            raise InvalidRequest(
+                "chat needs prompt_toolkit in a terminal; install it with pip install 'brim[chat]'"
+            ) from None
+        from brim.cli.chat.commands import NAMES
+
+        history = history_file()
+        history.parent.mkdir(parents=True, exist_ok=True)
+        self._session: Any = PromptSession(
+            history=FileHistory(str(history)),
+            completer=WordCompleter(NAMES, sentence=True),
+            complete_while_typing=False,
+            bottom_toolbar=status,
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        while True:
+            try:
+                yield self._session.prompt("> ")
+            except KeyboardInterrupt:
+                continue  # what was being typed is gone, the conversation is not
+            except EOFError:
+                return
+
+
+def reader(status: Callable[[], str]) -> Reader:
+    return Terminal(status) if sys.stdin.isatty() and sys.stdout.isatty() else Lines()

@@ -1,0 +1,60 @@
+"""The conversation of a terminal: streams answers, says what was dropped, and holds the images of the next turn."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from brim.engine.chat.chat import Chat
+    from brim.engine.chat.reply import Reply, ReplyStream
+    from brim.engine.requests.params import SamplingParams
+
+
+class Talk:
+    """A chat, how it is answered, and what the next turn will show."""
+
+    def __init__(self, chat: Chat, params: SamplingParams) -> None:
+        self.chat = chat
+        self.params = params
+        self.images: list[Path] = []
+
+    def send(self, text: str) -> Reply:
+        return self._stream(text).read()
+
+    def answer(self, text: str) -> None:
+        """Show the answer as it grows. An interrupt ends it, and keeps what there is of it."""
+        self.show(self._stream(text))
+
+    def retry(self) -> None:
+        """Another answer to the last turn; with another seed, where one was given."""
+        if self.params.seed is not None:
+            self.params = replace(self.params, seed=self.params.seed + 1)
+        self.show(self.chat.stream_again(self.params))
+
+    def _stream(self, text: str) -> ReplyStream:
+        stream = self.chat.stream(text, self.params, [str(image) for image in self.images])
+        self.images = []
+        return stream
+
+    def show(self, stream: ReplyStream) -> None:
+        if stream.evicted.turns:
+            tell(f"{len(stream.evicted.turns)} turns ({stream.evicted.tokens} tokens) were dropped to make room")
+        try:
+            for piece in stream:
+                print(piece, end="", flush=True)
+            print(flush=True)
+        except KeyboardInterrupt:
+            stream.cancel(keep=True)
+            print(flush=True)
+            tell("stopped; what was said so far is kept")
+        except BaseException:
+            stream.cancel()
+            raise
+
+
+def tell(text: str) -> None:
+    """Something about the conversation, beside it."""
+    print(f"[{text}]", file=sys.stderr, flush=True)
