@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import gc
 import time
-import traceback
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -188,13 +185,17 @@ class Neighbour:
 
 
 def plant(engine: Engine, where: str) -> None:
-    """An error that is not the memory's: between two collectives of a step, or when half of a build is made."""
+    """An error that is not the memory's: between two collectives of a full step, or when half of a build is made."""
 
     def boom(*_: Any) -> None:
         raise RuntimeError("boom")
 
+    def boom_if_full(_: Any, args: Any) -> None:
+        if args[0].shape[1] == SETTINGS.max_batch_tokens:
+            boom()
+
     if where == "step":
-        engine.loaded.model.model.layers[1].register_forward_pre_hook(boom)
+        engine.loaded.model.model.layers[1].register_forward_pre_hook(boom_if_full)
     else:
         engine._parts.runner._make_backend = boom  # type: ignore[assignment]
 
@@ -325,21 +326,3 @@ def unknown_collective(rank: int) -> str:
     except UnsupportedModel as error:
         return str(error)
     return "let through"
-
-
-# -- processes -------------------------------------------------------------------------------------------------------
-
-
-def run(rank: int, size: int, meeting: str, tasks: tuple[Any, ...], reports: Connection, held: Connection) -> None:
-    """A rank: do the tasks (a name, what to call, its arguments), report of each, and stay until the test is over."""
-    gc.freeze()  # all that was imported: collecting takes most of a small engine's time otherwise
-    warnings.simplefilter("ignore", FutureWarning)  # names of collectives that torch is about to change
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
-    for name, task, *arguments in tasks:
-        try:
-            reports.send((name, globals()[task](rank, *arguments)))
-        except BaseException:
-            reports.send((name, traceback.format_exc()))
-            raise
-    held.recv()

@@ -6,7 +6,6 @@ its limit.
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,58 +17,26 @@ pytest.importorskip("transformers")
 
 from brim.records.fit import Outcome  # noqa: E402
 from brim.units import KIB  # noqa: E402
-from tests.integration.rank_processes import listen  # noqa: E402
-from tests.integration.split_ranks import Said, Scene, answers, make_engine, run  # noqa: E402
+from tests.integration.rank_processes import forked, on_ranks, said_of  # noqa: E402
+from tests.integration.split_ranks import (  # noqa: E402
+    Said,
+    Scene,
+    answers,
+    collectives,
+    fitted,
+    make_engine,
+    steps,
+    unknown_collective,
+)
 
-LIMIT_SECONDS = 90.0  # no test takes a tenth of it on a machine of its own
 AT_ONCE_SECONDS = 30.0  # a few are the work of a fit; torch.distributed would wait for half an hour
 SHORT = Outcome.OUT_OF_MEMORY
 KINDS = ["llama", "mixtral", "minimax_m2"]  # the last one gathers inside its layers
-PRELOADED = [
-    "torch._dynamo",
-    "transformers.distributed.tensor_parallel",
-    "transformers.models.llama.modeling_llama",
-    "tests.integration.split_ranks",
-]
 
 
 @pytest.fixture(scope="module")
 def context() -> Any:
-    """Processes are forked from one that has imported all that takes long, and started nothing."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
-
-
-def on_ranks(context: Any, size: int, folder: Path, *tasks: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """What each rank reports, by task (a name, what to call, its arguments)."""
-    found: list[dict[str, Any]] = [{} for _ in range(size)]
-    ends: dict[Any, int] = {}
-    processes, holds = [], []
-    for rank in range(size):
-        here, there = context.Pipe(duplex=False)
-        held, hold = context.Pipe(duplex=False)
-        arguments = (rank, size, str(folder / "meeting"), tasks, there, held)
-        processes.append(context.Process(target=run, args=arguments, daemon=True))
-        processes[-1].start()
-        there.close()
-        ends[here] = rank
-        holds.append(hold)
-    listen(
-        processes,
-        ends,
-        LIMIT_SECONDS,
-        lambda rank, said: found[rank].update([said]),
-        enough=lambda: all(len(one) == len(tasks) for one in found),
-    )
-    return found
-
-
-def said_of(reports: list[dict[str, Any]], task: str) -> list[Any]:
-    """What all ranks said of a task, if all of them came to its end."""
-    found = [report.get(task, "nothing was said") for report in reports]
-    assert not [one for one in found if isinstance(one, str)], "\n".join(map(str, found))
-    return found
+    return forked()
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +60,8 @@ def test_out_of_memory_of_one_rank_shrinks_all(
         context,
         size,
         tmp_path,
-        ("stress 'prefill'", "fitted", Scene(victim, taken_bytes=120 * KIB, when="validate")),
-        ("build", "fitted", Scene(victim, taken_bytes=250 * KIB, when="attempt")),
+        ("stress 'prefill'", fitted, Scene(victim, taken_bytes=120 * KIB, when="validate")),
+        ("build", fitted, Scene(victim, taken_bytes=250 * KIB, when="attempt")),
     )
     for where in ("stress 'prefill'", "build"):
         said: list[Said] = said_of(reports, where)
@@ -116,7 +83,7 @@ def test_out_of_memory_of_one_rank_shrinks_all(
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_canary_that_one_rank_cannot_hold_shrinks_all(context: Any, tmp_path: Path, size: int) -> None:
     scene = Scene(0, taken_bytes=230 * KIB, when="attempt", canary_bytes=64 * KIB)
-    said: list[Said] = said_of(on_ranks(context, size, tmp_path, ("canary", "fitted", scene)), "canary")
+    said: list[Said] = said_of(on_ranks(context, size, tmp_path, ("canary", fitted, scene)), "canary")
     for one in said:
         assert replace(one, attempts=()) == replace(said[0], attempts=())
         assert [attempt.outcome for attempt in one.attempts] == [SHORT, SHORT, Outcome.PROVEN]
@@ -132,8 +99,8 @@ def test_an_error_of_one_rank_ends_all(context: Any, tmp_path: Path, size: int) 
         context,
         size,
         tmp_path,
-        ("stress 'prefill'", "fitted", Scene(victims["stress 'prefill'"], boom="step")),
-        ("build", "fitted", Scene(victims["build"], boom="build")),
+        ("stress 'prefill'", fitted, Scene(victims["stress 'prefill'"], boom="step")),
+        ("build", fitted, Scene(victims["build"], boom="build")),
     )
     for where, victim in victims.items():
         said: list[Said] = said_of(reports, where)
@@ -148,8 +115,8 @@ def test_an_error_of_one_rank_ends_all(context: Any, tmp_path: Path, size: int) 
 
 
 def test_without_the_others_everything_takes_the_same(context: Any, tmp_path: Path) -> None:
-    tasks = [("collectives", "collectives"), *((kind, "steps", kind) for kind in KINDS)]
-    reports = on_ranks(context, 2, tmp_path, *tasks, ("unknown", "unknown_collective"))
+    tasks = [("collectives", collectives), *((kind, steps, kind) for kind in KINDS)]
+    reports = on_ranks(context, 2, tmp_path, *tasks, ("unknown", unknown_collective))
     for found in said_of(reports, "collectives"):
         for name, (together, alone) in found.items():
             assert together == alone, name
