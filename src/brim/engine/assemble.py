@@ -14,6 +14,7 @@ from brim.engine.kv.geometry import group_layers
 from brim.engine.media.families import ahead_in_windows_only
 from brim.engine.media.prepare import find_vision
 from brim.engine.parts import EngineParts
+from brim.engine.ranks.agreement import OneRank
 from brim.engine.recurrent.mixers import fullest_chunk
 from brim.engine.recurrent.states import discover_states
 from brim.engine.run.runner import Runner, RunnerShape
@@ -24,6 +25,7 @@ from brim.engine.weights.text_model import TextModel
 from brim.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from brim.engine.ranks.limping import Limping
     from brim.engine.ranks.ranks import Ranks
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}
@@ -56,6 +58,7 @@ def assemble(
         from brim.engine.run.compiling import compile_layers
 
         compile_layers(text_model.backbone, layers)
+    limping = find_limping(ranks)
     runner = Runner(
         text_model,
         layers,
@@ -64,7 +67,7 @@ def assemble(
         partial(make_backend, settings.attention, BackendSizes(layers.geometry, shape.max_batch, max_length, device)),
         mrope=_has_mrope(loaded),
         ahead_in_windows_only=ahead_in_windows_only(loaded.full_config),
-        **in_step(ranks),
+        **in_step(ranks, limping),
     )
     groups = group_layers(layers.geometry)
     return EngineParts(
@@ -77,17 +80,28 @@ def assemble(
         fullest_chunk=fullest_chunk(text_model.backbone, settings.max_batch, settings.max_batch_tokens),
         vision=find_vision(loaded),
         clock=time.monotonic if ranks is None else ranks.clock,
+        ranks=ranks or OneRank(),
+        limping=limping,
     )
 
 
-def in_step(ranks: Ranks | None) -> dict[str, Any]:
+def in_step(ranks: Ranks | None, limping: Limping | None) -> dict[str, Any]:
     """What keeps a runner in step with those of the other ranks."""
-    if ranks is None:
+    if ranks is None or limping is None:
         return {}
     from brim.engine.ranks.lockstep import InStep
 
     together = InStep(ranks)
-    return {"check_plan": together.check, "same_tokens": together.tokens}
+    return {"check_plan": together.check, "same_tokens": together.tokens, "ends_alike": limping.step}
+
+
+def find_limping(ranks: Ranks | None) -> Limping | None:
+    """What lets a step end the same way on all ranks, where there are several."""
+    if ranks is None:
+        return None
+    from brim.engine.ranks.limping import Limping
+
+    return Limping(ranks)
 
 
 def use_paged_attention(model: Any, backbone: Any) -> None:

@@ -158,7 +158,7 @@ class Engine:
         self._interrupts = Interrupts()
         self._numbers = iter(range(1 << 62))
         self._loop: ServingLoop | None = None
-        self._rescue: Rescue | None = None  # with several ranks a failed step is not run again
+        self._rescue: Rescue | None = None  # None: a failed step is not run again
         self.kv_tokens = 0
         if kv_tokens != 0:
             wanted = kv_tokens or min(DEFAULT_KV_TOKENS, self.settings.max_batch * self.max_length)
@@ -181,15 +181,16 @@ class Engine:
             raise InvalidRequest(f"kv_tokens {kv_tokens}: at least one block of {self.settings.block_size} is needed")
         try:
             kv_tokens = kv_tokens if self.ranks is None else self.ranks.least(kv_tokens)
-            with self._each_rank_by_itself("build"), self._on_device(), showing(self.progress) as told:
+            with self._parts.each_rank_by_itself("build"), self._on_device(), showing(self.progress) as told:
                 loop = self._parts.build(kv_tokens, told)
                 if self.device.type == "cuda":  # elsewhere nothing is compiled or loaded
                     self._worst.warm_up(loop.scheduler.ledger, told)
+                self._worst.rehearse(loop.scheduler.ledger)
         except BaseException:
-            self._parts.runner.teardown()  # a pool that was half made must not stay
+            self._parts.teardown()  # a pool that was half made must not stay
             raise
         self._loop, self.kv_tokens = loop, kv_tokens
-        if self.ranks is None:
+        if self._parts.rescues:
             self._rescue = self._parts.rescue(loop, kv_tokens)
             if isinstance(self._probe, CanaryProbe):
                 self.watch_memory(self._probe)
@@ -205,7 +206,7 @@ class Engine:
             self.cancel(answer.request_id)
         if self._loop is not None:
             self._loop = self._rescue = None
-            self._parts.runner.teardown()
+            self._parts.teardown()
         self._updates.clear()
         self.kv_tokens = 0
 
@@ -213,15 +214,6 @@ class Engine:
     def _on_device(self) -> Iterator[None]:
         """Foreign errors of the device and of other ranks are translated here, and a probe counts."""
         with translated(), self._rank_errors(), self._probe:
-            yield
-
-    @contextmanager
-    def _each_rank_by_itself(self, what: str) -> Iterator[None]:
-        """Each rank runs this without the others, and it ends alike on all of them."""
-        if self.ranks is None:
-            yield
-            return
-        with self.ranks.ends_alike(what), self._parts.runner.alone():
             yield
 
     @property
@@ -242,7 +234,7 @@ class Engine:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What this engine could not do as it was asked, and does otherwise."""
-        return self._parts.runner.warnings
+        return (*self._parts.runner.warnings, *self._parts.warnings)
 
     def kv_bytes(self, kv_tokens: int) -> int:
         """What a KV pool of so many tokens takes."""
@@ -289,7 +281,7 @@ class Engine:
         """Run one of them, on whatever size the engine is built at. Nothing else may be in flight."""
         assert self.loop.idle, "stress runs before serving, not beside it"
         if self.ranks is not None:  # in a step that all of them run, the others would wait for a rank that fails
-            with self._each_rank_by_itself(f"stress '{shape.name}'"):
+            with self._parts.each_rank_by_itself(f"stress '{shape.name}'"):
                 self._run_shape(shape)
         self._run_shape(shape)
 
@@ -411,9 +403,9 @@ class Engine:
     def step(self) -> list[Update]:
         """Do one step; what became known of which request.
 
-        A step that runs out of memory is run again in parts (`brim.engine.rescue`), except with several ranks. If it
-        raises, for whatever reason, every request is as it was before the step, or will be computed again, and nothing
-        that became known is lost: the caller may go on stepping, or cancel.
+        A step that runs out of memory is run again in parts (`brim.engine.rescue`). If it raises, for whatever reason,
+        every request is as it was before the step, or will be computed again, and nothing that became known is lost:
+        the caller may go on stepping, or cancel.
         """
         serving = self._rescue or self.loop
         with self._on_device():

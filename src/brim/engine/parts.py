@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
 from brim.engine.media.prepare import Vision
+from brim.engine.ranks.agreement import Agreement, OneRank, each_rank_by_itself
 from brim.engine.rescue import Rescue
 from brim.engine.run.runner import Runner
 from brim.engine.schedule.scheduler import Limits, Scheduler
 from brim.engine.settings import EngineSettings
 from brim.guard.rescue import RescuePolicy
+from brim.probes.translate import translated
 from brim.records.progress import Stage, Told, silent
 from brim.units import round_up
+
+if TYPE_CHECKING:
+    from brim.engine.ranks.limping import Limping
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,32 @@ class EngineParts:
     fullest_chunk: int | None  # chunk length at which recurrent layers need the most memory
     vision: Vision | None = None
     clock: Callable[[], float] = time.monotonic
+    ranks: Agreement = field(default_factory=OneRank)
+    limping: Limping | None = None  # with several ranks
+
+    def each_rank_by_itself(self, what: str) -> AbstractContextManager[None]:
+        """Each rank runs this without the others, and it ends alike on all of them."""
+        return each_rank_by_itself(self.ranks, self.runner.alone, what)
+
+    def teardown(self) -> None:
+        """Free what `build` made, and what ranks hold for a step that fails."""
+        if self.limping is not None:
+            self.limping.release()
+        self.runner.teardown()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if self.rescues:
+            return ()
+        return (
+            "a step that runs out of memory ends the engine: what this model's steps ask of the other ranks cannot be "
+            "foretold, so a rank that fails would leave them waiting",
+        )
+
+    @property
+    def rescues(self) -> bool:
+        """Whether a step that fails on one rank can be run again: all must learn of it."""
+        return self.ranks.size == 1 or (self.limping is not None and self.limping.known)
 
     def shape(self, kv_tokens: int) -> KvShape:
         settings = self.settings
@@ -96,14 +129,15 @@ class EngineParts:
         """What keeps a loop serving after an out-of-memory, with a pool of this size."""
         settings = self.settings
         policy = RescuePolicy(settings.max_batch_tokens, least_tokens=settings.max_batch)
-        return Rescue(loop, self.runner, partial(self._rebuild, kv_tokens), policy)
+        return Rescue(loop, self.runner, partial(self._rebuild, kv_tokens), policy, self.ranks)
 
     def _rebuild(self, kv_tokens: int) -> KvLedger:
         """Free everything that holds KV, and make it again."""
         shape = self.shape(kv_tokens)
         self.runner.teardown()
         try:
-            self.runner.build(self.groups, shape)
+            with self.each_rank_by_itself("the pool built anew"), translated():
+                self.runner.build(self.groups, shape)
         except BaseException:
             self.runner.teardown()  # a pool that was half made must not stay
             raise

@@ -9,7 +9,10 @@ answered by a pool that is built anew: every request is computed again.
 Parts are only advice to the scheduler. A request that is in none of them, because it was cancelled, preempted or
 submitted meanwhile, is served as ever afterwards; so an interrupt at any point here loses nothing.
 
-Does not work with several ranks: one that fails inside a step leaves the others waiting in a collective.
+With several ranks, a step that fails on one has failed on all when it comes here (`ranks.limping`), and everything that
+is seen on one rank only is agreed on before anybody acts on it: an audit that failed, graphs whose replay did, a canary
+that cannot be held. All else follows from these in the same way on all ranks. A launched step that cannot be read is
+the one thing that stays an error there: reading takes no memory of the device, and the others have read it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import TYPE_CHECKING
 from brim.engine.audit import MemoryAtRest, audit
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
+from brim.engine.ranks.agreement import Agreement, OneRank, each_rank_by_itself
 from brim.engine.schedule.plan import StepBounds, StepPlan
 from brim.errors import OutOfMemory
 from brim.guard.rescue import (
@@ -58,11 +62,13 @@ class Rescue:
         runner: Runner,
         rebuild: Callable[[], KvLedger],
         policy: RescuePolicy,
+        ranks: Agreement | None = None,
     ) -> None:
         self._loop = loop
         self._runner = runner
         self._rebuild = rebuild  # everything that holds KV, at the same size
         self._policy = policy
+        self._ranks = ranks or OneRank()
         self._condition = Condition(policy.usual_tokens)
         self._parts: deque[Part] | None = None  # to run in place of a failed step; None: no rescue is under way
         self._ended = 0  # requests, in this rescue
@@ -72,7 +78,7 @@ class Rescue:
         self._steps_before = -1  # of the loop, when the last rescue began
         self._probe: CanaryProbe | None = None
         self._rest: MemoryAtRest | None = None
-        self._lent_bytes = 0
+        self._lent_bytes = 0  # of the canary, on the rank that lent the most
         self._next_attempt = 0  # to hold the canary again: at this step
 
     @property
@@ -121,16 +127,25 @@ class Rescue:
             self._hold_canary()
 
     def _capture_again(self) -> None:
+        """Graphs again, on all ranks or on none: a graph has rows of padding that other steps have not."""
+        if not self._runner.graphs_dropped:
+            return
         try:
             with translated():
                 self._loop.read_all()
+        except OutOfMemory as error:
+            self._raise_if_alone(error)
+            return  # steps run without graphs until the next rescue has been forgotten
+        try:
+            with each_rank_by_itself(self._ranks, self._runner.alone, "the capture of graphs"), translated():
                 self._runner.capture_again()
         except OutOfMemory:
-            return  # steps run without graphs until the next rescue has been forgotten
+            self._runner.drop_graphs()  # also where they were captured
 
     # -- a rescue ------------------------------------------------------------------------------------------------
 
     def _begin(self, error: OutOfMemory) -> None:
+        self._raise_if_alone(error)
         steps = self._loop.figures.steps
         self._fruitless = self._fruitless + 1 if steps == self._steps_before else 0
         self._steps_before = steps
@@ -142,14 +157,19 @@ class Rescue:
         if self._loop.failed is not None:
             self._split(self._parts, self._loop.failed, None, error)
 
+    def _raise_if_alone(self, error: OutOfMemory) -> None:
+        """What no launch raised is not known to the other ranks."""
+        if self._ranks.size > 1 and self._loop.failed is None:
+            raise error
+
     def _make_room(self) -> None:
         """What the failed step held has been freed with it; the canary is added. Both stay with this process.
 
         The allocator's cache is not emptied: torch has done so before it raised, and other processes would take more.
         """
-        self._runner.drop_failed()
-        if self._probe is not None:
-            self._lent_bytes = self._probe.lend_canary()
+        if not self._ranks.all(not self._runner.graphs_failed):
+            self._runner.drop_graphs()
+        self._lent_bytes = self._ranks.most(0 if self._probe is None else self._probe.lend_canary())
 
     def _run_part(self, parts: deque[Part]) -> None:
         loop = self._loop
@@ -163,6 +183,7 @@ class Rescue:
                     if parts and loop.figures.steps == steps:
                         loop.advance(_bounds(parts[0]))
         except OutOfMemory as error:
+            self._raise_if_alone(error)
             self._make_room()
             self._failed_again(parts, error, launched=loop.figures.steps > steps)
         else:
@@ -215,9 +236,9 @@ class Rescue:
     def _finish(self) -> None:
         """Trust again only what an audit has found consistent."""
         problems = audit(self._loop.scheduler, self._runner, self._probe, self._rest)
-        if problems:
-            more = f", and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-            self._doubt = "; ".join(problems[:_SHOWN]) + more
+        more = f", and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        self._doubt = self._ranks.problem("; ".join(problems[:_SHOWN]) + more)
+        if self._doubt:
             self._start_over()
         step = self._loop.figures.steps
         self._condition = after_rescue(self._policy, self._condition, step, self._ended)
@@ -233,13 +254,19 @@ class Rescue:
             self._rest = MemoryAtRest.now(self._probe, self._runner)
 
     def _hold_canary(self) -> None:
-        if self._probe is None:
-            return
-        try:
-            self._probe.take_canary_back()
+        """Where one rank cannot, the others keep theirs and all try again later."""
+        if self._ranks.all(self._holds_canary()):
             self._lent_bytes = 0
-        except OutOfMemory:
+        else:
             self._next_attempt = self._loop.figures.steps + _CANARY_STEPS
+
+    def _holds_canary(self) -> bool:
+        try:
+            if self._probe is not None:
+                self._probe.take_canary_back()
+        except OutOfMemory:
+            return False
+        return True
 
 
 def _bounds(part: Part) -> StepBounds:

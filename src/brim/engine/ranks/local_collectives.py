@@ -20,6 +20,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from brim.engine.ranks.collectives import Collective, noted
 from brim.errors import UnsupportedModel
 
 _NAMESPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"}  # of collectives
@@ -27,13 +28,17 @@ _THEMSELVES_COLLECTIVE = (DTensor, AsyncCollectiveTensor)
 _LOCAL = {"_c10d_functional::_wrap_tensor_autograd"}  # of those, local operations
 
 
-def collectives_stood_in() -> AbstractContextManager[Any]:
-    """Replace the collectives of this thread."""
-    return _StoodIn()  # type: ignore[no-untyped-call]
+def collectives_stood_in(notes: list[Collective] | None = None) -> AbstractContextManager[Any]:
+    """Replace the collectives of this thread; `notes` gets a record of each, in order."""
+    return _StoodIn(notes)
 
 
 class _StoodIn(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Replaces collectives; passes everything else on."""
+
+    def __init__(self, notes: list[Collective] | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._notes = notes
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -53,6 +58,8 @@ class _StoodIn(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"tensor parallelism: the collective '{name}' has no local replacement, so a rank cannot test a step "
                 "without the others; run this model on one device"
             )
+        if self._notes is not None:
+            self._notes += noted(name, args, kwargs)
         return _STAND_INS[name](*args, **kwargs)
 
 

@@ -43,13 +43,15 @@ class InStep:
     def _compare(self, digest: int, step: int) -> Callable[[], None]:
         """Send a digest; calling the returned function waits for those of all ranks."""
         ranks = self._ranks
-        mine = torch.tensor([digest, step], dtype=torch.int64)
-        all_digests = [torch.empty_like(mine) for _ in range(ranks.size)]
-        work = dist.all_gather(all_digests, mine, group=ranks.host_group, async_op=True)
+        letters = ranks.letters
+        letters.digest[:] = digest, step
+        work = dist.all_gather_into_tensor(
+            letters.digests_sent, letters.digest_sent, group=ranks.host_group, async_op=True
+        )
 
         def finish() -> None:
             work.wait()
-            found = [one.tolist() for one in all_digests]
+            found = letters.digests.reshape(ranks.size, -1).tolist()
             others = [rank for rank, one in enumerate(found) if one != found[0]]
             if others:
                 raise InvalidRequest(

@@ -2,9 +2,11 @@
 
 In: the processes that torchrun started (`Ranks`), and a whole model. Out: this rank's shard of the model
 (`split_model`, by transformers' own plan), and ranks in lockstep (`InStep`): tokens are sampled on rank 0 and
-broadcast, and digests of the steps are compared. Every rank must be given the same requests in the same order. What may
-fail on one rank is first run by each without the others (`local_collectives.py`), and ends the same way on all of them
-(`Ranks.ends_alike`), so that no rank waits inside a collective for one that has failed.
+broadcast, and digests of the steps are compared. Every rank must be given the same requests in the same order.
+
+What fails on one rank ends the same way on all of them (`Ranks.ends_alike`), and no rank waits inside a collective for
+one that has failed. Builds and stress steps are first run by each rank without the others (`local_collectives.py`). In
+a step of serving, a rank that fails takes part in the rest of its collectives without a result (`limping.py`).
 
 Knows nothing of several machines, nor of how requests reach the ranks.
 """
@@ -17,8 +19,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from struct import Struct
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -27,6 +31,8 @@ from brim.engine.weights.load import LoadedModel
 from brim.errors import DeviceError, InvalidRequest, OutOfMemory, first_line
 
 TIMEOUT_SECONDS = 600.0  # how long a rank waits for another; one that has exited is noticed at once
+_WORDS = 495  # bytes of what is said of a problem
+_ENDED = Struct(f"<?q{_WORDS}s")
 _SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -37,6 +43,34 @@ class Ended:
     problem: str = ""  # empty: it succeeded
     out_of_memory: bool = False
     missing_bytes: int | None = None
+
+    def packed(self) -> bytes:
+        """The same number of bytes for each: long words are cut."""
+        words = self.problem.encode()[:_WORDS].decode(errors="ignore").encode()
+        return _ENDED.pack(self.out_of_memory, -1 if self.missing_bytes is None else self.missing_bytes, words)
+
+    @classmethod
+    def unpacked(cls, sent: bytes) -> Ended:
+        out_of_memory, missing, words = _ENDED.unpack(sent)
+        return cls(words.rstrip(b"\0").decode(), out_of_memory, None if missing < 0 else missing)
+
+
+class Letters:
+    """What the hosts send each other, in memory that is made once: there may be none left when it is needed.
+
+    Arrays of the host, each with the tensor that is sent. No probe counts them, even if the device is the CPU.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.number = np.zeros(1, dtype=np.int64)
+        self.seconds = np.zeros(1, dtype=np.float64)
+        self.ended = np.zeros(_ENDED.size, dtype=np.uint8)
+        self.all = np.zeros(ranks * _ENDED.size, dtype=np.uint8)
+        self.digest = np.zeros(2, dtype=np.int64)
+        self.digests = np.zeros(2 * ranks, dtype=np.int64)
+        self.number_sent, self.seconds_sent = torch.from_numpy(self.number), torch.from_numpy(self.seconds)
+        self.ended_sent, self.all_sent = torch.from_numpy(self.ended), torch.from_numpy(self.all)
+        self.digest_sent, self.digests_sent = torch.from_numpy(self.digest), torch.from_numpy(self.digests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +83,7 @@ class Ranks:
     group: Any  # for tensors on the device: NCCL, or gloo on the CPU
     host_group: Any  # for numbers on the host: gloo
     owned: bool  # created here, hence destroyed here
+    letters: Letters  # between the hosts
 
     @classmethod
     def join(
@@ -78,7 +113,8 @@ class Ranks:
                 f"tensor parallelism: the ranks cannot connect at {where} ({first_line(error)}); check that all of "
                 f"{environment.get('WORLD_SIZE')} processes were started, and that the port is free"
             ) from error
-        return cls(dist.get_rank(), dist.get_world_size(), place, dist.group.WORLD, host, owned)
+        size = dist.get_world_size()
+        return cls(dist.get_rank(), size, place, dist.group.WORLD, host, owned, Letters(size))
 
     def leave(self) -> None:
         if self.owned and dist.is_initialized():
@@ -88,23 +124,38 @@ class Ranks:
 
     def from_first(self, number: int) -> int:
         """Rank 0's number, on all ranks."""
-        return int(self._broadcast(torch.tensor(number, dtype=torch.int64)))
+        self.letters.number[0] = number
+        return int(self._broadcast(self.letters.number_sent)[0])
 
     def clock(self) -> float:
         """Rank 0's `time.monotonic`, on all ranks."""
-        return float(self._broadcast(torch.tensor(time.monotonic(), dtype=torch.float64)))
+        self.letters.seconds[0] = time.monotonic()
+        return float(self._broadcast(self.letters.seconds_sent)[0])
 
     def least(self, number: int) -> int:
         """The least of all ranks' numbers, on all ranks."""
-        value = torch.tensor(number, dtype=torch.int64)
+        self.letters.number[0] = number
         with rank_errors():
-            dist.all_reduce(value, dist.ReduceOp.MIN, group=self.host_group)
-        return int(value)
+            dist.all_reduce(self.letters.number_sent, dist.ReduceOp.MIN, group=self.host_group)
+        return int(self.letters.number[0])
 
-    def _broadcast(self, value: torch.Tensor) -> torch.Tensor:
+    def most(self, number: int) -> int:
+        """The largest of all ranks' numbers, on all ranks."""
+        return -self.least(-number)
+
+    def all(self, condition: bool) -> bool:
+        """Whether it holds on all ranks."""
+        return bool(self.least(condition))
+
+    def problem(self, mine: str) -> str:
+        """What is wrong on some rank, in words that are the same on all; nothing where all is well everywhere."""
+        found = [f"rank {rank}: {one.problem}" for rank, one in enumerate(self._gathered(Ended(mine))) if one.problem]
+        return "; ".join(found)
+
+    def _broadcast(self, value: torch.Tensor) -> list[float]:
         with rank_errors():
             dist.broadcast(value, 0, group=self.host_group)
-        return value
+        return value.tolist()
 
     # -- parts that one rank may fail in ----------------------------------------------------------------------------
 
@@ -121,8 +172,9 @@ class Ranks:
         except OutOfMemory as error:
             short = error
         except BaseException as error:
-            with suppress(DeviceError):  # do not hide this rank's own error if the others no longer respond
-                self._gathered(Ended(f"{type(error).__name__}: {first_line(error)}"))
+            if not of_another_rank(error):
+                with suppress(DeviceError):  # do not hide this rank's own error if the others no longer respond
+                    self._gathered(Ended(f"{type(error).__name__}: {first_line(error)}"))
             raise
         mine = Ended() if short is None else Ended(str(short), True, short.missing_bytes)
         worst = worst_end(what, self._gathered(mine))
@@ -131,10 +183,11 @@ class Ranks:
 
     def _gathered(self, mine: Ended) -> list[Ended]:
         """How it ended on every rank, by rank."""
-        ended = [mine] * self.size
+        letters = self.letters
+        letters.ended[:] = np.frombuffer(mine.packed(), dtype=np.uint8)
         with rank_errors():
-            dist.all_gather_object(ended, mine, group=self.host_group)
-        return ended
+            dist.all_gather_into_tensor(letters.all_sent, letters.ended_sent, group=self.host_group)
+        return [Ended.unpacked(one.tobytes()) for one in letters.all.reshape(self.size, -1)]
 
     # -- tensors of the device --------------------------------------------------------------------------------------
 
@@ -183,8 +236,13 @@ def rank_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+        if not of_another_rank(error):
             raise
         raise DeviceError(
             f"tensor parallelism: another rank has exited or timed out ({first_line(error)}); see its output"
         ) from error
+
+
+def of_another_rank(error: BaseException) -> bool:
+    """Whether torch.distributed or gloo raised this, because another rank has exited or timed out."""
+    return isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or "gloo" in str(error))

@@ -75,6 +75,18 @@ def local_bytes(model: torch.nn.Module) -> int:
     return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}.values())
 
 
+def splits_towers(model: Any, backbone: torch.nn.Module) -> bool:
+    """Whether the plan of a model shards anything beside its decoder and its head, an encoder of images for one."""
+    decoder = {*backbone.modules(), model.get_output_embeddings(), model.get_input_embeddings()}
+    plan = model.tp_plan or {}
+    return any(_starred(name) in plan for name, module in model.named_modules() if module not in decoder)
+
+
+def _starred(name: str) -> str:
+    """As plans write it: with stars for the numbers of layers."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name)
+
+
 def _checked_plan(model: Any, size: int) -> tuple[dict[str, str], list[_Attention]]:
     """The plan of a model, and the attention modules whose heads it distributes."""
     plan = dict(model.tp_plan or {})
@@ -96,7 +108,7 @@ def _checked_plan(model: Any, size: int) -> tuple[dict[str, str], list[_Attentio
 
 def _attentions(model: Any, plan: dict[str, str]) -> Iterator[_Attention]:
     for name, module in model.named_modules():
-        rule = plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", f"{name}.k_proj"))  # plans write numbers of layers as stars
+        rule = plan.get(_starred(f"{name}.k_proj"))
         if rule == "colwise" and getattr(module, "k_proj", None) is not None:
             width = module.head_dim
             yield _Attention(module, module.q_proj.out_features // width, module.k_proj.out_features // width)

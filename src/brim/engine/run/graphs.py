@@ -65,10 +65,20 @@ class DecodeGraphs:
             graph.replay()  # the driver prepares a graph when it is first run
             self._graphs[size] = graph
 
+    def size_for(self, count: int) -> int:
+        """Rows of the graph that runs a step of so many requests."""
+        return next(size for size in self._sizes if size >= count)
+
+    def replay_padding(self, count: int) -> None:
+        """Run the graph of a step of so many requests on padding alone. Allocates nothing, and nobody reads it."""
+        self._inputs[0].fill_(self._scratch_slot)
+        self._inputs[1].fill_(1)
+        self._graphs[self.size_for(count)].replay()
+
     def replay(self, slots: Sequence[int], lengths: Sequence[int], staging: Staging) -> torch.Tensor:
         """Logits of a step, [rows, vocabulary]; valid until the next replay."""
         count = len(slots)
-        size = next(size for size in self._sizes if size >= count)
+        size = self.size_for(count)
         inputs = np.empty((2, size), dtype=np.int64)
         inputs[0, :count], inputs[0, count:] = slots, self._scratch_slot
         inputs[1, :count], inputs[1, count:] = lengths, 1

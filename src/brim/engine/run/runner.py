@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from brim.engine.kv.geometry import KvShape, LayerGroup
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.kv.tensors import KvTensors
 from brim.engine.media.features import KeptFeatures, place_media, rope_positions
+from brim.engine.ranks.collectives import Collective
 from brim.engine.recurrent.mixers import PackedCache, PackedMixers
 from brim.engine.recurrent.states import RecurrentStates, StateShape
 from brim.engine.run.graphs import DecodeGraphs
@@ -33,6 +34,7 @@ from brim.engine.run.history import TokenHistory
 from brim.engine.run.launched import Drawn, Launched
 from brim.engine.run.packing import drawing_rows, pack, sample_rows
 from brim.engine.run.prompt_scores import score_prompts
+from brim.engine.run.running import RunningStep
 from brim.engine.run.sampler import PromptLogprobs, Sampled, sample
 from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.discover import AttentionLayers
@@ -57,6 +59,15 @@ class RunnerShape:
     graphs: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """Collectives of the parts of a step."""
+
+    forward: list[Collective]
+    head: list[Collective]
+    tokens: list[Collective]
+
+
 class Runner:
     """A model with a KV pool: steps in, tokens out."""
 
@@ -72,12 +83,14 @@ class Runner:
         ahead_in_windows_only: bool = False,
         check_plan: Callable[[StepPlan], None] = lambda plan: None,
         same_tokens: Callable[[torch.Tensor], torch.Tensor] = lambda tokens: tokens,
+        ends_alike: Callable[[RunningStep], AbstractContextManager[None]] = lambda running: nullcontext(),
     ) -> None:
         self.text_model = text_model
         self.shape = shape
         self.mrope = mrope
-        self._check_plan = check_plan  # both keep the ranks of a split model in step
+        self._check_plan = check_plan  # these three keep the ranks of a split model in step
         self._same_tokens = same_tokens
+        self._ends_alike = ends_alike
         self._alone = False
         self._layers = layers
         self._state_shapes = states
@@ -95,8 +108,8 @@ class Runner:
         self._latents: KeptLatents | None = None
         self._rotary: SettledRotary | None = None
         self._graphs: DecodeGraphs | None = None
-        self._graphs_failed = False  # a replay raised: what they hold is not known
-        self._graphs_dropped = False  # for that reason
+        self.graphs_failed = False  # a replay raised: what they hold is not known
+        self.graphs_dropped = False  # for that reason
         self._last_tokens: torch.Tensor | None = None
         self._accepted: Drawn | None = None  # by the last step that counts
         self._history: TokenHistory | None = None
@@ -170,7 +183,7 @@ class Runner:
     def teardown(self) -> None:
         """Give everything that `build` made back to the device."""
         self._graphs = None
-        self._graphs_failed = self._graphs_dropped = False
+        self.graphs_failed = self.graphs_dropped = False
         for module in self._layers.modules:
             detach(module)
         if self._mixers is not None:
@@ -204,14 +217,23 @@ class Runner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan, ledger: KvLedger) -> Launched:
-        """Queue a step. If it raises, it may be launched again: nothing that it has done by then is counted on."""
-        if not self._alone:
-            self._check_plan(plan)
+        """Queue a step. If it raises, it may be launched again: nothing that it has done by then is counted on.
+
+        With several ranks it raises on all of them or on none.
+        """
+        if self._alone:  # without graphs: they replay collectives too
+            return self._launch(plan, ledger, RunningStep(plan, None))
+        self._check_plan(plan)
+        running = RunningStep(plan, self._graphs)
+        with self._ends_alike(running):
+            return self._launch(plan, ledger, running)
+
+    def _launch(self, plan: StepPlan, ledger: KvLedger, running: RunningStep) -> Launched:
         self._take_over_tokens()
         self._follow(ledger)
         self._features.forget_ended()
-        if self._graphs is not None and not plan.chunks and not self._alone:  # graphs replay collectives too
-            return self._draw(plan, self._replay(plan), None, {})
+        if running.graphs is not None:
+            return self._draw(plan, self._replay(plan, running), None, {})
         hidden, slots = self._forward(plan)
         rows = drawing_rows(plan)
         scores = score_prompts(plan, hidden, self.text_model.logits, self._staging)
@@ -220,27 +242,44 @@ class Runner:
         sent = self._staging.send([np.array(rows, dtype=np.int64), np.array(slots, dtype=np.int64)])
         return self._draw(plan, self.text_model.logits(hidden, sent[0]), sent[1], scores)
 
-    def _replay(self, plan: StepPlan) -> torch.Tensor:
-        assert self._graphs is not None
-        try:
-            return self._graphs.replay(plan.slots, plan.lengths, self._staging)
-        except RuntimeError:  # all of torch's own, out-of-memory too
-            self._graphs_failed = True
-            raise
+    @torch.inference_mode()
+    def rehearse(self, plan: StepPlan, ledger: KvLedger) -> Rehearsed:
+        """Run the passes of a step without other ranks, and note what each would have asked of them."""
+        from brim.engine.ranks.local_collectives import collectives_stood_in
 
-    def drop_failed(self) -> None:
-        """Free graphs whose replay failed: later steps run without any, until they are captured again."""
-        if self._graphs_failed:
-            if self.shape.device.type == "cuda":
-                torch.cuda.synchronize(self.shape.device)
-            self._graphs, self._graphs_failed, self._graphs_dropped = None, False, True
+        noted = Rehearsed([], [], [])
+        self._follow(ledger)
+        with collectives_stood_in(noted.forward):
+            hidden, _ = self._forward(plan)
+        rows = torch.arange(plan.tokens, device=hidden.device)
+        with collectives_stood_in(noted.head):
+            self.text_model.logits(hidden, rows)
+        with collectives_stood_in(noted.tokens):
+            self._same_tokens(rows)
+        return noted
+
+    def _replay(self, plan: StepPlan, running: RunningStep) -> torch.Tensor:
+        assert running.graphs is not None
+        try:
+            logits = running.graphs.replay(plan.slots, plan.lengths, self._staging)
+        except RuntimeError:  # all of torch's own, out-of-memory too
+            self.graphs_failed = True
+            raise
+        running.replayed = True
+        return logits
+
+    def drop_graphs(self) -> None:
+        """Free graphs, after a replay has failed: later steps run without any, until they are captured again."""
+        if self.shape.device.type == "cuda":
+            torch.cuda.synchronize(self.shape.device)
+        self._graphs, self.graphs_failed, self.graphs_dropped = None, False, True
 
     @torch.inference_mode()
     def capture_again(self) -> None:
         """Graphs, where failed ones were dropped. Nothing may be in the device's queue."""
-        if self._graphs_dropped:
+        if self.graphs_dropped:
             self._capture(silent)
-            self._graphs_dropped = False
+            self.graphs_dropped = False
 
     @property
     def kept_bytes(self) -> int:

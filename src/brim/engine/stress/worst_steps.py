@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from brim.engine.run.running import largest_work
 from brim.engine.stress.images import ImagePrompt, image_prompt_tokens, image_shape, run_image_shape
+from brim.engine.stress.rehearsal import rehearse
 from brim.engine.stress.scaling_steps import equal_chunks, most_scan_tokens, scaling_steps
 from brim.engine.stress.text import run_text_shape, text_shapes
 from brim.engine.stress.warm_up import warm_up
@@ -74,6 +76,18 @@ class WorstSteps:
         """Warm-up: small steps of every kind."""
         together = self.parts.vision is not None and self.parts.vision.together
         warm_up(self.parts.runner, ledger, self.parts.max_length, together=together, told=told)
+
+    def rehearse(self, ledger: KvLedger) -> None:
+        """With several ranks, learn what a step asks of them, and hold what a rank needs that fails in one."""
+        runner, limping = self.parts.runner, self.parts.limping
+        if limping is None:
+            return
+        from brim.engine.ranks.sharding import splits_towers
+
+        known = None
+        if not splits_towers(self.loaded.model, runner.text_model.backbone):
+            known = rehearse(runner, ledger, self.parts.max_length, limping.group_name)
+        limping.hold(known, largest_work(runner.shape.max_batch, runner.shape.max_batch_tokens))
 
     def step(self, shape: StressShape, ledger: KvLedger) -> Callable[[], None]:
         """A function that runs a step of this shape to its end. Images are prepared now, on the host."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brim.errors import DeviceError, OutOfMemory
 
@@ -16,6 +20,16 @@ FINE, BOOM = Ended(), Ended("RuntimeError: boom")
 
 def short(missing_bytes: int | None) -> Ended:
     return Ended("no memory", out_of_memory=True, missing_bytes=missing_bytes)
+
+
+@given(st.builds(Ended, st.text(st.characters(exclude_characters="\0")), st.booleans(), st.none() | st.integers(0, 9)))
+def test_how_a_rank_ended_travels_in_so_many_bytes_whatever_it_says(ended: Ended) -> None:
+    sent = ended.packed()
+    assert len(sent) == len(Ended().packed())
+    received = Ended.unpacked(sent)
+    assert ended.problem.startswith(received.problem)
+    assert received.problem == ended.problem or len(received.problem.encode()) > 490
+    assert replace(received, problem="") == replace(ended, problem="")
 
 
 def test_nothing_is_raised_where_all_went_well() -> None:
