@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from brim import Chat, Engine, EngineSettings, SamplingParams
 from brim.engine.attention.paged import NAME, register
 from brim.engine.chat.chat import send_all
-from brim.engine.front.chat_template import chat_tokens
+from brim.engine.front.chat_template import chat_text, chat_tokens
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import BrimError, InvalidRequest
 from brim.model.packaged import packaged_folder
@@ -71,6 +71,11 @@ def fresh_answer(chat: Chat, fresh: Engine, params: SamplingParams = GREEDY) -> 
     messages = replace(chat.conversation.until(len(chat.turns) - 1)).messages
     (answer,) = fresh.generate([chat_tokens(tokenizer(), messages)], params)
     assert answer.text is not None
+    return answer.text
+
+
+def answer_of(fresh: Engine, prompt: str, images: tuple[Any, ...]) -> str | None:
+    (answer,) = fresh.generate([prompt], GREEDY, images=[images or None])
     return answer.text
 
 
@@ -137,6 +142,31 @@ def test_a_session_outlives_other_prefixes() -> None:
         for _ in range(6):
             engine.generate([[rng.randrange(10, 1000) for _ in range(200)]], GREEDY)
         assert chat.send("What is it?", GREEDY).reused_tokens == 0
+
+
+@pytest.mark.parametrize(("turns", "check_every"), [(24, 6), pytest.param(500, 25, marks=pytest.mark.soak)])
+def test_images_of_kept_turns_stay_and_others_go(turns: int, check_every: int) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    settings = EngineSettings(max_batch=2, max_batch_tokens=128, max_length=512, block_size=8)
+    rng = random.Random(3)
+    with (
+        Engine("brim-tiny-vl", kv_tokens=1024, settings=settings, device="cpu", progress=False) as engine,
+        Engine("brim-tiny-vl", kv_tokens=1024, settings=settings, device="cpu", progress=False) as fresh,
+    ):
+        chat = Chat(engine, rolling_threshold=220)
+        for number in range(turns):
+            shades = tuple(rng.randrange(256) for _ in range(3))
+            images = [pillow.new("RGB", (rng.choice((32, 64)), 48), shades)] if number % 3 == 0 else []
+            reply = chat.send(said(rng), GREEDY, images)
+            assert reply.prompt_tokens + GREEDY.max_tokens <= 220
+            if number % check_every == 0:
+                kept = chat.conversation.until(len(chat.turns) - 1)
+                text = chat_text(fresh.tokenizer, kept.messages)
+                assert reply.text == answer_of(fresh, text, kept.images)
+        assert sum(bool(turn.images) for turn in chat.turns) < turns // 3
+        assert len(chat._prompts._image_tokens) == len(chat.conversation.images)
+        assert engine.figures.blocks_held == 0
+        assert len(engine._parts.runner._features) == 0
 
 
 # -- what happens to a turn ----------------------------------------------------------------------------------------
