@@ -1,4 +1,4 @@
-"""Where Brim keeps what it has found out: traced curves and proven fits.
+"""Where Brim keeps what it has found out, traced curves and proven fits, and where processes leave their leases.
 
 The commands and the Python API use the same folders.
 """
@@ -22,6 +22,16 @@ def fits_folder() -> Path:
 def history_file() -> Path:
     """What was typed in conversations."""
     return _own_folder() / "chat_history"
+
+
+def leases_folder() -> Path:
+    """$BRIM_LEASES, else /tmp/brim-UID.
+
+    Not $TMPDIR or $XDG_RUNTIME_DIR: all processes of a user must look at the same place, and in a service, a cron job
+    or a container those are set differently, or not at all. The second also vanishes at logout, under what still runs.
+    """
+    own = os.environ.get("BRIM_LEASES")
+    return Path(own).absolute() if own else Path(f"/tmp/brim-{os.getuid()}")
 
 
 def _own_folder() -> Path:

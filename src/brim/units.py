@@ -59,6 +59,20 @@ def round_down(value: int, multiple: int) -> int:
     return value // multiple * multiple
 
 
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|sec|m|min|h)?\s*", re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_LONGEST_SECONDS = 7 * 24 * 3600.0
+
+
+def parse_seconds(text: str, what: str = "duration") -> float:
+    """Seconds from text: "120", "120s", "2m" or "500ms"."""
+    match = _DURATION.fullmatch(text)
+    seconds = float(match[1]) * _SECONDS[(match[2] or "").lower()] if match else -1.0
+    if not 0 <= seconds <= _LONGEST_SECONDS:
+        raise InvalidRequest(f"{what} '{text[:40]}' is not a duration of at most a week; write it like 120s or 2m")
+    return seconds
+
+
 _COUNT = re.compile(r"\s*(\d+)\s*([km]?)\s*", re.IGNORECASE)
 _AREA = re.compile(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", re.IGNORECASE)
 

@@ -12,6 +12,7 @@ from brim.units import (
     parse_bytes,
     parse_count,
     parse_pixels,
+    parse_seconds,
     round_down,
     round_up,
 )
@@ -61,3 +62,11 @@ def test_counts_and_pixels() -> None:
     for bad in ("-1", "3.5", "many", "1" * 40):
         with pytest.raises(InvalidRequest, match="max-len"):
             parse_count(bad, "max-len")
+
+
+def test_durations() -> None:
+    texts = ("120", "120s", "2m", "0.5 h", "500ms", "2 min", "0")
+    assert [parse_seconds(text) for text in texts] == [120, 120, 120, 1800, 0.5, 120, 0]
+    for text in ("", "soon", "-5s", "5 days", "1e3", "9" * 400):
+        with pytest.raises(InvalidRequest, match=r"wait '.*' is not a duration.*write it like 120s or 2m"):
+            parse_seconds(text, "wait")

@@ -8,7 +8,7 @@ seen whole unless one of its parts is named by UUID.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +26,13 @@ class VisibleGpu:
     total_bytes: int
     used_bytes: int  # by processes and by the driver
     compute_capability: tuple[int, int]
+    uuid: str
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> tuple[VisibleGpu, ...]:
     """Every GPU this process may use, at least one; `DeviceError` where there is none."""
     asked = environment.get("CUDA_VISIBLE_DEVICES")
-    with _nvml() as nvml:
+    with nvml_session() as nvml:
         handles = _all_handles(nvml) if asked is None else _named_handles(nvml, asked)
         found = tuple(_described(nvml, handle) for handle in handles)
     if not found:
@@ -40,8 +41,13 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> tuple[VisibleGp
     return found
 
 
+def numbered_as_cuda_does(gpus: Sequence[VisibleGpu], environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the n-th of these is CUDA's n-th for sure."""
+    return len({gpu.name for gpu in gpus}) < 2 or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+
+
 @contextmanager
-def _nvml() -> Iterator[Any]:
+def nvml_session() -> Iterator[Any]:
     """NVML, started and stopped; its errors in Brim's words."""
     import pynvml
 
@@ -104,6 +110,7 @@ def _described(nvml: Any, handle: Any) -> VisibleGpu:
         total_bytes=int(memory.total),
         used_bytes=int(memory.used),
         compute_capability=(int(major), int(minor)),
+        uuid=str(nvml.nvmlDeviceGetUUID(handle)),
     )
 
 

@@ -16,6 +16,8 @@ class FakeGpu:
     used: int
     capability: tuple[int, int] = (9, 0)
     part_of: FakeGpu | None = None
+    processes: dict[int, int | None] = field(default_factory=dict)  # bytes by pid; None: the driver does not say
+    divided: bool = False
 
 
 @dataclass
@@ -71,3 +73,11 @@ class FakeNvml:
         if handle.part_of is not None:
             raise self.NVMLError("Invalid Argument")
         return handle.capability
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: FakeGpu) -> list[SimpleNamespace]:  # noqa: N802
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in handle.processes.items()]
+
+    def nvmlDeviceGetMigMode(self, handle: FakeGpu) -> tuple[int, int]:  # noqa: N802
+        if handle.part_of is not None:
+            raise self.NVMLError("Not Supported")
+        return int(handle.divided), int(handle.divided)

@@ -26,7 +26,7 @@ def names(asked: str | None) -> list[str]:
 
 
 def test_a_gpu_as_nvml_reports_it(nvml: FakeNvml) -> None:
-    assert visible_gpus({})[1] == VisibleGpu("NVIDIA A100-SXM4-40GB", 40 * GIB, 2 * GIB, (8, 0))
+    assert visible_gpus({})[1] == VisibleGpu("NVIDIA A100-SXM4-40GB", 40 * GIB, 2 * GIB, (8, 0), "GPU-bbbb-2")
     assert nvml.open == 0
 
 
