@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from brim.engine.requests.params import SamplingParams
     from brim.engine.settings import EngineSettings
     from brim.engine.streaming import StreamingEngine
+    from brim.reserve.hold import hold
     from brim.serving import fit_engine
 
 __all__ = [
@@ -36,22 +37,24 @@ __all__ = [
     "find_device",
     "find_devices",
     "fit_engine",
+    "hold",
     "load_model",
     "plan",
 ]
 
-_LATER = {  # these import torch
+_LATER = {  # these import torch, or what few need
     "Chat": "brim.engine.chat.chat",
     "Engine": "brim.engine.engine",
     "EngineSettings": "brim.engine.settings",
     "SamplingParams": "brim.engine.requests.params",
     "StreamingEngine": "brim.engine.streaming",
     "fit_engine": "brim.serving",
+    "hold": "brim.reserve.hold",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch is imported when it is asked for."""
+    """What needs torch, and leases, are imported when they are asked for."""
     if name not in _LATER:
         raise AttributeError(f"module 'brim' has no attribute '{name}'")
     from importlib import import_module

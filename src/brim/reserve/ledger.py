@@ -1,0 +1,180 @@
+"""The ledger of a device: a folder with a record for every lease, shared by unrelated processes of one user.
+
+    ROOT/cpu%3Alab/lock                 locked for every look and every change; the last generation is written in it
+    ROOT/cpu%3Alab/3-812-9f21c0.json    a lease: generation, pid and a random number
+    ROOT/cpu%3Alab/3-812-9f21c0.alive   locked by its process for as long as that runs
+    ROOT/cpu%3Alab/isolated/            what was no lease
+
+There is no daemon: whoever looks removes the leases of processes that have gone. A process of the same pid namespace is
+looked up in /proc (pid and start time); one of another container by its `.alive` file. A suspended process has not
+gone: it still holds its memory. Files that are no leases are moved away and reported, never an error.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from brim.errors import DeviceError
+from brim.records.lease import Lease, LedgerProblem, ProcessId
+from brim.reserve.codec import FromTheFuture, from_body, to_body
+from brim.reserve.files import TEMPORARY, BadFile, private_folder, read_private, refuse_network, write_private
+from brim.reserve.locks import LifeMark, exclusive, has_life
+from brim.reserve.processes import boot_clock, is_running, this_process
+
+LOCK_SECONDS = 20.0  # a change takes milliseconds; only a suspended process keeps the lock
+_RECORD = ".json"
+_MARK = ".alive"
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The leases of one device under a root folder."""
+
+    root: Path
+    device: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root / quote(self.device, safe="")
+
+    @contextmanager
+    def opened(self, seconds: float = LOCK_SECONDS) -> Iterator[Page]:
+        """The ledger as it is now, swept, for one look or one change; nobody else is in it meanwhile."""
+        with _in_words(self.root):
+            private_folder(self.root)
+            refuse_network(self.root)
+            private_folder(self.folder)
+            with exclusive(self.folder / "lock", seconds) as lock:
+                yield Page(self, lock)
+
+
+def known_devices(root: Path) -> tuple[str, ...]:
+    """The devices that have a ledger."""
+    with _in_words(root):
+        if not root.exists():
+            return ()
+        private_folder(root)
+        return tuple(sorted(unquote(path.name) for path in root.iterdir() if path.is_dir()))
+
+
+@contextmanager
+def _in_words(root: Path) -> Iterator[None]:
+    """What the file system refuses, as an error of Brim's."""
+    try:
+        yield
+    except OSError as error:
+        raise DeviceError(
+            f"leases: {error.filename or root}: {error.strerror or error}; "
+            "make room there, or set BRIM_LEASES to another folder"
+        ) from error
+
+
+class Page:
+    """A ledger while it is locked."""
+
+    def __init__(self, ledger: Ledger, lock: int) -> None:
+        self._ledger = ledger
+        self._lock = lock
+        self._process = this_process()
+        self._newest = self._last_generation()
+        self.problems: list[LedgerProblem] = []
+        self.leases: tuple[Lease, ...] = self._swept()
+
+    def others(self, lease: Lease | None) -> tuple[Lease, ...]:
+        """Everybody else, in the order of arrival."""
+        return tuple(one for one in self.leases if lease is None or one.name != lease.name)
+
+    def add(self, lease: Lease) -> tuple[Lease, LifeMark]:
+        """Publish a lease of this process under a new name and generation."""
+        generation = self._newest + 1
+        name = f"{generation}-{os.getpid()}-{secrets.token_hex(3)}"
+        mark = LifeMark(self._path(name, _MARK))
+        try:
+            os.pwrite(self._lock, f"{generation:020d}".encode(), 0)
+            added = self.publish(replace(lease, name=name, generation=generation))
+        except BaseException:
+            mark.end()
+            raise
+        self._newest = generation
+        return added, mark
+
+    def publish(self, lease: Lease) -> Lease:
+        """Write a lease, new or changed, as a whole; as it is now in the ledger."""
+        written = replace(lease, heartbeat_seconds=boot_clock())
+        write_private(self._path(lease.name, _RECORD), to_body(written))
+        self.leases = tuple(sorted((*self.others(lease), written), key=lambda one: one.generation))
+        return written
+
+    def remove(self, lease: Lease) -> None:
+        """Take a lease out; the mark is its process'."""
+        self._path(lease.name, _RECORD).unlink(missing_ok=True)
+        self.leases = self.others(lease)
+
+    def _path(self, name: str, kind: str) -> Path:
+        return self._ledger.folder / f"{name}{kind}"
+
+    def _last_generation(self) -> int:
+        written = os.pread(self._lock, 20, 0)
+        return int(written) if written.isdigit() else 0
+
+    # -- read ----------------------------------------------------------------------------------------------------
+
+    def _swept(self) -> tuple[Lease, ...]:
+        """The leases of processes that run. Everything else is removed, or moved away and reported."""
+        live, marks = [], []
+        for path in sorted(self._ledger.folder.iterdir()):
+            if path.name.endswith(TEMPORARY):  # its writer was killed: nobody writes while we hold the lock
+                path.unlink(missing_ok=True)
+            elif path.suffix == _MARK:
+                marks.append(path)
+            elif path.suffix == _RECORD:
+                lease = self._read(path)
+                if lease is not None:
+                    self._newest = max(self._newest, lease.generation)
+                    live += [lease] if self._runs(lease.holder, lease.name) else []
+        self._sweep(live, marks)
+        return tuple(sorted(live, key=lambda lease: lease.generation))
+
+    def _read(self, path: Path) -> Lease | None:
+        try:
+            return from_body(read_private(path), path.name.removesuffix(_RECORD), self._ledger.device)
+        except FromTheFuture as error:
+            self.problems.append(LedgerProblem(path, str(error)))
+        except BadFile as error:
+            self.problems.append(LedgerProblem(path, str(error), self._isolated(path)))
+        return None
+
+    def _runs(self, holder: ProcessId, name: str) -> bool:
+        known = is_running(holder, self._process)
+        return has_life(self._path(name, _MARK)) if known is None else known
+
+    def _sweep(self, live: list[Lease], marks: list[Path]) -> None:
+        """Remove the records of the dead, and marks that nobody keeps. A record of a newer Brim stays."""
+        names = {lease.name for lease in live}
+        strange = {problem.path.stem for problem in self.problems}
+        for path in self._ledger.folder.glob(f"*{_RECORD}"):
+            if path.stem not in names | strange:
+                path.unlink(missing_ok=True)
+        for mark in marks:
+            if mark.stem not in names | strange and not self._own(mark) and not has_life(mark):
+                mark.unlink(missing_ok=True)
+
+    def _own(self, mark: Path) -> bool:
+        """Whether this process may have made the mark: opening and closing it would drop the lock."""
+        return mark.stem.split("-")[1:2] == [str(os.getpid())]
+
+    def _isolated(self, path: Path) -> Path | None:
+        """Where a file was moved to; None if it could not be."""
+        folder = self._ledger.folder / "isolated"
+        target = folder / f"{path.name}.{secrets.token_hex(3)}"
+        with suppress(OSError, DeviceError):
+            private_folder(folder)
+            path.rename(target)
+            return target
+        return None

@@ -1,0 +1,60 @@
+"""The leases of a device beside what their processes really use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brim.errors import DeviceError, UnknownDevice
+from brim.records.lease import Lease, LedgerProblem
+from brim.reserve.devices import known_device
+from brim.reserve.ledger import Ledger
+from brim.reserve.processes import boot_clock
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLease:
+    """A lease as `brim leases` shows it."""
+
+    lease: Lease
+    used_bytes: int | None  # None: not known
+    age_seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The lease with stable keys."""
+        return {
+            "pid": self.lease.holder.pid,
+            "role": self.lease.role,
+            "device": self.lease.device,
+            "promised_bytes": self.lease.promised_bytes,
+            "held_bytes": self.lease.held_bytes,
+            "used_bytes": self.used_bytes,
+            "state": str(self.lease.state),
+            "age_seconds": round(self.age_seconds, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Leases in the order of arrival, and files among them that are none."""
+
+    leases: tuple[ListedLease, ...]
+    problems: tuple[LedgerProblem, ...]
+
+
+def listed_leases(folder: Path, device: str) -> Listing:
+    """The leases of a device; empty where nobody ever took one."""
+    ledger = Ledger(folder, device)
+    if not ledger.folder.exists():
+        return Listing((), ())
+    with ledger.opened() as page:
+        leases, problems = page.leases, tuple(page.problems)
+    try:
+        used = known_device(device, leases).used_bytes(leases)
+    except (DeviceError, UnknownDevice):  # the driver, or the GPU, is not there any more
+        used = {}
+    now = boot_clock()
+    return Listing(
+        tuple(ListedLease(lease, used.get(lease.name), now - lease.created_seconds) for lease in leases), problems
+    )

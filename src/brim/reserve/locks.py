@@ -1,0 +1,97 @@
+"""Two kinds of locks that the kernel drops with their process, however it ends.
+
+`exclusive` guards a ledger for the moment of a change. It waits for a limited time: a process that is suspended inside
+keeps it. A forked child closes its copy, so that no lock outlives its process.
+
+`LifeMark` says for as long as a process runs that it does: a POSIX lock, which stays over an exec and is never a
+child's. Processes of other containers on the same kernel see it, although they cannot see the process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from brim.errors import DeviceError
+
+_PAUSE_SECONDS = 0.002
+_DESCRIPTORS: set[int] = set()  # of ledgers that this process has locked; only for children that are forked meanwhile
+
+
+def _close_inherited() -> None:
+    for descriptor in _DESCRIPTORS:
+        with suppress(OSError):
+            os.close(descriptor)
+    _DESCRIPTORS.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+@contextmanager
+def exclusive(path: Path, seconds: float) -> Iterator[int]:
+    """The only one in here, among all processes and threads: the open descriptor of the lock's file."""
+    deadline = time.monotonic() + seconds
+    descriptor = _locked(path, deadline)
+    while descriptor is None:
+        if time.monotonic() > deadline:
+            raise DeviceError(
+                f"leases: {path} was locked by another process for {seconds:g} s; "
+                "see whether a process that uses leases is suspended, and continue or end it"
+            )
+        time.sleep(_PAUSE_SECONDS)
+        descriptor = _locked(path, deadline)
+    _DESCRIPTORS.add(descriptor)
+    try:
+        yield descriptor
+    finally:
+        if descriptor in _DESCRIPTORS:  # not in a child that was forked in here
+            _DESCRIPTORS.discard(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # for copies that a fork outside Python has made
+            os.close(descriptor)
+
+
+def _locked(path: Path, deadline: float) -> int | None:
+    """The file at this path, locked; None if another has it, or somebody replaced the file meanwhile."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with suppress(BlockingIOError, FileNotFoundError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_ino == path.stat().st_ino:
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+class LifeMark:
+    """This process runs."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def keep_over_exec(self) -> None:
+        os.set_inheritable(self._descriptor, True)
+
+    def end(self) -> None:
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def has_life(path: Path) -> bool:
+    """Whether the process that made this mark runs. Not for marks of one's own: closing a file drops one's locks."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # POSIX allows either
+        return True
+    finally:
+        os.close(descriptor)
+    return False
