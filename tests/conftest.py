@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +31,12 @@ def truth_rows() -> list[dict[str, Any]]:
     """The measured peaks; empty where they are not here."""
     path = TRUTH / "peaks_h200.json"
     return read_json(path) if path.is_file() else []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test shares a device with another run of the tests, or with what really runs on this machine."""
+    before = os.environ.get("BRIM_LEASES")
+    os.environ["BRIM_LEASES"] = str(tmp_path_factory.mktemp("leases"))
+    yield
+    os.environ.pop("BRIM_LEASES") if before is None else os.environ.update(BRIM_LEASES=before)

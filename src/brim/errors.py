@@ -9,6 +9,7 @@
     │   ├── InvalidRequest       options that contradict each other or the model
     │   └── CannotTrace          transformers cannot build or run this model on the meta device
     └── DeviceError              the device, its driver or another rank failed
+        ├── NeighboursLate       neighbours did not hold what they promised within the time given
         ├── OutOfMemory          an allocation does not fit on the device
         └── DoesNotFit           no KV cache size fits this device; exit code 1
 
@@ -60,6 +61,10 @@ class CannotTrace(InputError):
 
 class DeviceError(BrimError):
     """The device, its driver or another rank failed."""
+
+
+class NeighboursLate(DeviceError):
+    """Neighbours on the device did not hold what they promised, or did not come, within the time given."""
 
 
 class OutOfMemory(DeviceError):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from brim.errors import DoesNotFit
 from brim.fit.clock import Clock
 from brim.fit.fit import fit, validate_stored
-from brim.fit.items import COMPILED, GATHERED, compare
+from brim.fit.items import COMPILED, GATHERED, compare, with_note
 from brim.fit.keep_free import KeepFree, keep_free
 from brim.fit.knobs import Standing, explained, knobs
 from brim.fit.ranks import ONE_RANK, Ranks, gathered
@@ -30,6 +30,8 @@ from brim.records.memory import DeviceFacts
 from brim.records.model import Dtype
 from brim.records.progress import Progress, Told
 from brim.records.scaling import Scaling, ScalingMode, ScalingRequest, StepPhase
+from brim.reserve.probe import LeasedProbe
+from brim.reserve.sizing import Sizer
 from brim.units import MIB, format_bytes
 from brim.version import __version__
 
@@ -56,6 +58,7 @@ def fit_engine(
     scaling: str = ScalingMode.AUTO,
     coefficients: Scaling | None = None,
     safety_margin: float | None = None,
+    neighbours: Sizer | None = None,
 ) -> FitReport:
     """Size an engine that is loaded and not built; it is left built at the proven size.
 
@@ -63,6 +66,8 @@ def fit_engine(
     given). `progress` is as in `brim.progress`; None: the engine's own setting.
     `scaling` is auto (laws of a step's memory are learned from a few steps), manual (`coefficients` are used) or off;
     `safety_margin` is in percent of the budget of a batch; None: derived from the residuals.
+    `neighbours` is this process' part of a device that others share (`brim.reserve.sizing`): what they were promised is
+    left to them, and what this process holds at the end is published.
     With tensor parallelism every rank calls this, and all get the same size.
     """
     wanted = _WantedScaling(check_mode(scaling), coefficients, check_margin(safety_margin))
@@ -74,12 +79,14 @@ def fit_engine(
     with showing(engine.progress if progress is None else progress) as told, _telling(engine, told):
         clock = Clock(told)
         with ranks.together("start"):
-            probe = probe or _cuda_probe(engine)
+            device_probe = probe or _cuda_probe(engine)
+            probe = device_probe if neighbours is None else LeasedProbe(device_probe, neighbours)
             facts = facts or _facts(engine)
             probe.hold_canary(0)  # one of an earlier fit
             before = probe.reading()
             kept_free = keep_free(keep_free_bytes, facts, before.total_bytes)
             request = _request(engine, kv_tokens, memory_fraction, canary_bytes, kept_free)
+            request = replace(request, keeps_promises=neighbours is not None and neighbours.device.has_driver)
             kept = FitStore(store) if store is not None and kv_tokens is None else None
             print_ = fingerprint({**_decisive(engine, probe, request, ranks), "scaling": wanted.decisive})
             stored = kept.read(print_, before.free_bytes) if kept is not None else None
@@ -87,9 +94,13 @@ def fit_engine(
         if ranks.agree(None if stored is None else stored.kv_tokens) and stored is not None:
             report = validate_stored(engine, probe, request, engine.kv_bytes, stored, ranks=ranks, clock=clock)
         if report is None:
-            report = _searched(engine, probe, request, ranks, clock, before.free_bytes, wanted.request(engine))
-        if isinstance(probe, CanaryProbe):
-            engine.watch_memory(probe)
+            with _naming(neighbours):
+                report = _searched(engine, probe, request, ranks, clock, before.free_bytes, wanted.request(engine))
+        if isinstance(device_probe, CanaryProbe):
+            engine.watch_memory(device_probe)
+        if neighbours is not None:
+            neighbours.hold(device_probe.reading())
+            report = replace(report, items=with_note(report.items, "neighbours", neighbours.note()))
         report = replace(_warned(report, engine, facts, kept_free), seconds=clock.seconds())
         if report.from_store and report.scaling is not None:
             report = replace(report, scaling=replace(report.scaling, given_margin_percent=wanted.margin_percent))
@@ -128,6 +139,19 @@ class _WantedScaling:
             given=self.coefficients,
             margin_percent=self.margin_percent,
         )
+
+
+@contextmanager
+def _naming(neighbours: Sizer | None) -> Iterator[None]:
+    """If nothing fits, say who else is on the device."""
+    try:
+        yield
+    except DoesNotFit as error:
+        note = "" if neighbours is None else neighbours.note()
+        if not note:
+            raise
+        ledger = with_note(error.ledger, "neighbours", note)
+        raise DoesNotFit(f"{error}\nneighbours: {note}", error.missing_bytes, ledger, error.knobs) from error
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def test_the_command_is_the_holder_until_it_is_killed(capsys: pytest.CaptureFixt
 
 def test_signals_and_exit_codes_are_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     script = "trap 'exit 7' TERM; echo there; while :; do sleep 0.02; done"
-    with started("--role", "embedder", "200MiB", "--", "sh", "-c", script) as process:
+    with started("200MiB", "--role", "embedder", "--", "sh", "-c", script) as process:
         assert process.stdout is not None
         process.stdout.readline()
         assert listed(capsys)[0]["role"] == "embedder"
@@ -84,6 +84,9 @@ def test_a_hold_that_does_not_fit_starts_nothing(folder: Path, capsys: pytest.Ca
         (["--gpu", LAB, "5MiB"], "command is missing"),
         (["--gpu", LAB, "5MiB", "--"], "command is missing"),
         (["--gpu", LAB, "5MiB", "--", "no-such-program"], "command 'no-such-program' is not there"),
+        (["--gpu", LAB], "size is missing"),
+        (["--gpu", LAB, "5MiB", "--rolle", "x", "--", "true"], "no option of brim hold"),
+        (["--gpu", LAB, "5MiB", "--role", "--", "true"], "expected one argument"),
         (["--gpu", LAB, "lots", "--", "true"], "size 'lots' is not a size"),
         (["--gpu", LAB, "0", "--", "true"], "write at least 1"),
         (["--gpu", "cpu:4GiB", "5MiB", "--", "true"], "needs a name"),

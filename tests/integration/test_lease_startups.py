@@ -144,10 +144,10 @@ def check(lives: list[Life]) -> None:
     _never_more_than_the_budget(lives)
     _nobody_sizes_before_a_promised_neighbour_holds(lives)
     for life in lives:
-        ended = any(name == "done" or name.startswith(("DoesNotFit", "DeviceError")) for name in life.events)
+        ended = any(name == "done" or name.startswith(("DoesNotFit", "NeighboursLate")) for name in life.events)
         assert ended or life.killed_at < FOREVER, life
     if all(life.killed_at == FOREVER for life in lives):
-        late = [life for life in lives if any(name.startswith("DeviceError") for name in life.events)]
+        late = [life for life in lives if any(name.startswith("NeighboursLate") for name in life.events)]
         refused = [life for life in lives if any(name.startswith("DoesNotFit") for name in life.events)]
         assert not late or refused or any(life.actor.expected for life in lives), late
 

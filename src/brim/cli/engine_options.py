@@ -87,6 +87,7 @@ class Place:
 
     device: str | None
     budget_bytes: int | None = None
+    budget_name: str | None = None  # by which other processes share it
 
 
 def read_place(text: str | None) -> Place:
@@ -94,7 +95,7 @@ def read_place(text: str | None) -> Place:
     written = "auto" if text is None else shown(text)
     wanted = read_device(written, "device")
     if isinstance(wanted, CpuBudget):
-        return Place("cpu", wanted.bytes)
+        return Place("cpu", wanted.bytes, None if wanted.name == "cpu" else wanted.name)
     if wanted == OwnGpus(None):
         return Place(None)
     if isinstance(wanted, OwnGpus) and wanted.indices and len(wanted.indices) == 1:

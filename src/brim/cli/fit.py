@@ -7,7 +7,16 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brim.cli.engine_options import add_engine_options, add_model, cpu_budget, make_engine, read_place, serving
+from brim.cli.engine_options import (
+    Place,
+    add_engine_options,
+    add_model,
+    cpu_budget,
+    make_engine,
+    read_place,
+    serving,
+)
+from brim.cli.neighbour_options import add_neighbour_options, part_of_device
 from brim.cli.options import add_json
 from brim.errors import InvalidRequest, first_line
 from brim.fit.scaling.given import check_given, check_margin, check_mode, parse_scaling
@@ -21,6 +30,7 @@ if TYPE_CHECKING:
     from brim.probes.cpu import CpuProbe
     from brim.records.fit import FitReport
     from brim.records.scaling import Scaling
+    from brim.reserve.sizing import Sizer
 
 
 def add_command(commands: Commands) -> None:
@@ -60,13 +70,14 @@ def add_command(commands: Commands) -> None:
         help="of the budget of a batch, kept back (derived from the residuals of scaling)",
     )
     parser.add_argument("--no-store", action="store_true", help="neither read nor write stored fits")
+    add_neighbour_options(parser)
     add_engine_options(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     check_libraries()
-    probe = _probe(options)
+    place = _place(options)
     canary = parse_bytes(options.canary, "canary")
     keep_free = None if options.keep_free is None else parse_bytes(options.keep_free, "keep-free")
     mode, margin = check_mode(options.scaling), check_margin(options.safety_margin)
@@ -76,20 +87,23 @@ def run(options: argparse.Namespace) -> int:
     from brim.serving import fit_engine
 
     shown = None if options.as_json else True  # a log wants a line for each phase; a script wants none
-    with serving(make_engine(options, kv_tokens=0, probe=probe, progress=shown)) as engine:
-        report = fit_engine(
-            engine,
-            probe=probe,
-            kv_tokens=kv_tokens,
-            memory_fraction=options.memory_fraction,
-            canary_bytes=canary,
-            keep_free_bytes=keep_free,
-            store=None if options.no_store else fits_folder(),
-            scaling=mode,
-            coefficients=coefficients,
-            safety_margin=margin,
-        )
-        _show(report, options)
+    with part_of_device(options, place) as part:
+        probe = _probe(place, part)
+        with serving(make_engine(options, kv_tokens=0, probe=probe, progress=shown)) as engine:
+            report = fit_engine(
+                engine,
+                probe=probe,
+                kv_tokens=kv_tokens,
+                memory_fraction=options.memory_fraction,
+                canary_bytes=canary,
+                keep_free_bytes=keep_free,
+                store=None if options.no_store else fits_folder(),
+                scaling=mode,
+                coefficients=coefficients,
+                safety_margin=margin,
+                neighbours=part,
+            )
+            _show(report, options)
     return 0
 
 
@@ -105,8 +119,15 @@ def _coefficients(written: str | None) -> Scaling | None:
         raise InvalidRequest(f"scaling-coefficients '{shown(written)}' cannot be read ({first_line(error)})") from None
 
 
-def _probe(options: argparse.Namespace) -> CpuProbe | None:
-    """A budget on the CPU; None where the device itself is the limit."""
+def _probe(place: Place, part: Sizer | None) -> CpuProbe | None:
+    """A budget on the CPU, or this process' part of one; None where the device itself is the limit."""
+    if place.budget_bytes is None:
+        return None
+    return cpu_budget(place.budget_bytes if part is None else part.part.promised_bytes)
+
+
+def _place(options: argparse.Namespace) -> Place:
+    """Where the engine runs, with the budget that the CPU needs."""
     place = read_place(options.device)
     if options.memory is not None and place.budget_bytes is not None:
         raise InvalidRequest("memory and device both give a budget; give it once, such as --memory 1GiB")
@@ -114,11 +135,11 @@ def _probe(options: argparse.Namespace) -> CpuProbe | None:
     if budget is None:
         if place.device == "cpu" or not _has_cuda():
             raise InvalidRequest("memory is not set; the CPU needs a budget, such as --memory 1GiB")
-        return None
+        return place
     if place.device not in (None, "cpu"):
         raise InvalidRequest("memory is a budget for the CPU only; on a GPU use --keep-free or --memory-fraction")
     options.device = "cpu"
-    return cpu_budget(budget)
+    return Place("cpu", budget, place.budget_name)
 
 
 def _has_cuda() -> bool:

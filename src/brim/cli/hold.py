@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from brim.reserve.hold import OwnLease
 
 
+_WORDS = "the most that the command will hold, such as 4GiB, and the command with its arguments"
+
+
 def add_command(commands: Commands) -> None:
     parser = commands.add_parser(
         "hold",
@@ -29,6 +32,11 @@ def add_command(commands: Commands) -> None:
         usage="brim hold [--gpu GPU] [--role NAME] SIZE -- COMMAND …",
     )
     parser.set_defaults(run=run)
+    _add_options(parser)
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SIZE -- COMMAND", help=_WORDS)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu",
         default="0",
@@ -36,18 +44,14 @@ def add_command(commands: Commands) -> None:
         help="0 (the default), cuda:1, a UUID, or a budget on the CPU, cpu:lab:4GiB",
     )
     parser.add_argument("--role", metavar="NAME", help="what neighbours call it (the command's name)")
-    parser.add_argument("size", metavar="SIZE", help="the most that the command will hold, such as 4GiB")
-    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, after --")
 
 
 def run(options: argparse.Namespace) -> int:
-    command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
-    if not command:
-        raise InvalidRequest("command is missing; write brim hold --gpu 0 4GiB -- command")
+    size_text, command = _read(options)
     program = shutil.which(command[0])
     if program is None:
         raise InvalidRequest(f"command '{shown(command[0])}' is not there or cannot be run")
-    size = parse_bytes(options.size, "size")
+    size = parse_bytes(size_text, "size")
     from brim.reserve.devices import find_leased
     from brim.reserve.hold import take
 
@@ -58,6 +62,29 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidRequest(f"command '{shown(command[0])}' cannot be run ({error.strerror})") from None
     finally:
         lease.release()
+
+
+def _read(options: argparse.Namespace) -> tuple[str, list[str]]:
+    """The size and the command. Options may also stand between the two, before the dashes."""
+    before, command = _divided(options.words)
+    if not before or not command:
+        missing = "command" if before else "size"
+        raise InvalidRequest(f"{missing} is missing; write brim hold --gpu 0 4GiB -- command")
+    late = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    _add_options(late)
+    try:
+        _, unknown = late.parse_known_args(before[1:], options)
+    except argparse.ArgumentError as error:
+        raise InvalidRequest(f"{error}") from None
+    if unknown:
+        raise InvalidRequest(f"'{shown(unknown[0])}' is no option of brim hold; the command comes after --")
+    return before[0], command
+
+
+def _divided(words: list[str]) -> tuple[list[str], list[str]]:
+    """What is before the dashes, and the command. Without dashes, the command comes after the size."""
+    at = words.index("--") if "--" in words else None
+    return (words[:1], words[1:]) if at is None else (words[:at], words[at + 1 :])
 
 
 def _become(program: str, command: list[str], lease: OwnLease) -> NoReturn:

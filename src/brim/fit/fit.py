@@ -239,7 +239,7 @@ class _Fitting:
         if self.scaling is None or self.shapes:
             return
         steps = [step for step in self.scaling.steps.steps if step.pool_tokens <= target]
-        if self.request.keep_free_bytes:
+        if self._keeps_free:
             self._check_kept_free()  # by the build, whose peak is forgotten here
         self.shapes = measure_steps(self.engine, self.probe, steps, self.clock.phase)
         self.probe.reset_peak()
@@ -248,12 +248,19 @@ class _Fitting:
         for shape in self.engine.stress_shapes():
             with self.clock.phase("validate", shape.title):
                 self.engine.stress(shape)
-        if self.request.keep_free_bytes:
+        if self._keeps_free:
             self._check_kept_free()
+
+    @property
+    def _keeps_free(self) -> bool:
+        return self.request.keep_free_bytes > 0 or self.request.keeps_promises
 
     def _check_kept_free(self) -> None:
         """Read and not allocated: another process may use this memory meanwhile."""
         wanted, found = self.request.keep_free_bytes, least_free_bytes(self.probe.reading())
+        if found < 0 and self.request.keeps_promises:
+            used = f"the worst step used {format_bytes(-found)} that neighbours were promised"
+            raise OutOfMemory(used, missing_bytes=wanted - found)
         if found < wanted:
             raise OutOfMemory(
                 f"keep_free is {format_bytes(wanted)}; {format_bytes(max(0, found))} stayed free in the worst step",

@@ -35,6 +35,11 @@ def measured_items(usage: Usage, request: FitRequest, kv_bytes: int) -> tuple[Fi
     return tuple(items)
 
 
+def with_note(items: tuple[FitItem, ...], name: str, note: str) -> tuple[FitItem, ...]:
+    """The same lines, one of them with a note."""
+    return tuple(replace(item, note=note) if item.name == name and note else item for item in items)
+
+
 def counted(items: tuple[FitItem, ...]) -> Iterator[tuple[FitItem, int]]:
     """What each line adds to the total: of a step with an image, the part beyond a text step."""
     activation = sum(item.measured_bytes or 0 for item in items if item.name == "activation")

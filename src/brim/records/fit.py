@@ -37,6 +37,7 @@ class FitRequest:
     state_bytes: int = 0  # recurrent states of all requests in flight, allocated by a build of any size
     keep_free_bytes: int = 0  # left free on the device, in addition to the canary
     keep_free_note: str = ""  # the reason, where it is a default
+    keeps_promises: bool = False  # validation checks that what neighbours were promised is still there
     running_tokens: int | None = None  # most tokens of running requests; the rest is prefix cache. None: no limit
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from brim.errors import DeviceError, DoesNotFit, InvalidRequest
+from brim.errors import DoesNotFit, InvalidRequest, NeighboursLate
 from brim.folders import leases_folder
 from brim.records.lease import Expected, Lease, Share
 from brim.records.memory import MemoryReading
@@ -64,6 +64,8 @@ class Sizer:
     def _kept_bytes(self, reading: MemoryReading) -> int:
         """What is free by the driver's figure and promised to others, or beyond this process' own part."""
         others = self.neighbours()
+        if not others and not self.part.limited:
+            return 0
         now = self.device.now(others)
         promised = sum(now.outstanding(lease) for lease in others)
         if not self.part.limited:
@@ -151,9 +153,11 @@ def _published(device: LeasedDevice, own: OwnLease, page: Page) -> Part:
     return part
 
 
-def _timed_out(device: LeasedDevice, late: tuple[str, ...], others: tuple[Lease, ...], seconds: float) -> DeviceError:
+def _timed_out(
+    device: LeasedDevice, late: tuple[str, ...], others: tuple[Lease, ...], seconds: float
+) -> NeighboursLate:
     stopped = [lease.title for lease in others if lease.title in late and is_suspended(lease.holder.pid)]
-    return DeviceError(
+    return NeighboursLate(
         f"wait-neighbours: after {seconds:g} s these are not ready on {device.key}: {', '.join(late)}"
         + (f"; suspended: {', '.join(stopped)}" if stopped else "")
         + "; start or end them, or wait longer"

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from brim.errors import DeviceError, DoesNotFit, InvalidRequest, OutOfMemory
 from brim.fit.clock import Clock
 from brim.fit.fit import fit, validate_stored
+from brim.fit.measure import least_free_bytes
 from brim.fit.target import most_tokens_within
 from brim.probes.cpu import ROUNDING
 from brim.records.fit import Attempt, FitItem, FitReport, FitRequest, FitSeconds, Outcome
+from brim.records.memory import MemoryReading
 from brim.records.progress import Stage
 from brim.units import GIB, KIB, MIB, round_up
 
@@ -438,3 +440,28 @@ def test_nothing_is_left_where_memory_does_not_grow(case: tuple[HonestEngine, Fi
     else:
         report = fit(engine, engine.probe, asked, engine.price)
         assert report.attempts == (Attempt(most, Outcome.PROVEN),)
+
+
+class PromisedProbe(WatchedProbe):
+    """Neighbours were promised a part of what is free, as a leased device counts it."""
+
+    promised_bytes = 0
+
+    def reading(self) -> MemoryReading:
+        found = super().reading()
+        return replace(
+            found,
+            free_bytes=found.free_bytes - self.promised_bytes,
+            other_bytes=found.other_bytes + self.promised_bytes,
+        )
+
+
+def test_what_neighbours_were_promised_is_still_there_after_the_worst_step() -> None:
+    """Steps at the full size need more than the small build showed: memory that is free, and not for this engine."""
+    probe = PromisedProbe(1024 * KIB)
+    probe.promised_bytes = 256 * KIB
+    engine = HonestEngine(probe, growth_bytes=64)
+    report = fit(engine, probe, request(keeps_promises=True), engine.price)
+    assert len(report.attempts) > 1
+    assert least_free_bytes(probe.reading()) >= 0
+    assert report.items[1] == FitItem("neighbours", None, 256 * KIB)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from brim.errors import DeviceError, DoesNotFit, InvalidRequest
+from brim.errors import DoesNotFit, InvalidRequest, NeighboursLate
 from brim.records.lease import Expected, LeaseState, Share
 from brim.records.memory import MemoryReading
 from brim.records.progress import Stage
@@ -153,8 +153,8 @@ def test_between_deciding_and_holding_a_part_is_promised() -> None:
 
 
 def test_who_is_late_is_named() -> None:
-    wanted = Expected(3, ("asr",))
-    with holding(10, role="embedder"), holding(10, role="tower", starting=True), pytest.raises(DeviceError) as caught:
+    late, wanted = pytest.raises(NeighboursLate), Expected(3, ("asr",))
+    with holding(10, role="embedder"), holding(10, role="tower", starting=True), late as caught:
         sizing(LAB, expected=wanted, wait_seconds=0.05).__enter__()
     assert str(caught.value) == (
         f"wait-neighbours: after 0.05 s these are not ready on cpu:lab: tower (pid {os.getpid()}), asr (not started), "
@@ -168,7 +168,7 @@ def test_who_is_suspended_is_named_and_still_waited_for() -> None:
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         suspended = rf"tower \(pid {process.pid}\); suspended: tower \(pid {process.pid}\)"
-        with pytest.raises(DeviceError, match=suspended), sizing(LAB, wait_seconds=0.05):
+        with pytest.raises(NeighboursLate, match=suspended), sizing(LAB, wait_seconds=0.05):
             pass
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
