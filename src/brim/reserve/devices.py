@@ -62,9 +62,7 @@ class Budget:
 
     def used_bytes(self, leases: Iterable[Lease]) -> dict[str, int]:
         """The resident memory of each process and of what it has started."""
-        here = this_process().pid_space
-        trees = _trees([lease for lease in leases if lease.holder.pid_space == here])
-        return {name: sum(map(resident_bytes, tree)) for name, tree in trees.items()}
+        return {name: sum(map(resident_bytes, tree)) for name, tree in _trees(leases).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +88,12 @@ class Gpu:
 
 
 def _trees(leases: Iterable[Lease]) -> dict[str, frozenset[int]]:
-    """The processes of each lease: its holder and what that has started, unless it has a lease of its own."""
-    leases = tuple(leases)
+    """The processes of each lease: its holder and what that has started, unless it has a lease of its own.
+
+    Those of other containers are left out: their numbers are not ours.
+    """
+    here = this_process().pid_space
+    leases = [lease for lease in leases if lease.holder.pid_space == here]
     holders = frozenset(lease.holder.pid for lease in leases)
     return {lease.name: descendants(lease.holder.pid, holders) for lease in leases}
 

@@ -36,7 +36,7 @@ os.register_at_fork(after_in_child=_close_inherited)
 def exclusive(path: Path, seconds: float) -> Iterator[int]:
     """The only one in here, among all processes and threads: the open descriptor of the lock's file."""
     deadline = time.monotonic() + seconds
-    descriptor = _locked(path, deadline)
+    descriptor = _locked(path)
     while descriptor is None:
         if time.monotonic() > deadline:
             raise DeviceError(
@@ -44,7 +44,7 @@ def exclusive(path: Path, seconds: float) -> Iterator[int]:
                 "see whether a process that uses leases is suspended, and continue or end it"
             )
         time.sleep(_PAUSE_SECONDS)
-        descriptor = _locked(path, deadline)
+        descriptor = _locked(path)
     _DESCRIPTORS.add(descriptor)
     try:
         yield descriptor
@@ -55,7 +55,7 @@ def exclusive(path: Path, seconds: float) -> Iterator[int]:
             os.close(descriptor)
 
 
-def _locked(path: Path, deadline: float) -> int | None:
+def _locked(path: Path) -> int | None:
     """The file at this path, locked; None if another has it, or somebody replaced the file meanwhile."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with suppress(BlockingIOError, FileNotFoundError):

@@ -54,10 +54,12 @@ def is_running(process: ProcessId, seen_from: ProcessId) -> bool | None:
     return _started_ticks(stat) == process.started_ticks and stat[0] not in _GONE
 
 
-def is_suspended(pid: int) -> bool:
-    """Whether a process of this pid namespace was stopped by a signal or a debugger."""
+def is_suspended(process: ProcessId) -> bool:
+    """Whether a process was stopped by a signal or a debugger, as far as /proc can say."""
+    if process.pid_space != _pid_space():
+        return False
     try:
-        return _stat(pid)[0] in ("T", "t")
+        return _stat(process.pid)[0] in ("T", "t")
     except OSError:
         return False
 

@@ -156,7 +156,7 @@ def _published(device: LeasedDevice, own: OwnLease, page: Page) -> Part:
 def _timed_out(
     device: LeasedDevice, late: tuple[str, ...], others: tuple[Lease, ...], seconds: float
 ) -> NeighboursLate:
-    stopped = [lease.title for lease in others if lease.title in late and is_suspended(lease.holder.pid)]
+    stopped = [lease.title for lease in others if lease.title in late and is_suspended(lease.holder)]
     return NeighboursLate(
         f"wait-neighbours: after {seconds:g} s these are not ready on {device.key}: {', '.join(late)}"
         + (f"; suspended: {', '.join(stopped)}" if stopped else "")

@@ -123,6 +123,15 @@ def test_where_nvml_numbers_other_processes_a_holders_own_measure_counts(
     assert available_bytes([measured, set_aside], now) == 15 * GIB  # 18 free, and 3 that may be counted twice
 
 
+def test_a_number_of_another_container_is_not_looked_up(gpu: FakeGpu, family: tuple[int, int]) -> None:
+    """There the same number is another process."""
+    lease = lease_of(family[0], 5)
+    elsewhere = replace(lease, holder=replace(lease.holder, pid_space=1))
+    gpu.processes = {family[0]: GIB}
+    assert Gpu(L4, 24 * GIB).used_bytes([elsewhere]) == {}
+    assert Budget("cpu:lab", 100).used_bytes([elsewhere]) == {}
+
+
 def test_on_the_cpu_resident_memory_is_shown(family: tuple[int, int]) -> None:
     lease = lease_of(family[0], 5)
     assert Budget("cpu:lab", 100).used_bytes([lease])[lease.name] > 100_000

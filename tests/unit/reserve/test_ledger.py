@@ -134,7 +134,7 @@ def test_a_suspended_process_still_holds(book: Ledger) -> None:
             lease, _ = page.add(replace(mine(100), holder=identify(process.pid)))
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        assert is_suspended(process.pid)
+        assert is_suspended(lease.holder)
         assert found(book) == (lease,)
 
 
