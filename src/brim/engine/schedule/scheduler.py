@@ -3,13 +3,13 @@
 Continuous batching, first come first served: every decoding request gets one token, the rest of the step goes to
 prefill chunks, and waiting requests are admitted by the policy of `guard`. While the first of them has to wait for
 blocks, a later one that fits may pass it, a limited number of times. When blocks run out, the request that was admitted
-last is preempted and recomputed later. Steps may be planned ahead: tokens of a launched step are counted
-(`Sequence.unseen`) before they are read.
+last is preempted; later it goes on from a copy in host memory, or is recomputed (`host_copies`). Steps may be planned
+ahead: tokens of a launched step are counted (`Sequence.unseen`) before they are read.
 
 `plan` only reserves. `commit`, when the step has been launched, counts its tokens, publishes full blocks and frees
 those behind the windows; it cannot fail. `abandon`, when the step failed, leaves every request as it was before `plan`.
-Two things cannot be undone, and such requests are recomputed: preemptions (the blocks may have been written to), and
-recurrent states that the failed step has updated.
+Two things cannot be undone: preemptions (the blocks may have been written to), and recurrent states that the failed
+step has updated, whose requests are recomputed.
 
 Knows nothing of tensors, time or text.
 """
@@ -26,9 +26,10 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.figures import AdmissionCounts
+from brim.engine.schedule.host_copies import HostCopies
 from brim.engine.schedule.outlook import Outlook
 from brim.engine.schedule.plan import Chunk, StepBounds, StepPlan
-from brim.engine.schedule.prospect import Prospect, as_fork, from_cache
+from brim.engine.schedule.prospect import Prospect, as_fork, from_cache, from_host
 from brim.engine.schedule.queue import Departure, overtake, rejoin, step_out
 from brim.engine.schedule.spans import blocking_span, whole_spans
 from brim.guard.admission import AdmissionSettings, AdmissionView, Cause, Decision, may_start, passable
@@ -60,6 +61,7 @@ class Scheduler:
         self.policy = policy
         self.outlook = Outlook(ledger, self.admission, limits.max_batch, limits.max_batch_tokens)
         self.counts = AdmissionCounts()
+        self.host_copies = HostCopies.none()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in the order of admission
         self._free_slots = list(range(limits.max_batch - 1, -1, -1))
@@ -109,6 +111,7 @@ class Scheduler:
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.outlook.growth.ended(sequence.generated)
         del self._by_key[sequence.request.key]
+        self.host_copies.drop(sequence, self.ledger)
         if sequence.slot is None:
             self.waiting.remove(sequence)
         else:
@@ -171,6 +174,7 @@ class Scheduler:
 
     def commit(self, plan: StepPlan) -> None:
         """The step was launched: its tokens count as computed from now on, since the device works in order."""
+        self._count_returned()
         self._admitted.clear()
         self.ledger.commit()
         for sequence in plan.decodes:
@@ -198,7 +202,13 @@ class Scheduler:
         if self.limits.has_states:  # which the failed step may have updated
             touched = {id(sequence) for sequence in plan.sequences}
             for sequence in reversed([one for one in self.running if id(one) in touched]):
-                self._preempt(sequence)
+                self._preempt(sequence, intact=False)
+
+    def _count_returned(self) -> None:
+        """Copies that the launched step copies back are no longer needed."""
+        for departure in self._admitted:
+            if departure.sequence.host_copy is not None:
+                self.host_copies.came_back(departure.sequence, self.ledger)
 
     def _take_back(self) -> None:
         """Undo what planning has done so far, except for preemptions."""
@@ -215,7 +225,12 @@ class Scheduler:
         rejoin(self.waiting, departure)
 
     def restart(self, ledger: KvLedger, lost: Iterable[StepPlan] = ()) -> None:
-        """Compute every running request again, in the blocks of another ledger; draw again what lost steps drew."""
+        """Compute every request again, in the blocks of another ledger; draw again what lost steps drew.
+
+        Copies in host memory are dropped too: some may be of tokens that were drawn by a lost step.
+        """
+        for sequence in self.waiting:
+            self.host_copies.drop(sequence, self.ledger)
         for plan in lost:
             for sequence in plan.drawing:
                 if sequence.finish is None:
@@ -224,7 +239,7 @@ class Scheduler:
             sequence.blocks = None  # of the ledger that is given up
         self.ledger = ledger
         for sequence in list(reversed(self.running)):
-            self._preempt(sequence)
+            self._preempt(sequence, intact=False)
         self._admitted.clear()
         self._blocked = self._first = None
         self._free_slots = list(range(self.limits.max_batch - 1, -1, -1))
@@ -276,8 +291,10 @@ class Scheduler:
                 return False
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: Sequence, intact: bool = True) -> None:
+        """`intact`: its blocks and state hold what it has computed, and may be kept in host memory."""
         self._leaving = sequence
+        self.host_copies.leaves(sequence, self.ledger, intact)
         self._put_back(sequence)
         sequence.preemptions += 1
         self.counts.preemptions += 1
@@ -407,9 +424,14 @@ class Scheduler:
             assert parent.blocks is not None
             self.ledger.fork(parent.blocks, sequence.blocks, sequence.prompt_length)
             state_from = parent.slot if self.limits.has_states else None
-        else:
+        elif prospect.copy is None:
             self.ledger.reuse(sequence.blocks, prospect.digests)
-        sequence.computed = sequence.reused = prospect.reused
+        elif not self.ledger.bring_back(sequence.blocks, prospect.copy, prospect.digests):
+            self._take_back_admission(departure)
+            self._admitted.pop()
+            return None
+        sequence.computed = prospect.reused
+        sequence.reused = prospect.reused if prospect.copy is None else prospect.copy.reused
         chunk = self._plan_chunk(sequence, budget, state_from)
         if chunk is None:
             self._take_back_admission(departure)
@@ -443,6 +465,8 @@ class Scheduler:
         """Where a request would begin if it were admitted now; None: it has to wait for something on the device."""
         if sequence.unseen:
             return None  # its last token
+        if sequence.host_copy is not None:
+            return from_host(sequence, sequence.host_copy, self.ledger.block_size, self.limits.reuse_prefixes)
         parent = self._parent(sequence)
         if parent is not None:
             if parent.computed < parent.prompt_length - 1:
