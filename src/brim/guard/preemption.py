@@ -22,7 +22,7 @@ class PreemptionRates:
 
     out_bytes: int  # copied from the device to the host
     back_bytes: int  # copied from the host to the device
-    prefill_tokens: int  # computed in full steps
+    prefill_tokens: int  # computed, of prompts
 
     def __post_init__(self) -> None:
         assert min(self.out_bytes, self.back_bytes, self.prefill_tokens) > 0, "a rate is above zero"
