@@ -267,7 +267,7 @@ class KvLedger:
         """
         if self.unwindowed is None:
             return Shareable()
-        return self.commons.shareable(self.pools[self.unwindowed].held_with(digests))
+        return self.commons.shareable(self.pools[self.unwindowed].find_all(digests))
 
     def forkable(self, source: RequestBlocks, tokens: int) -> Shareable:
         """The full blocks of a request's first tokens, in the group without a window."""
