@@ -110,6 +110,7 @@ class World:
         self.started += [one.request.key for one in self.scheduler.running if one.request.key not in known]
         self.check_order()
         self.check_sharing()
+        self.check_claims()
         copies = [one.host_copy for one in self.scheduler.waiting if one.host_copy is not None]
         assert self.scheduler.host_copies.room.problems(copies) == []
 
@@ -150,6 +151,16 @@ class World:
             held = [one.blocks for one in self.scheduler.running if one.blocks is not None]
             owned = sum(len(blocks.tables[number]) - blocks.common for blocks in held)
             assert owned + len(self.ledger.commons) == self.ledger.pools[number].held
+
+    def check_claims(self) -> None:
+        """What is reckoned of an answer is what would be reckoned now; guesses are made once, and not looked at."""
+        outlook = self.scheduler.outlook
+        outlook._bring_up_to_date()
+        assert {one.slot for one in self.scheduler.running} == set(outlook._running)
+        assert len(outlook._future) == len(outlook._running)
+        for slot, one in outlook._running.items():
+            if one.drawn_on_device and self.scheduler.admission.mode == "worst":
+                assert outlook._future.get(slot) == outlook._running_claim(one)
 
     def run(self, arrivals: list[Arrival], most_steps: int) -> None:
         waiting = sorted(arrivals, key=lambda arrival: arrival.step)
