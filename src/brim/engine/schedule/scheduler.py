@@ -270,6 +270,7 @@ class Scheduler:
                 break
             # Only the first token of a block can need anything of the pools: forks get copies when they are admitted.
             if position % size == 0 and not self._reserve_or_preempt(sequence, position, position + 1, decodes):
+                self._ready -= sequence.slot is None  # preempted itself: it has not fallen behind the others
                 continue
             decodes.append(sequence)
         return decodes
