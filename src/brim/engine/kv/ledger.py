@@ -170,14 +170,16 @@ class KvLedger:
 
     def _share(self, group: int, request: RequestBlocks, block: int) -> None:
         table = request.tables[group]
-        if block != SCRATCH:
+        if block == SCRATCH:
+            table.append(block)
+        else:
             held = self.pools[group].holders(block) > 0
             self.pools[group].share(block)
+            table.append(block)  # in the table at once, where it is found when the request is closed
             if not held:
                 self._belongs(group, block, request)
             elif group == self.unwindowed:
                 self.commons.shared(block, request)
-        table.append(block)
         self.updates[group].note(request.slot, len(table) - 1, block)
 
     # -- a step's reservations -----------------------------------------------------------------------------------
@@ -222,10 +224,11 @@ class KvLedger:
             self.commons.taken(block, request)
 
     def _release(self, group: int, block: int) -> None:
+        """Releasing comes last: before it, all can be done again after an interrupt."""
         pool = self.pools[group]
-        pool.release(block)
-        if group == self.unwindowed and pool.holders(block) == 0:
+        if group == self.unwindowed and pool.holders(block) == 1:
             self.commons.freed(block)
+        pool.release(block)
 
     def _shorten(self, request: RequestBlocks, group: int, length: int) -> None:
         """Release the last blocks of a table, down to a length. Can be called again after an interrupt."""

@@ -224,6 +224,10 @@ class Scheduler:
         self._let_go(departure.sequence)
         rejoin(self.waiting, departure)
 
+    def _take_back_last_admission(self) -> None:
+        self._take_back_admission(self._admitted[-1])
+        self._admitted.pop()
+
     def restart(self, ledger: KvLedger, lost: Iterable[StepPlan] = ()) -> None:
         """Compute every request again, in the blocks of another ledger; draw again what lost steps drew.
 
@@ -385,8 +389,8 @@ class Scheduler:
         decision = self._decide(prospect)
         if not decision.start:
             return None, decision.cause
-        departure = step_out(self.waiting, prospect.sequence)
-        return self._start(prospect, departure, budget), decision.cause
+        self._admitted.append(step_out(self.waiting, prospect.sequence))
+        return self._start(prospect, budget), decision.cause
 
     def _admit_passing(self, budget: int) -> Chunk | None:
         """Start the first of the later requests that fits. They are looked at when something has changed."""
@@ -398,7 +402,8 @@ class Scheduler:
             sequence = self.waiting[place]
             prospect = self._prospect(sequence) if _may_pass(sequence) else None
             if prospect is not None and self._decide(prospect).start:
-                chunk = self._start(prospect, overtake(self.waiting, sequence), budget)
+                self._admitted.append(overtake(self.waiting, sequence))
+                chunk = self._start(prospect, budget)
                 self.counts.passes += chunk is not None
                 return chunk
         self._nobody_passes = known
@@ -412,10 +417,9 @@ class Scheduler:
         self.counts.count(decision)
         return decision
 
-    def _start(self, prospect: Prospect, departure: Departure, budget: int) -> Chunk | None:
-        """Give a waiting request its slot, what it shares, and its first chunk; None if that cannot be."""
+    def _start(self, prospect: Prospect, budget: int) -> Chunk | None:
+        """Give the request that was admitted last its slot, what it shares, and its first chunk; None if it cannot."""
         sequence, parent = prospect.sequence, prospect.parent
-        self._admitted.append(departure)
         sequence.slot = self._free_slots.pop()
         self.running.append(sequence)
         sequence.blocks = self.ledger.open(sequence.slot)
@@ -428,15 +432,13 @@ class Scheduler:
         elif prospect.copy is None:
             self.ledger.reuse(sequence.blocks, prospect.digests)
         elif not self.ledger.bring_back(sequence.blocks, prospect.copy, prospect.digests):
-            self._take_back_admission(departure)
-            self._admitted.pop()
+            self._take_back_last_admission()
             return None
         sequence.computed = prospect.reused
         sequence.reused = prospect.reused if prospect.copy is None else prospect.copy.reused
         chunk = self._plan_chunk(sequence, budget, state_from)
         if chunk is None:
-            self._take_back_admission(departure)
-            self._admitted.pop()
+            self._take_back_last_admission()
         return chunk
 
     def _parent(self, sequence: Sequence) -> Sequence | None:

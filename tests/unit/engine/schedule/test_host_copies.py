@@ -11,9 +11,11 @@ import pytest
 
 from brim.engine.kv.geometry import KvShape, LayerGroup
 from brim.engine.kv.ledger import KvLedger
+from brim.engine.schedule.audit import scheduler_problems
 from brim.engine.schedule.scheduler import Limits
 from brim.guard.preemption import PreemptionRates
 from tests.unit.engine.schedule.world import Arrival, World, full, request
+from tests.unit.engine.stopping import stopped_at
 
 AMPLE = 10**6
 KINDS: dict[str, tuple[tuple[int | None, ...], bool, bool]] = {  # windows, recurrent states, prefix caching
@@ -155,3 +157,50 @@ def test_blocks_that_are_found_by_content_are_not_copied_back() -> None:
     figures = world.scheduler.host_copies.figures
     assert figures.copied_back > 0
     assert figures.back_bytes < figures.out_bytes
+
+
+def about_to_come_back() -> World:
+    """The next step brings a request back whose beginning another one has left in the prefix cache."""
+    world = world_of("windows", AMPLE, kv_tokens=44)
+    first = request("a", 9, 24)
+    world.submit(first)
+    for _ in range(3):
+        world.step()
+    world.submit(replace(first, id="b", seed=1))
+    while not world.scheduler.host_copies.room.held_bytes:
+        world.step()
+    world.cancel(("a", 0))
+    world.loop.read_all()
+    return world
+
+
+def test_planning_that_stops_at_any_call_leaves_nothing_behind() -> None:
+    for number in range(1, 400):
+        world = about_to_come_back()
+        copy = world.sequences["b", 0].host_copy
+        stopped = stopped_at(number, world.scheduler.plan, spared=frozenset({"_take_back"}))
+        if not stopped:
+            assert number > 100
+            assert world.sequences["b", 0].slot is not None, "the step that is looked at brings it back"
+            return
+        assert world.sequences["b", 0].host_copy is copy
+        assert (world.ledger.returning, world.ledger.reserving) == ({}, False)
+        assert scheduler_problems(world.scheduler) == []
+    raise AssertionError("planning does not come to an end")
+
+
+def test_a_preemption_that_stops_at_any_call_is_finished() -> None:
+    for number in range(1, 400):
+        world = full(kv_tokens=40, host_bytes=AMPLE)
+        for name in ("a", "b"):
+            world.submit(request(name, 8, 24))
+        while world.ledger.pools[0].available or world.sequences["a", 0].computed % world.ledger.block_size:
+            world.step()
+        if not stopped_at(number, world.scheduler.plan, spared=frozenset({"_take_back"})):
+            assert world.scheduler.preemptions == 1
+            return
+        assert scheduler_problems(world.scheduler) == []
+        while not world.loop.idle:
+            world.step()
+        world.check_end()
+    raise AssertionError("planning does not come to an end")
