@@ -1,6 +1,7 @@
 """Nothing one request does may hurt another, on a GPU: scores, failed steps, one-row graphs, shared prompts.
 
-    python tests/gpu/check_sound.py [--only scores|failures|memory|small|forks|penalties] [--out FILE] [--commit HASH]
+    python tests/gpu/check_sound.py [--only scores|failures|memory|small|forks|penalties|preemption] [--out FILE]
+        [--commit HASH]
 
 Needs the repository's root on the path: tiny models and faults are those of the integration tests.
 """
@@ -211,6 +212,41 @@ def check_penalties() -> Iterator[Row]:
         yield row | {"ok": same == len(answers[0])}
 
 
+def check_preemption() -> Iterator[Row]:
+    """Requests that wait in pinned host memory: the answers of an engine that preempts nobody, and the rates."""
+    from dataclasses import asdict
+
+    from brim import Engine, EngineSettings
+    from tests.gpu.check_engine import on_cuda
+    from tests.integration.test_engine import EAGER, drawn, family, greedy, prompts_of
+    from tests.integration.test_preemption import CHEAP, NAMES
+
+    prompts = prompts_of([30, 5, 17, 60, 9, 41], seed=12)
+    params = [greedy(60), drawn(60, 1), drawn(60, 2, n=2), greedy(60, presence_penalty=1.0), greedy(60), drawn(60, 5)]
+    for name in NAMES:
+        loaded, answers = on_cuda(family(name).loaded), []
+        for kv_tokens, host_memory in ((4096, 0), (320, 64 << 20)):
+            settings = EngineSettings(max_batch=7, max_batch_tokens=32, block_size=8, host_memory=host_memory, **EAGER)
+            with Engine(loaded, kv_tokens=kv_tokens, settings=settings, device="cuda") as engine:
+                measured = engine.figures.preemption.rates
+                if host_memory:
+                    engine.loop.scheduler.host_copies.rates = CHEAP  # tiny models are computed faster than copied
+                answers.append([one.tokens for one in engine.generate(prompts, params)])
+                figures, warnings = engine.figures.preemption, engine.warnings
+        same = sum(one == other for one, other in zip(*answers, strict=True))
+        yield {
+            "check": "preemption",
+            "case": name,
+            "same": same,
+            "of": len(answers[0]),
+            "copied_back": figures.copied_back,
+            "recomputed": figures.recomputed,
+            "rates": None if measured is None else asdict(measured),
+            "warnings": warnings,
+            "ok": same == len(answers[0]) and figures.copied_back > 0,
+        }
+
+
 CHECKS: dict[str, Callable[[], Iterator[Row]]] = {
     "scores": check_scores,
     "failures": check_failures,
@@ -218,6 +254,7 @@ CHECKS: dict[str, Callable[[], Iterator[Row]]] = {
     "small": check_small,
     "forks": check_forks,
     "penalties": check_penalties,
+    "preemption": check_preemption,
 }
 
 

@@ -28,6 +28,7 @@ from brim.errors import BrimError, OutOfMemory, UnsupportedModel
 from brim.fit.clock import Clock
 from brim.fit.fit import fit
 from brim.fit.ranks import Ranks, gathered
+from brim.guard.preemption import PreemptionRates
 from brim.probes.cpu import CpuProbe
 from brim.records.fit import FitRequest
 from brim.records.memory import StressShape
@@ -195,6 +196,7 @@ def plant(engine: Engine, where: str) -> None:
             boom()
 
     if where == "step":
+        engine._preempted._rates = PreemptionRates(1, 1, 1)  # measured: the build runs no step
         engine.loaded.model.model.layers[1].register_forward_pre_hook(boom_if_full)
     else:
         engine._parts.runner._make_backend = boom  # type: ignore[assignment]

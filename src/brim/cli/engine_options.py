@@ -16,7 +16,7 @@ from brim.errors import InvalidRequest
 from brim.model.transformers_classes import check_libraries
 from brim.planning.gpus.text import CpuBudget, OwnGpus, read_device
 from brim.suggest import shown
-from brim.units import parse_count, parse_pixels
+from brim.units import parse_bytes, parse_count, parse_pixels
 
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
@@ -63,6 +63,11 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         choices=("expected", "worst"),
         help="requests start if answers as long as usual fit (expected), or the longest allowed: no preemption (worst)",
     )
+    engine.add_argument(
+        "--host-memory",
+        metavar="SIZE",
+        help="host memory for preempted requests, 0 for none (a quarter of what is available, 4GiB at most)",
+    )
     engine.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
 
@@ -78,6 +83,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         graphs=not options.no_graphs,
         max_image_pixels=parse_pixels(options.image_pixels, "image-pixels") if options.image_pixels else None,
         admission=options.admission,
+        host_memory=parse_bytes(options.host_memory, "host-memory") if options.host_memory else None,
     )
 
 

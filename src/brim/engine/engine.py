@@ -27,6 +27,7 @@ from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence
 from brim.engine.schedule.events import Event
 from brim.engine.schedule.figures import AdmissionFigures
+from brim.engine.schedule.host_copies import PreemptionFigures
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.worst_steps import WorstSteps
 from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer, lacks_weights
@@ -66,6 +67,7 @@ class EngineFigures:
     steps: int
     drawn: int
     admission: AdmissionFigures
+    preemption: PreemptionFigures
 
 
 class Engine:
@@ -91,6 +93,7 @@ class Engine:
         from brim.engine.assemble import assemble
         from brim.engine.attention.paged import NAME, register
         from brim.engine.device.segments import let_segments_grow
+        from brim.engine.preempted import PreemptedMemory
         from brim.engine.verify import verify
 
         self.settings = settings or EngineSettings()
@@ -135,6 +138,7 @@ class Engine:
             if self.ranks is not None:
                 self.loaded, place = self.ranks.split(self.loaded), str(self.ranks.device)
             self._parts = assemble(self.loaded, self.settings, torch.device(place), self.ranks)
+            self._preempted = PreemptedMemory(self._parts, self.ranks)
         self.tokenizer = tokenizer if tokenizer is not None else find_tokenizer(self.loaded.folder)
         self.max_length = self._parts.max_length
         self.image_limits: ImageLimits | None = None
@@ -186,8 +190,10 @@ class Engine:
                 if self.device.type == "cuda":  # elsewhere nothing is compiled or loaded
                     self._worst.warm_up(loop.scheduler.ledger, told)
                 self._worst.rehearse(loop.scheduler.ledger)
+                self._preempted.open(loop, kv_tokens)
+            self._preempted.connect(loop)
         except BaseException:
-            self._parts.teardown()  # a pool that was half made must not stay
+            self._free()  # what was half made must not stay
             raise
         self._loop, self.kv_tokens = loop, kv_tokens
         if self._parts.rescues:
@@ -206,9 +212,13 @@ class Engine:
             self.cancel(answer.request_id)
         if self._loop is not None:
             self._loop = self._rescue = None
-            self._parts.teardown()
+            self._free()
         self._updates.clear()
         self.kv_tokens = 0
+
+    def _free(self) -> None:
+        self._preempted.close()
+        self._parts.teardown()
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -234,7 +244,7 @@ class Engine:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What this engine could not do as it was asked, and does otherwise."""
-        return (*self._parts.runner.warnings, *self._parts.warnings)
+        return (*self._parts.runner.warnings, *self._parts.warnings, *self._preempted.warnings)
 
     def kv_bytes(self, kv_tokens: int) -> int:
         """What a KV pool of so many tokens takes."""
@@ -323,6 +333,7 @@ class Engine:
             steps=loop.figures.steps,
             drawn=loop.figures.drawn,
             admission=loop.scheduler.counts.figures,
+            preemption=loop.scheduler.host_copies.figures,
         )
 
     @property

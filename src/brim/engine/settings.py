@@ -28,6 +28,7 @@ class EngineSettings:
     admission_prior: int = 256  # tokens of an answer before enough have ended
     admission_watermark: float = 0.01  # part of the KV pool that is left free for wrong guesses
     admission_passes: int = 32  # how often a request that waits for blocks may be passed by a later one
+    host_memory: int | None = None  # bytes for preempted requests; 0: none, None: up to 4 GiB of what is available
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -35,6 +36,7 @@ class EngineSettings:
             ("max_batch_tokens", 1, 2**20),
             ("max_length", 2, 2**24),
             ("max_image_pixels", 1, 2**40),
+            ("host_memory", 0, 2**50),
         ):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and least <= value <= most):

@@ -6,7 +6,9 @@ of each claim: the blocks of all claims that have not ended before it.
 
 Steps are numbered from the engine's start, and a request that generates grows by a token in each: as long as nothing
 unforeseen happens, a claim and all sums made of it stay as they are while the steps go by. `Future` keeps the sums, in
-the order of the ends; a request that starts or leaves changes them in one pass.
+the order of the ends; a claim that comes or goes changes them in one pass over those that end before it. A batch is
+small, and such a pass takes as long as it has operations: they are few, in place, and none is between an array and a
+Python number, which would cost as much again.
 
 Knows nothing of requests, pools or policies.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +25,9 @@ import numpy.typing as npt
 Row = npt.NDArray[np.int64]
 
 NEVER = 1 << 40  # a step that is not reached
-_LAST, _OFFSET, _POOLS = 0, 1, 2  # rows of the table; then `most`, `shared` and `held` of each pool
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """The blocks of one request. In step `t` it holds those of `offset + t` tokens, and at most `most`."""
 
     offset: int
@@ -43,25 +43,49 @@ class Claim:
         return tuple(min(grown, most) - shared for most, shared in zip(self.most, self.shared, strict=True))
 
 
-def constant(blocks: tuple[int, ...], last: int) -> Claim:
-    """A claim that does not grow."""
-    return Claim(NEVER, last, blocks, (0,) * len(blocks))
+class _Pool(NamedTuple):
+    """The claims in one pool, a column for each. What they share has been taken off."""
+
+    offset: Row
+    most: Row
+    held: Row  # by all claims, in the last step of each
 
 
 class Future:
     """The claims of a batch, and the blocks held in the last step of each."""
 
     def __init__(self, pools: int, block_size: int, room: int = 64) -> None:
-        self._pools = pools
+        assert block_size & (block_size - 1) == 0, "a block is a power of two"
         self._size = block_size
+        self._bits = block_size.bit_length() - 1
+        self._shift = np.array(self._bits)
+        self._number, self._limit = np.array(0), np.array(0)  # of the operation that is under way
         self._keys: list[Hashable] = []  # in the order of the ends, as the columns of the table
         self._lasts: list[int] = []
         self._claims: dict[Hashable, Claim] = {}
-        self._table = self._empty(room)
+        self._make_table(pools, max(room, 1))
+        self._always = (0,) * pools
         self.changes = 0
+
+    def _make_table(self, pools: int, columns: int) -> None:
+        self._table = np.zeros((1 + 3 * pools, columns), dtype=np.int64)
+        self._last: Row = self._table[0]
+        self._pools = [_Pool(*self._table[1 + 3 * pool : 4 + 3 * pool]) for pool in range(pools)]
+        self._scratch: Row = np.empty(columns, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def always(self) -> tuple[int, ...]:
+        """By pool: blocks that are held in every step, besides those of the claims."""
+        return self._always
+
+    @always.setter
+    def always(self, blocks: tuple[int, ...]) -> None:
+        if blocks != self._always:
+            self._always = blocks
+            self.changes += 1
 
     def get(self, key: Hashable) -> Claim | None:
         return self._claims.get(key)
@@ -72,18 +96,23 @@ class Future:
 
     def add(self, key: Hashable, claim: Claim) -> None:
         assert key not in self._claims, f"{key} has a claim already"
-        count = len(self._keys)
+        count, last = len(self._keys), claim.last
         if count == self._table.shape[1]:
-            self._table = np.concatenate((self._table, self._empty(count)), axis=1)
-        first, place = bisect_left(self._lasts, claim.last), bisect_right(self._lasts, claim.last)
-        own = claim.held(claim.last, self._size)
-        held = [self._held_at(claim.last, first, pool) + own[pool] for pool in range(self._pools)]
-        self._count(claim, 1, place)
-        table = self._table
-        table[:, place + 1 : count + 1] = table[:, place:count]
-        table[:, place] = (claim.last, claim.offset, *claim.most, *claim.shared, *held)
+            before = self._table
+            self._make_table(len(self._pools), 2 * count)
+            self._table[:, :count] = before
+        first, place = bisect_left(self._lasts, last), bisect_right(self._lasts, last)
+        column = [last]
+        for pool, (offset, most) in zip(self._pools, self._own(claim), strict=True):
+            column += (offset, most, self._held_at(last, first, pool) + self._grown(offset, most, last))
+            if place:
+                held = pool.held[:place]
+                np.add(held, self._growth(offset, most, place), held)
+        if place < count:
+            self._table[:, place + 1 : count + 1] = self._table[:, place:count]
+        self._table[:, place] = column
         self._keys.insert(place, key)
-        self._lasts.insert(place, claim.last)
+        self._lasts.insert(place, last)
         self._claims[key] = claim
         self.changes += 1
 
@@ -92,8 +121,11 @@ class Future:
         count = len(self._keys)
         end = bisect_right(self._lasts, claim.last)
         place = self._keys.index(key, bisect_left(self._lasts, claim.last), end)
-        self._count(claim, -1, end)
-        self._table[:, place : count - 1] = self._table[:, place + 1 : count]
+        for pool, (offset, most) in zip(self._pools, self._own(claim), strict=True):
+            held = pool.held[:end]
+            np.subtract(held, self._growth(offset, most, end), held)
+        if place < count - 1:
+            self._table[:, place : count - 1] = self._table[:, place + 1 : count]
         del self._keys[place], self._lasts[place]
         self.changes += 1
 
@@ -104,20 +136,21 @@ class Future:
         self._lasts = [claim.last for _, claim in ordered]
         self._claims = dict(ordered)
         self.changes += 1
-        count, pools = len(ordered), self._pools
-        self._table = self._empty(max(count, self._table.shape[1]))
-        if not ordered:
-            return
-        self._table[:, :count] = np.array(
-            [(claim.last, claim.offset, *claim.most, *claim.shared, *([0] * pools)) for _, claim in ordered]
-        ).T
-        last, offset = self._table[_LAST, :count], self._table[_OFFSET, :count]
-        grown = (last[:, None] + (offset + self._size - 1)) // self._size  # by end, by claim
-        ended = last < last[:, None]
-        for pool in range(pools):
-            held = np.minimum(grown, self._most(pool, count)) - self._shared(pool, count)
-            held[ended] = 0
-            self._held(pool, count)[:] = held.sum(axis=1)
+        count = len(ordered)
+        if count > self._table.shape[1]:
+            self._make_table(len(self._pools), count)
+        last = self._last[:count]
+        last[:] = self._lasts
+        going_on = last >= last[:, None]  # by end, by claim
+        owns = np.array([self._own(claim) for _, claim in ordered]).reshape(count, len(self._pools), 2)
+        for number, pool in enumerate(self._pools):
+            offset, most = pool.offset[:count], pool.most[:count]
+            offset[:], most[:] = owns[:, number].T
+            held = last[:, None] + (offset + (self._size - 1))
+            held >>= self._shift
+            np.minimum(held, most, out=held)
+            held *= going_on
+            pool.held[:count] = held.sum(axis=1)
 
     def peaks_with(self, claim: Claim, lent: int = 0, returned: int = NEVER) -> tuple[int, ...]:
         """By pool: the most blocks held at once before this claim has ended, if it is added.
@@ -125,57 +158,51 @@ class Future:
         Of its shared blocks in the first pool, `lent` are counted in claims that end with step `returned`: after
         that they are its own.
         """
-        first, place = bisect_left(self._lasts, claim.last), bisect_right(self._lasts, claim.last)
-        returns = bisect_right(self._lasts, returned) if lent else place
-        grown = self._grown(claim, place)
-        own = claim.held(claim.last, self._size)
+        last = claim.last
+        first, place = bisect_left(self._lasts, last), bisect_right(self._lasts, last)
         peaks = []
-        for pool, (most, shared) in enumerate(zip(claim.most, claim.shared, strict=True)):
-            peak = self._held_at(claim.last, first, pool) + own[pool]
-            if lent and pool == 0 and claim.last > returned:
-                peak += lent
+        for pool, (offset, most), always in zip(self._pools, self._own(claim), self._always, strict=True):
+            peak = self._held_at(last, first, pool) + self._grown(offset, most, last) + lent * (last > returned)
             if place:
-                held = np.minimum(grown, most)
-                held += self._held(pool, place)
-                if lent and pool == 0:
-                    held[returns:] += lent
-                peak = max(peak, int(held.max()) - shared)
-            peaks.append(peak)
+                held = self._growth(offset, most, place)
+                np.add(held, pool.held[:place], held)
+                if lent:
+                    held[bisect_right(self._lasts, returned) :] += lent
+                peak = max(peak, int(np.maximum.reduce(held)))
+            peaks.append(always + peak)
+            lent = 0  # in the first pool only
         return tuple(peaks)
 
-    # -- columns of the table ------------------------------------------------------------------------------------
+    # -- one claim, and one step ---------------------------------------------------------------------------------
 
-    def _empty(self, columns: int) -> Row:
-        return np.zeros((_POOLS + 3 * self._pools, max(columns, 1)), dtype=np.int64)
+    def _own(self, claim: Claim) -> list[tuple[int, int]]:
+        """By pool: offset and most blocks without what is shared. These are whole blocks, so both fall by as much."""
+        bits, offset = self._bits, claim.offset
+        return [
+            (offset - (shared << bits), most - shared) for most, shared in zip(claim.most, claim.shared, strict=True)
+        ]
 
-    def _most(self, pool: int, count: int) -> Row:
-        return self._table[_POOLS + pool, :count]
+    def _grown(self, offset: int, most: int, step: int) -> int:
+        return min((offset + step + self._size - 1) >> self._bits, most)
 
-    def _shared(self, pool: int, count: int) -> Row:
-        return self._table[_POOLS + self._pools + pool, :count]
-
-    def _held(self, pool: int, count: int) -> Row:
-        """The blocks held at each of the first ends."""
-        return self._table[_POOLS + 2 * self._pools + pool, :count]
-
-    def _grown(self, claim: Claim, count: int) -> Row:
-        """The blocks that one claim would have at each of the first ends, if it grew without limit."""
-        grown = self._table[_LAST, :count] + (claim.offset + self._size - 1)
-        grown //= self._size
+    def _growth(self, offset: int, most: int, count: int) -> Row:
+        """The blocks that one claim would have at each of the first ends. Overwritten by the next operation."""
+        grown = self._scratch[:count]
+        self._number[()] = offset + self._size - 1
+        self._limit[()] = most
+        np.add(self._last[:count], self._number, grown)
+        np.right_shift(grown, self._shift, grown)
+        np.minimum(grown, self._limit, out=grown)
         return grown
 
-    def _held_at(self, step: int, first: int, pool: int) -> int:
+    def _held_at(self, step: int, first: int, pool: _Pool) -> int:
         """The blocks that the claims from a column on hold in a step."""
         count = len(self._keys)
         if first == count:
             return 0
-        grown = (self._table[_OFFSET, first:count] + (step + self._size - 1)) // self._size
-        held = np.minimum(grown, self._most(pool, count)[first:]) - self._shared(pool, count)[first:]
-        return int(held.sum())
-
-    def _count(self, claim: Claim, sign: int, count: int) -> None:
-        """Count a claim in, or out, at the first ends."""
-        grown = self._grown(claim, count)
-        for pool, (most, shared) in enumerate(zip(claim.most, claim.shared, strict=True)):
-            held = self._held(pool, count)
-            held += sign * (np.minimum(grown, most) - shared)
+        held = self._scratch[first:count]
+        self._number[()] = step + self._size - 1
+        np.add(pool.offset[first:count], self._number, held)
+        np.right_shift(held, self._shift, held)
+        np.minimum(held, pool.most[first:count], out=held)
+        return int(np.add.reduce(held))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.guard.future import NEVER, Claim, Future, constant
+from brim.guard.future import NEVER, Claim, Future
 
 POOLS = 2
 
@@ -19,14 +19,16 @@ def claims(draw: st.DrawFn) -> Claim:
     return Claim(length + shared * 4, last, most, (shared, 0))
 
 
-def counted_out(batch: list[Claim], claim: Claim, size: int, lent: int, returned: int) -> tuple[int, ...]:
+def counted_out(
+    batch: list[Claim], claim: Claim, size: int, lent: int, returned: int, always: tuple[int, ...]
+) -> tuple[int, ...]:
     """The peak until the claim ends, by looking at every step in which anything is different."""
     steps = [step for step in (*range(42), NEVER) if step <= claim.last]
     peaks = []
     for pool in range(POOLS):
         extra = [lent if pool == 0 and step > returned else 0 for step in steps]
         held = [sum(one.held(step, size)[pool] for one in (*batch, claim)) for step in steps]
-        peaks.append(max(a + b for a, b in zip(held, extra, strict=True)))
+        peaks.append(always[pool] + max(a + b for a, b in zip(held, extra, strict=True)))
     return tuple(peaks)
 
 
@@ -37,19 +39,22 @@ def counted_out(batch: list[Claim], claim: Claim, size: int, lent: int, returned
     size=st.sampled_from([1, 2, 4]),
     lent=st.integers(0, 2),
     returned=st.one_of(st.integers(0, 40), st.just(NEVER)),
+    always=st.tuples(st.integers(0, 5), st.integers(0, 5)),
 )
 def test_the_peak_is_that_of_every_step_counted_out(
-    batch: list[Claim], gone: set[int], claim: Claim, size: int, lent: int, returned: int
+    batch: list[Claim], gone: set[int], claim: Claim, size: int, lent: int, returned: int, always: tuple[int, int]
 ) -> None:
     future = Future(POOLS, size, room=2)
+    future.always = always
     for number, one in enumerate(batch):
         future.add(number, one)
     for number in gone & set(range(len(batch))):
         future.remove(number)
     left = {number: one for number, one in enumerate(batch) if number not in gone}
-    expected = counted_out(list(left.values()), claim, size, lent, returned)
+    expected = counted_out(list(left.values()), claim, size, lent, returned, always)
     assert future.peaks_with(claim, lent, returned) == expected
     anew = Future(POOLS, size)
+    anew.always = always
     anew.replace_all(dict(left))
     assert anew.peaks_with(claim, lent, returned) == expected
     assert (len(anew), len(future)) == (len(left), len(left))
@@ -67,8 +72,8 @@ def test_what_ends_first_makes_room_for_what_grows_later() -> None:
 def test_claims_that_should_have_ended_are_told() -> None:
     future = Future(1, 16)
     for name, last in (("late", 9), ("early", 3), ("never", NEVER)):
-        future.add(name, constant((2,), last))
+        future.add(name, Claim(40, last, (2,), (0,)))
     assert future.ended_before(3) == []
     assert future.ended_before(4) == ["early"]
     assert future.ended_before(10) == ["early", "late"]
-    assert future.get("late") == constant((2,), 9)
+    assert future.get("late") == Claim(40, 9, (2,), (0,))

@@ -7,7 +7,8 @@ and can be reused) or *free*. Block 0 is scratch: padding writes there and it is
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 
 SCRATCH = 0
 
@@ -95,10 +96,9 @@ class BlockPool:
         """The block with this content, if there is one."""
         return self._by_content.get(digest)
 
-    def held_with(self, digests: Iterable[bytes]) -> list[int]:
-        """The blocks with this content that are held, and not only cached."""
-        found = [self._by_content.get(digest, SCRATCH) for digest in digests]
-        return [block for block in found if self._holders[block]]
+    def find_all(self, digests: Iterable[bytes]) -> Iterator[int]:
+        """The block with each content; scratch where there is none."""
+        return map(self._by_content.get, digests, repeat(SCRATCH))
 
     def publish(self, block: int, digest: bytes) -> None:
         """Publish a held block by its content. The first block of a content stays the one that is found."""

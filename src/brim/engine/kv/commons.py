@@ -27,34 +27,40 @@ class Shareable:
         return self.common + self.owned
 
 
+_NOBODY, _SEVERAL = -1, -2  # in place of the slot of a block's owner
+
+
 class CommonBlocks:
     """Which blocks of a pool belong to one request, and which to several."""
 
     def __init__(self, blocks: int) -> None:
         self.changed_slots: set[int] = set()  # of requests whose `common` changed; cleared by the one who reads it
-        self._owners: list[RequestBlocks | None] = [None] * (blocks + 1)
+        self._owners = [_NOBODY] * (blocks + 1)  # slots
+        self._requests: dict[int, RequestBlocks] = {}  # by slot: the last one that took a block
         self._common: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._common)
 
     def shareable(self, blocks: Iterable[int]) -> Shareable:
-        """What sharing these held blocks would mean."""
-        owners = [self._owners[block] for block in blocks]
-        common = owners.count(None)
-        slots = frozenset([owner.slot for owner in owners if owner is not None])
-        return Shareable(common, len(owners) - common, slots)
+        """What sharing these blocks would mean, of which some may not be held."""
+        owners = list(map(self._owners.__getitem__, blocks))
+        common = owners.count(_SEVERAL)
+        owned = len(owners) - common - owners.count(_NOBODY)
+        slots = frozenset(owners) - {_NOBODY, _SEVERAL} if owned else frozenset[int]()
+        return Shareable(common, owned, slots)
 
     def taken(self, block: int, request: RequestBlocks) -> None:
-        self._owners[block] = request
+        self._owners[block] = request.slot
+        self._requests[request.slot] = request
 
     def shared(self, block: int, request: RequestBlocks) -> None:
         """Another request holds it too."""
         owner = self._owners[block]
-        if owner is not None:
-            self._owners[block] = None
+        if owner != _SEVERAL:
+            self._owners[block] = _SEVERAL
             self._common.add(block)
-            self._count(owner, 1)
+            self._count(self._requests[owner], 1)
         self._count(request, 1)
 
     def left(self, block: int, request: RequestBlocks) -> None:
@@ -69,7 +75,7 @@ class CommonBlocks:
 
     def freed(self, block: int) -> None:
         """Nobody holds it any more."""
-        self._owners[block] = None
+        self._owners[block] = _NOBODY
         self._common.discard(block)
 
     def _count(self, request: RequestBlocks, blocks: int) -> None:

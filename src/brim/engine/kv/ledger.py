@@ -1,7 +1,8 @@
 """Which request holds which blocks, in every group of layers.
 
 `KvLedger` reserves and frees blocks for requests, in all groups or none. Changes of block tables are recorded for the
-device (`updates`), and so are the copies of copy-on-write (`copies`).
+device (`updates`), and so are the copies of copy-on-write (`copies`), those of preempted requests to the host
+(`outgoing`) and back (`returning`).
 
 What a step reserves is provisional until `commit`, which is called when the step has been launched; `rollback` leaves
 every request with the blocks that it had. Blocks that a failed step may have written to are not found by content again.
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from brim.engine.kv.blocks import SCRATCH, BlockPool
 from brim.engine.kv.commons import CommonBlocks, Shareable
 from brim.engine.kv.geometry import KvShape, LayerGroup
+from brim.engine.kv.host import CopyBack, CopyOut, HostCopy, Move
 from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.kv.sessions import Sessions
 from brim.units import ceil_div
@@ -74,6 +76,10 @@ class KvLedger:
         self.pools = [BlockPool(blocks) for blocks in shape.blocks]
         self.updates = [TableUpdates() for _ in groups]  # for the device, by group
         self.copies: list[tuple[int, int, int]] = []  # (group, from, to): blocks to copy before anything is written
+        # To carry out before `copies`, in this order. The device takes each of the former out when it has been queued:
+        # what a preempted request held stays as it is until the next step is launched, however many fail before.
+        self.outgoing: dict[HostCopy, CopyOut] = {}
+        self.returning: dict[int, CopyBack] = {}  # by slot
         # Of the group without a window. Windows move on from what they share to blocks of their own.
         self.unwindowed = next((number for number, group in enumerate(groups) if group.window is None), None)
         self.commons = CommonBlocks(0 if self.unwindowed is None else shape.blocks[self.unwindowed])
@@ -147,6 +153,7 @@ class KvLedger:
 
     def close(self, request: RequestBlocks) -> None:
         """Free all blocks of a request. The last blocks are released first, so that they are evicted first."""
+        self.returning.pop(request.slot, None)
         for number in range(len(self.groups)):
             self._shorten(request, number, 0)
 
@@ -167,14 +174,16 @@ class KvLedger:
 
     def _share(self, group: int, request: RequestBlocks, block: int) -> None:
         table = request.tables[group]
-        if block != SCRATCH:
+        if block == SCRATCH:
+            table.append(block)
+        else:
             held = self.pools[group].holders(block) > 0
             self.pools[group].share(block)
+            table.append(block)  # in the table at once, where it is found when the request is closed
             if not held:
                 self._belongs(group, block, request)
             elif group == self.unwindowed:
                 self.commons.shared(block, request)
-        table.append(block)
         self.updates[group].note(request.slot, len(table) - 1, block)
 
     # -- a step's reservations -----------------------------------------------------------------------------------
@@ -210,6 +219,7 @@ class KvLedger:
 
     def _forget_reservations(self) -> None:
         self.copies = []
+        self.returning = {}
         self._growths = []
         self._replacements = []
 
@@ -218,10 +228,11 @@ class KvLedger:
             self.commons.taken(block, request)
 
     def _release(self, group: int, block: int) -> None:
+        """Releasing comes last: before it, all can be done again after an interrupt."""
         pool = self.pools[group]
-        pool.release(block)
-        if group == self.unwindowed and pool.holders(block) == 0:
+        if group == self.unwindowed and pool.holders(block) == 1:
             self.commons.freed(block)
+        pool.release(block)
 
     def _shorten(self, request: RequestBlocks, group: int, length: int) -> None:
         """Release the last blocks of a table, down to a length. Can be called again after an interrupt."""
@@ -263,7 +274,7 @@ class KvLedger:
         """
         if self.unwindowed is None:
             return Shareable()
-        return self.commons.shareable(self.pools[self.unwindowed].held_with(digests))
+        return self.commons.shareable(self.pools[self.unwindowed].find_all(digests))
 
     def forkable(self, source: RequestBlocks, tokens: int) -> Shareable:
         """The full blocks of a request's first tokens, in the group without a window."""
@@ -282,6 +293,40 @@ class KvLedger:
                 self._share(number, request, block)
             request.given_up[number] = first
         request.published = count
+
+    def bring_back(self, request: RequestBlocks, copy: HostCopy, digests: Sequence[bytes]) -> bool:
+        """Start a new request from a copy in host memory; False, and nothing changed, if there are too few blocks.
+
+        Blocks that are found by content are shared, and the others are taken and noted for the device.
+        """
+        found = [self._find(number, columns, digests) for number, columns in enumerate(copy.columns)]
+        for pool, blocks in zip(self.pools, found, strict=True):
+            if sum(block == SCRATCH or pool.holders(block) == 0 for block in blocks) > pool.available:
+                return False
+        for number, (columns, blocks) in enumerate(zip(copy.columns, found, strict=True)):
+            for block in (*[SCRATCH] * columns.start, *blocks):  # shared before any is taken, which could evict it
+                self._share(number, request, block)
+            request.given_up[number] = columns.start
+        self.returning[request.slot] = CopyBack(
+            copy, request.slot, tuple([self._fill(request, number) for number in range(len(self.groups))])
+        )
+        return True
+
+    def _find(self, number: int, columns: range, digests: Sequence[bytes]) -> list[int]:
+        """The blocks with this content, scratch where there is none."""
+        known = columns[: max(0, len(digests) - columns.start)]
+        found = [self.pools[number].find(digests[column]) or SCRATCH for column in known]
+        return found + [SCRATCH] * (len(columns) - len(known))
+
+    def _fill(self, request: RequestBlocks, number: int) -> Move:
+        """Take a block for each empty entry that later tokens attend to."""
+        table, first = request.tables[number], request.given_up[number]
+        empty = [column for column in range(first, len(table)) if table[column] == SCRATCH]
+        for column in empty:
+            table[column] = self.pools[number].take()
+            self._belongs(number, table[column], request)
+            self.updates[number].note(request.slot, column, table[column])
+        return Move(tuple([column - first for column in empty]), tuple([table[column] for column in empty]))
 
     def publish(self, request: RequestBlocks, digests: Sequence[bytes]) -> None:
         """Publish the request's full blocks by content, as far as it is known."""

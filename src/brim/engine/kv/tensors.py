@@ -61,6 +61,13 @@ class KvTensors:
         columns = ceil_div(max_length, shape.block_size) + 1
         self.tables = [torch.full((rows, columns), SCRATCH, dtype=torch.int32, device=device) for _ in groups]
 
+    def rows_of(self, group: int) -> list[torch.Tensor]:
+        """All that a group stores, as whole blocks: int64 [blocks, what one block holds], one for each tensor."""
+        caches = {id(self.layers[number]): self.layers[number] for number in self.groups[group].layers}  # some are lent
+        stored = [tensor for cache in caches.values() for tensor in cache.stored]
+        blocks = [tensor.shape[0] // self.block_size for tensor in stored]
+        return [tensor.view(-1).view(torch.int64).view(count, -1) for tensor, count in zip(stored, blocks, strict=True)]
+
     def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
         """Copy whole blocks: (group, from, to)."""
         size = self.block_size

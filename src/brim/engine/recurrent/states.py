@@ -68,6 +68,12 @@ class RecurrentStates:
         """The states of one layer, each `[slots + 1, *shape]`."""
         return self._layers[layer]
 
+    def of_slot(self, slot: int) -> Iterator[Tensor]:
+        """Every state of one slot, in the order of the layers."""
+        for states in self._layers.values():
+            for rows in states.values():
+                yield rows[slot]
+
     def clear(self, slots: Sequence[int]) -> None:
         """Forget what was computed in these slots: the next request starts from zeros."""
         if not slots or not self._layers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from brim.engine.kv.host import HostCopy
 from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.requests.request import FinishReason, Request
 
@@ -24,6 +25,7 @@ class Sequence:
     preemptions: int = 0
     passed: int = 0  # requests that came later and started before it
     finish: FinishReason | None = None
+    host_copy: HostCopy | None = None  # while it waits: what it had computed when it was preempted
     # Needed of every request in every step, computed once.
     prompt_length: int = field(init=False)
     longest: int = field(init=False)  # its length when no token is left to draw

@@ -22,7 +22,7 @@ from brim.engine.attention.paged import CurrentStep, PagedLayer, attach, detach
 from brim.engine.attention.protocol import AttentionBackend
 from brim.engine.device.layout import StepLayout
 from brim.engine.device.staging import Staging
-from brim.engine.kv.geometry import KvShape, LayerGroup
+from brim.engine.kv.geometry import KvShape, LayerGeometry, LayerGroup
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.kv.tensors import KvTensors
 from brim.engine.media.features import KeptFeatures, place_media, rope_positions
@@ -31,6 +31,7 @@ from brim.engine.recurrent.mixers import PackedCache, PackedMixers
 from brim.engine.recurrent.states import RecurrentStates, StateShape
 from brim.engine.run.graphs import DecodeGraphs
 from brim.engine.run.history import TokenHistory
+from brim.engine.run.host_memory import HostMemory
 from brim.engine.run.launched import Drawn, Launched
 from brim.engine.run.packing import drawing_rows, pack, sample_rows
 from brim.engine.run.prompt_scores import score_prompts
@@ -100,6 +101,7 @@ class Runner:
         self._step = CurrentStep()
         self._attention_only = PackedCache()
         self.warnings: tuple[str, ...] = ()
+        self.host_memory: HostMemory | None = None  # of preempted requests; stays when the pool is built anew
         self._staging = Staging(shape.device)
         self._backend: AttentionBackend | None = None
         self._kv: KvTensors | None = None
@@ -119,6 +121,16 @@ class Runner:
     def scratch_slot(self) -> int:
         """The row that padding uses."""
         return self.shape.max_batch
+
+    @property
+    def geometry(self) -> tuple[LayerGeometry, ...]:
+        """What each attention layer stores for a token."""
+        return self._layers.geometry
+
+    @property
+    def state_sizes(self) -> tuple[int, ...]:
+        """The bytes of each recurrent state of a slot."""
+        return tuple(state.slot_bytes for state in self._state_shapes)
 
     @property
     def rows(self) -> int:
@@ -305,8 +317,10 @@ class Runner:
             self._last_tokens[self._accepted.slots] = self._accepted.sampled.tokens
 
     def _follow(self, ledger: KvLedger) -> None:
-        """Bring the device's block tables up to date."""
+        """Bring the device's block tables up to date, and keep or bring back what was noted of preempted requests."""
         assert self._kv is not None
+        if self.host_memory is not None:
+            self.host_memory.follow(ledger, self._kv, self._states, self._staging)
         self._kv.copy_blocks(ledger.copies)
         for table, updates in zip(self._kv.tables, ledger.updates, strict=True):
             if updates.rows:

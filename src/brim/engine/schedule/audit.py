@@ -18,6 +18,9 @@ def scheduler_problems(scheduler: Scheduler) -> list[str]:
     slots = sorted([one.slot for one in running if one.slot is not None] + scheduler.free_slots)
     if slots != list(range(scheduler.limits.max_batch)):
         found.append(f"slots {slots} are taken or free; each of {scheduler.limits.max_batch} must be, once")
+    found += [f"{_name(one)} runs and has a copy in host memory" for one in running if one.host_copy is not None]
+    copies = [one.host_copy for one in scheduler.waiting if one.host_copy is not None]
+    found += scheduler.host_copies.room.problems(copies)
     return found + ledger_problems(scheduler.ledger, [one.blocks for one in running if one.blocks is not None])
 
 

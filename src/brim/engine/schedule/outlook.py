@@ -4,8 +4,9 @@ In: requests that start, leave and step. Out: an `AdmissionView` of a request th
 
 A request that generates grows by a token in every step, and ends when its answer is as long as reckoned (`growth`). One
 whose prompt is being computed is reckoned to hold all blocks of it already, to grow from the next step on, and is not
-counted on to end: when its answer begins is not known. Both are upper bounds. Changes are only noted; the sums are
-brought up to date when the next decision needs them.
+counted on to end: when its answer begins is not known. Both are upper bounds. An answer that begins or ends changes the
+sums at once, so that a decision finds them done; what a request shares is known later, and is brought up to date when
+the next decision needs it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.prospect import Prospect
 from brim.errors import InvalidRequest
 from brim.guard.admission import AdmissionSettings, AdmissionView
-from brim.guard.future import NEVER, Claim, Future, constant
+from brim.guard.future import NEVER, Claim, Future
 from brim.units import ceil_div
 
-_COMMON = "common"  # the key of the blocks that several requests hold; requests have their slots
 _MANY = 32  # changes from which on all sums are made anew
 
 
@@ -38,9 +38,10 @@ class Outlook:
         self._kept_free = settings.kept_free(self._blocks)
         self._future = Future(len(self._groups), ledger.block_size, room=max_batch + 1)
         self._step = 0  # steps in which the running answers grew
-        self._running: dict[int, Sequence] = {}  # by slot
-        self._changed: set[int] = set()  # slots
+        self._running: dict[Hashable, Sequence] = {}  # by slot
+        self._changed: set[Hashable] = set()  # slots
         self._out_of_step = False
+        self._common = 0  # blocks that several requests hold, as far as they are counted
 
     # -- what happens --------------------------------------------------------------------------------------------
 
@@ -51,12 +52,12 @@ class Outlook:
 
     def left(self, slot: int) -> None:
         self._running.pop(slot, None)
-        self._changed.add(slot)
+        self._renew(slot)
 
     def begins_to_answer(self, sequence: Sequence) -> None:
         """From the next step on it grows by a token in each."""
         assert sequence.slot is not None
-        self._changed.add(sequence.slot)
+        self._renew(sequence.slot)
 
     def stepped(self, decodes: int, ready: int) -> None:
         """A step was launched, with so many of the answers that could have grown."""
@@ -126,11 +127,15 @@ class Outlook:
                 for number in self._groups
             ]
         )
-        common = tuple([shared if number == self._ledger.unwindowed else 0 for number in self._groups])
+        common = self._by_group(shared)
         if answers:
             # It is read back, and its blocks are freed, one step after its last token was drawn.
             return Claim(sequence.computed + 1 - step, step + computed - sequence.computed, most, common)
         return Claim(length + 1 - step, NEVER, most, common)
+
+    def _by_group(self, unwindowed: int) -> tuple[int, ...]:
+        """Blocks of the group without a window, and none of the others."""
+        return tuple([unwindowed if number == self._ledger.unwindowed else 0 for number in self._groups])
 
     def _most_blocks(self, number: int, tokens: int, chunk: int) -> int:
         """The most blocks that a request of so many tokens holds in a group, in chunks of at most so many."""
@@ -156,19 +161,24 @@ class Outlook:
         if self._out_of_step or len(changed) + len(overdue) > _MANY:
             self._begin_anew()
         else:
-            changed.update(slot for slot in overdue if isinstance(slot, int))
-            for slot in changed:
+            for slot in [*changed, *overdue]:
                 self._renew(slot)
         changed.clear()
         self._out_of_step = False
-        self._renew_commons()
+        if len(commons) != self._common:
+            self._common = len(commons)
+            self._future.always = self._by_group(self._common)
 
-    def _renew(self, slot: int) -> None:
-        if self._future.get(slot) is not None:
+    def _renew(self, slot: Hashable) -> None:
+        known, sequence = self._future.get(slot), self._running.get(slot)
+        claim = None if sequence is None else self._running_claim(sequence)
+        self._changed.discard(slot)
+        if known == claim:
+            return
+        if known is not None:
             self._future.remove(slot)
-        sequence = self._running.get(slot)
-        if sequence is not None:
-            self._future.add(slot, self._running_claim(sequence))
+        if claim is not None:
+            self._future.add(slot, claim)
 
     def _begin_anew(self) -> None:
         claims: dict[Hashable, Claim] = {
@@ -179,17 +189,6 @@ class Outlook:
     def _running_claim(self, sequence: Sequence) -> Claim:
         assert sequence.blocks is not None
         return self._claim(sequence, sequence.blocks.common)
-
-    def _renew_commons(self) -> None:
-        common = len(self._ledger.commons)
-        known = self._future.get(_COMMON)
-        if common == (0 if known is None else known.most[0]):
-            return
-        if known is not None:
-            self._future.remove(_COMMON)
-        if common:
-            by_group = tuple([common if number == self._ledger.unwindowed else 0 for number in self._groups])
-            self._future.add(_COMMON, constant(by_group, NEVER))
 
 
 def _touched(tokens: int, block_size: int) -> int:

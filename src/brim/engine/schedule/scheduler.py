@@ -3,13 +3,13 @@
 Continuous batching, first come first served: every decoding request gets one token, the rest of the step goes to
 prefill chunks, and waiting requests are admitted by the policy of `guard`. While the first of them has to wait for
 blocks, a later one that fits may pass it, a limited number of times. When blocks run out, the request that was admitted
-last is preempted and recomputed later. Steps may be planned ahead: tokens of a launched step are counted
-(`Sequence.unseen`) before they are read.
+last is preempted; later it goes on from a copy in host memory, or is recomputed (`host_copies`). Steps may be planned
+ahead: tokens of a launched step are counted (`Sequence.unseen`) before they are read.
 
 `plan` only reserves. `commit`, when the step has been launched, counts its tokens, publishes full blocks and frees
 those behind the windows; it cannot fail. `abandon`, when the step failed, leaves every request as it was before `plan`.
-Two things cannot be undone, and such requests are recomputed: preemptions (the blocks may have been written to), and
-recurrent states that the failed step has updated.
+Two things cannot be undone: preemptions (the blocks may have been written to), and recurrent states that the failed
+step has updated, whose requests are recomputed.
 
 Knows nothing of tensors, time or text.
 """
@@ -26,9 +26,10 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.figures import AdmissionCounts
+from brim.engine.schedule.host_copies import HostCopies
 from brim.engine.schedule.outlook import Outlook
 from brim.engine.schedule.plan import Chunk, StepBounds, StepPlan
-from brim.engine.schedule.prospect import Prospect, as_fork, from_cache
+from brim.engine.schedule.prospect import Prospect, as_fork, from_cache, from_host
 from brim.engine.schedule.queue import Departure, overtake, rejoin, step_out
 from brim.engine.schedule.spans import blocking_span, whole_spans
 from brim.guard.admission import AdmissionSettings, AdmissionView, Cause, Decision, may_start, passable
@@ -60,6 +61,7 @@ class Scheduler:
         self.policy = policy
         self.outlook = Outlook(ledger, self.admission, limits.max_batch, limits.max_batch_tokens)
         self.counts = AdmissionCounts()
+        self.host_copies = HostCopies.none()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in the order of admission
         self._free_slots = list(range(limits.max_batch - 1, -1, -1))
@@ -110,6 +112,7 @@ class Scheduler:
             self.outlook.growth.ended(sequence.generated)
         del self._by_key[sequence.request.key]
         self._keep_session(sequence)
+        self.host_copies.drop(sequence, self.ledger)
         if sequence.slot is None:
             self.waiting.remove(sequence)
         else:
@@ -178,6 +181,7 @@ class Scheduler:
 
     def commit(self, plan: StepPlan) -> None:
         """The step was launched: its tokens count as computed from now on, since the device works in order."""
+        self._count_returned()
         self._admitted.clear()
         self.ledger.commit()
         for sequence in plan.decodes:
@@ -205,7 +209,13 @@ class Scheduler:
         if self.limits.has_states:  # which the failed step may have updated
             touched = {id(sequence) for sequence in plan.sequences}
             for sequence in reversed([one for one in self.running if id(one) in touched]):
-                self._preempt(sequence)
+                self._preempt(sequence, intact=False)
+
+    def _count_returned(self) -> None:
+        """Copies that the launched step copies back are no longer needed."""
+        for departure in self._admitted:
+            if departure.sequence.host_copy is not None:
+                self.host_copies.came_back(departure.sequence, self.ledger)
 
     def _take_back(self) -> None:
         """Undo what planning has done so far, except for preemptions."""
@@ -221,8 +231,17 @@ class Scheduler:
         self._let_go(departure.sequence)
         rejoin(self.waiting, departure)
 
+    def _take_back_last_admission(self) -> None:
+        self._take_back_admission(self._admitted[-1])
+        self._admitted.pop()
+
     def restart(self, ledger: KvLedger, lost: Iterable[StepPlan] = ()) -> None:
-        """Compute every running request again, in the blocks of another ledger; draw again what lost steps drew."""
+        """Compute every request again, in the blocks of another ledger; draw again what lost steps drew.
+
+        Copies in host memory are dropped too: some may be of tokens that were drawn by a lost step.
+        """
+        for sequence in self.waiting:
+            self.host_copies.drop(sequence, self.ledger)
         for plan in lost:
             for sequence in plan.drawing:
                 if sequence.finish is None:
@@ -231,7 +250,7 @@ class Scheduler:
             sequence.blocks = None  # of the ledger that is given up
         self.ledger = ledger
         for sequence in list(reversed(self.running)):
-            self._preempt(sequence)
+            self._preempt(sequence, intact=False)
         self._admitted.clear()
         self._blocked = self._first = None
         self._free_slots = list(range(self.limits.max_batch - 1, -1, -1))
@@ -262,6 +281,7 @@ class Scheduler:
                 break
             # Only the first token of a block can need anything of the pools: forks get copies when they are admitted.
             if position % size == 0 and not self._reserve_or_preempt(sequence, position, position + 1, decodes):
+                self._ready -= sequence.slot is None  # preempted itself: it has not fallen behind the others
                 continue
             decodes.append(sequence)
         return decodes
@@ -283,8 +303,10 @@ class Scheduler:
                 return False
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: Sequence, intact: bool = True) -> None:
+        """`intact`: its blocks and state hold what it has computed, and may be kept in host memory."""
         self._leaving = sequence
+        self.host_copies.leaves(sequence, self.ledger, intact)
         self._put_back(sequence)
         sequence.preemptions += 1
         self.counts.preemptions += 1
@@ -374,8 +396,8 @@ class Scheduler:
         decision = self._decide(prospect)
         if not decision.start:
             return None, decision.cause
-        departure = step_out(self.waiting, prospect.sequence)
-        return self._start(prospect, departure, budget), decision.cause
+        self._admitted.append(step_out(self.waiting, prospect.sequence))
+        return self._start(prospect, budget), decision.cause
 
     def _admit_passing(self, budget: int) -> Chunk | None:
         """Start the first of the later requests that fits. They are looked at when something has changed."""
@@ -387,7 +409,8 @@ class Scheduler:
             sequence = self.waiting[place]
             prospect = self._prospect(sequence) if _may_pass(sequence) else None
             if prospect is not None and self._decide(prospect).start:
-                chunk = self._start(prospect, overtake(self.waiting, sequence), budget)
+                self._admitted.append(overtake(self.waiting, sequence))
+                chunk = self._start(prospect, budget)
                 self.counts.passes += chunk is not None
                 return chunk
         self._nobody_passes = known
@@ -401,10 +424,9 @@ class Scheduler:
         self.counts.count(decision)
         return decision
 
-    def _start(self, prospect: Prospect, departure: Departure, budget: int) -> Chunk | None:
-        """Give a waiting request its slot, what it shares, and its first chunk; None if that cannot be."""
+    def _start(self, prospect: Prospect, budget: int) -> Chunk | None:
+        """Give the request that was admitted last its slot, what it shares, and its first chunk; None if it cannot."""
         sequence, parent = prospect.sequence, prospect.parent
-        self._admitted.append(departure)
         sequence.slot = self._free_slots.pop()
         self.running.append(sequence)
         sequence.blocks = self.ledger.open(sequence.slot)
@@ -414,13 +436,16 @@ class Scheduler:
             assert parent.blocks is not None
             self.ledger.fork(parent.blocks, sequence.blocks, sequence.prompt_length)
             state_from = parent.slot if self.limits.has_states else None
-        else:
+        elif prospect.copy is None:
             self.ledger.reuse(sequence.blocks, prospect.digests)
-        sequence.computed = sequence.reused = prospect.reused
+        elif not self.ledger.bring_back(sequence.blocks, prospect.copy, prospect.digests):
+            self._take_back_last_admission()
+            return None
+        sequence.computed = prospect.reused
+        sequence.reused = prospect.reused if prospect.copy is None else prospect.copy.reused
         chunk = self._plan_chunk(sequence, budget, state_from)
         if chunk is None:
-            self._take_back_admission(departure)
-            self._admitted.pop()
+            self._take_back_last_admission()
         return chunk
 
     def _parent(self, sequence: Sequence) -> Sequence | None:
@@ -450,6 +475,8 @@ class Scheduler:
         """Where a request would begin if it were admitted now; None: it has to wait for something on the device."""
         if sequence.unseen:
             return None  # its last token
+        if sequence.host_copy is not None:
+            return from_host(sequence, sequence.host_copy, self.ledger.block_size, self.limits.reuse_prefixes)
         parent = self._parent(sequence)
         if parent is not None:
             if parent.computed < parent.prompt_length - 1:

@@ -43,7 +43,7 @@ class CheckingRunner:
         self.limits = limits
         self.fails = fails
         self.texts: dict[Sequence, tuple[RequestBlocks, list[int]]] = {}  # what the device has, and in which residency
-        self.states: dict[int, list[int]] = {}  # by slot: the text that a recurrent state has seen
+        self.states = self.device.states
         self.accepted: dict[int, int] = {}  # by slot: what the last step that counts has drawn
         self.computed = 0  # tokens
 
@@ -115,9 +115,9 @@ class CheckingRunner:
             done.drawn[chunk.slot] = token
 
     def _known(self, sequence: Sequence) -> list[int]:
-        """What has been computed since the request got its blocks; what it found in the pool, if that is just now."""
+        """What has been computed since the request got its blocks; what it found there, if that is just now."""
         blocks, text = self.texts.get(sequence, (None, []))
-        return text if blocks is sequence.blocks else sequence.tokens[: sequence.reused]
+        return text if blocks is sequence.blocks else sequence.tokens[: sequence.computed]
 
     def _run(self, done: Done, sequence: Sequence, slot: int, text: list[int], start: int) -> int:
         self.device.compute(slot, text, start)

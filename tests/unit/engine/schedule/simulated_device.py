@@ -9,10 +9,12 @@ requests with one text go on alike, as with a model.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from typing import Any
 
 from brim.engine.kv.blocks import SCRATCH
+from brim.engine.kv.host import HostCopy, HostSizes
 from brim.engine.kv.ledger import KvLedger
 
 VOCAB = 3  # few tokens: texts often begin alike
@@ -37,9 +39,14 @@ class SimulatedDevice:
         self.memory: list[dict[tuple[int, int], Key]] = [{} for _ in groups]  # (block, place) -> key
         self.tables: list[dict[tuple[int, int], int]] = [defaultdict(int) for _ in groups]  # (row, column) -> block
         self.last_token: dict[int, int] = {}  # by slot
+        self.states: dict[int, list[int]] = {}  # by slot: the text that a recurrent state has seen
+        self.host_sizes = HostSizes(tuple(3 + group for group in groups), 5)
+        self.host: dict[int, Any] = {}  # what is in each byte
 
     def follow(self) -> None:
         """Hear what the ledger has noted down."""
+        self._copy_out()
+        self._copy_back()
         size = self.ledger.block_size
         for group, source, target in self.ledger.copies:
             memory = self.memory[group]
@@ -52,6 +59,47 @@ class SimulatedDevice:
             assert len({(row, column) for row, column, _ in entries}) == len(entries), "written in any order"
             for row, column, block in entries:
                 table[row, column] = block
+
+    def _copy_out(self) -> None:
+        while self.ledger.outgoing:
+            order = self.ledger.outgoing.pop(next(iter(self.ledger.outgoing)))
+            *pieces, state = self._pieces(order.copy)
+            for (group, number), piece in pieces:
+                content = self._block(group, order.blocks[group][number])
+                self.host.update(dict.fromkeys(piece, content))
+            seen = list(self.states.get(order.slot, []))
+            self.host.update(dict.fromkeys(state[1], seen))
+
+    def _copy_back(self) -> None:
+        for order in self.ledger.returning.values():
+            *pieces, state = self._pieces(order.copy)
+            for (group, number), piece in pieces:
+                if number not in order.moves[group].numbers:
+                    continue
+                block = order.moves[group].blocks[order.moves[group].numbers.index(number)]
+                for place in range(self.ledger.block_size):
+                    self.memory[group].pop((block, place), None)
+                self.memory[group] |= {(block, place): key for place, key in self._in_host(piece)}
+            self.states[order.slot] = self._in_host(state[1])
+
+    def _pieces(self, copy: HostCopy) -> Iterator[tuple[tuple[int, int], range]]:
+        """The bytes of each block of a copy, and at last those of its state."""
+        place = copy.place
+        for group, (columns, size) in enumerate(zip(copy.columns, self.host_sizes.block_bytes, strict=True)):
+            for number in range(len(columns)):
+                yield (group, number), range(place, place + size)
+                place += size
+        yield (-1, -1), range(place, place + self.host_sizes.state_bytes)
+        assert place + self.host_sizes.state_bytes <= copy.place + copy.bytes
+
+    def _in_host(self, piece: range) -> Any:
+        content = self.host[piece.start]
+        assert all(self.host[byte] is content for byte in piece), "two copies are in one place"
+        return content
+
+    def _block(self, group: int, block: int) -> list[tuple[int, Key]]:
+        places = range(self.ledger.block_size)
+        return [(place, self.memory[group][block, place]) for place in places if (block, place) in self.memory[group]]
 
     def spoil(self, slot: int, start: int, end: int) -> None:
         """What a step that fails may leave behind: nonsense where it was to write."""

@@ -29,6 +29,7 @@ def test_every_request_gets_the_answer_of_an_undisturbed_run(made: tuple[World, 
     world.run(arrivals, most_steps=10 * (40 + (2 * longest + 4) * len(arrivals)))
     world.check_end()
     event(f"preempted: {world.scheduler.preemptions > 0}")
+    event(f"copied back: {world.scheduler.host_copies.figures.copied_back > 0}")
     event(f"failed: {world.failures > 0}")
     event(f"reused: {any(sequence.reused for sequence in world.sequences.values())}")
 

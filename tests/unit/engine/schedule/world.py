@@ -15,20 +15,24 @@ from typing import Any
 from hypothesis import strategies as st
 
 from brim.engine.kv.geometry import LayerGroup, pool_shape
+from brim.engine.kv.host import HostRoom
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason, Request
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.events import Event
+from brim.engine.schedule.host_copies import HostCopies
 from brim.engine.schedule.scheduler import Limits, Scheduler
 from brim.guard.admission import AdmissionSettings, AdmissionView, Decision, may_start
+from brim.guard.preemption import PreemptionRates
 from tests.unit.engine.schedule.checking_runner import CheckingRunner, Failed
 from tests.unit.engine.schedule.simulated_device import VOCAB, next_token
 
 STOP = 2
 EAGER = AdmissionSettings(prior=1, watermark=0.0)  # answers are reckoned to be short, and preempted when they are not
 WORST = AdmissionSettings("worst")
+COPIES_ARE_CHEAP = PreemptionRates(out_bytes=10**9, back_bytes=10**9, prefill_tokens=1)
 Key = tuple[str, int]
 
 
@@ -65,11 +69,15 @@ class World:
         fails: Callable[[], bool] = lambda: False,
         admission: AdmissionSettings = EAGER,
         policy: Callable[[AdmissionView], Decision] = may_start,
+        host_bytes: int = 0,
     ) -> None:
         shape = pool_shape(groups, kv_tokens, size, limits.max_batch, limits.max_batch_tokens)
         self.ledger = KvLedger(groups, shape)
         self.scheduler = Scheduler(self.ledger, limits, admission, policy)
         self.runner = CheckingRunner(self.ledger, limits, fails)
+        if host_bytes:
+            sizes = self.runner.device.host_sizes
+            self.scheduler.host_copies = HostCopies(HostRoom(host_bytes), sizes, COPIES_ARE_CHEAP)
         self.loop = ServingLoop(self.scheduler, self.runner, overlap)  # type: ignore[arg-type]
         self.failures = 0
         self.order: dict[Key, int] = {}
@@ -102,10 +110,23 @@ class World:
         self.started += [one.request.key for one in self.scheduler.running if one.request.key not in known]
         self.check_order()
         self.check_sharing()
+        self.check_claims()
+        copies = [one.host_copy for one in self.scheduler.waiting if one.host_copy is not None]
+        assert self.scheduler.host_copies.room.problems(copies) == []
 
     def standing(self) -> Any:
         """Everything that a failed step must leave as it was."""
-        names = ("slot", "computed", "unseen", "reused", "drawn_on_device", "preemptions", "tokens", "blocks")
+        names = (
+            "slot",
+            "computed",
+            "unseen",
+            "reused",
+            "drawn_on_device",
+            "preemptions",
+            "tokens",
+            "blocks",
+            "host_copy",
+        )
         queues = (self.scheduler.running, self.scheduler.waiting)
         return [
             [(one.request.key, *(deepcopy(getattr(one, name)) for name in names)) for one in queue] for queue in queues
@@ -131,6 +152,16 @@ class World:
             owned = sum(len(blocks.tables[number]) - blocks.common for blocks in held)
             assert owned + len(self.ledger.commons) == self.ledger.pools[number].held
 
+    def check_claims(self) -> None:
+        """What is reckoned of an answer is what would be reckoned now; guesses are made once, and not looked at."""
+        outlook = self.scheduler.outlook
+        outlook._bring_up_to_date()
+        assert {one.slot for one in self.scheduler.running} == set(outlook._running)
+        assert len(outlook._future) == len(outlook._running)
+        for slot, one in outlook._running.items():
+            if one.drawn_on_device and self.scheduler.admission.mode == "worst":
+                assert outlook._future.get(slot) == outlook._running_claim(one)
+
     def run(self, arrivals: list[Arrival], most_steps: int) -> None:
         waiting = sorted(arrivals, key=lambda arrival: arrival.step)
         number = 0
@@ -148,6 +179,8 @@ class World:
     def check_end(self) -> None:
         for pool in self.ledger.pools:
             assert (pool.held, pool.available) == (0, pool.blocks)
+        assert self.scheduler.host_copies.room.held_bytes == 0
+        assert not self.ledger.outgoing
         slots = self.scheduler._free_slots
         assert sorted(slots) == list(range(self.scheduler.limits.max_batch))
         for key, sequence in self.sequences.items():
@@ -163,7 +196,10 @@ class World:
 
 @st.composite
 def worlds(
-    draw: st.DrawFn, admissions: AdmissionSettings | None = None, failing_rates: tuple[float, ...] | None = None
+    draw: st.DrawFn,
+    admissions: AdmissionSettings | None = None,
+    failing_rates: tuple[float, ...] | None = None,
+    host_bytes: tuple[int, ...] = (0, 256, 10**6),
 ) -> tuple[World, list[Arrival], int]:
     size = draw(st.sampled_from([1, 2, 4]))
     windows = draw(st.sampled_from([(None,), (None,), (None, 5), (3,), (None, 9, 2)]))
@@ -184,7 +220,16 @@ def worlds(
         admission = replace(draw(st.sampled_from([EAGER, EAGER, WORST, AdmissionSettings()])), passes=passes)
     else:
         admission = admissions
-    world = World(groups, kv_tokens, limits, size=size, overlap=draw(st.booleans()), fails=fails, admission=admission)
+    world = World(
+        groups,
+        kv_tokens,
+        limits,
+        size=size,
+        overlap=draw(st.booleans()),
+        fails=fails,
+        admission=admission,
+        host_bytes=draw(st.sampled_from(host_bytes)),
+    )
     arrivals: list[Arrival] = []
     seeds = st.integers(0, 2)
     for number in range(draw(st.integers(1, 7))):
