@@ -28,10 +28,9 @@ def chat_text(
     if not has_chat_template(tokenizer):
         raise InvalidRequest("chat: the model's tokenizer has no chat template; use --raw, or leave out --chat")
     try:
+        more: dict[str, Any] = {"tools": list(tools)} if tools else {}
         return str(
-            tokenizer.apply_chat_template(
-                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=answering
-            )
+            tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=answering, **more)
         )
     except Exception as error:  # a template is a program of the model's authors, and may raise anything
         raise InvalidRequest(
