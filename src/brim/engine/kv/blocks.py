@@ -59,31 +59,31 @@ class BlockPool:
         """One holder less. A block whose content is known stays cached until it is evicted."""
         holders = self._holders[block] - 1
         assert holders >= 0, f"block {block} released more often than held"
-        self._holders[block] = holders
-        if holders == 0:
-            if block in self._content:
-                self._cache_of(block)[block] = None
-            else:
-                self._free.append(block)
+        cache = self._cache_of(block) if holders == 0 and block in self._content else None
+        self._holders[block] = holders  # from here on nothing is called that could be stopped half-way
+        if cache is not None:
+            cache[block] = None
+        elif holders == 0:
+            self._free.append(block)
 
     def _cache_of(self, block: int) -> OrderedDict[int, None]:
         return self._favoured if self._content[block] in self._favourites else self._cached
 
     def favour(self, digest: bytes) -> None:
         """Evict the block with this content, there already or still to come, after all others."""
+        block = self._by_content.get(digest, SCRATCH)
+        if block in self._cached:
+            del self._cached[block]
+            self._favoured[block] = None
         self._favourites.add(digest)
-        self._move(digest, self._cached, self._favoured)
 
     def disfavour(self, digest: bytes) -> None:
         """The opposite; it counts as used now."""
-        self._favourites.discard(digest)
-        self._move(digest, self._favoured, self._cached)
-
-    def _move(self, digest: bytes, source: OrderedDict[int, None], target: OrderedDict[int, None]) -> None:
         block = self._by_content.get(digest, SCRATCH)
-        if block in source:
-            del source[block]
-            target[block] = None
+        if block in self._favoured:
+            del self._favoured[block]
+            self._cached[block] = None
+        self._favourites.discard(digest)
 
     def holders(self, block: int) -> int:
         return self._holders[block]
