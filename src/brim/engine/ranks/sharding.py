@@ -15,13 +15,16 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from brim.errors import InvalidRequest, UnsupportedModel
+from brim.units import ceil_div
 
 _KEYS_AND_VALUES = ("k_proj", "v_proj")
 _DONE = "brim_split"  # attribute of a model: the number of ranks it is sharded over
@@ -62,6 +65,7 @@ def split_model(model: Any, rank: int, size: int, device: torch.device) -> None:
             for attention in attentions:
                 _keep_heads(attention, rank, size)
         _use_plain_weights(model)
+        _use_plain_lookups(model, rank, size)
         if tied:
             _tie(model)
         model.to(device)
@@ -144,6 +148,31 @@ def _use_plain_weights(model: torch.nn.Module) -> None:
             for key, parameter in module.named_parameters():
                 if isinstance(parameter, DTensor):
                     module._parameters[key] = torch.nn.Parameter(parameter.to_local(), parameter.requires_grad)
+
+
+def _use_plain_lookups(model: torch.nn.Module, rank: int, size: int) -> None:
+    """Embeddings that are sharded by rows of the vocabulary look up their own rows, and the ranks' results are summed.
+
+    A `DTensor` keeps the mask of a lookup in a cache of torch's until it has been summed. One that fails in between
+    would leave it there, and every later lookup would raise.
+    """
+    for module in model.modules():
+        weight: Any = module._parameters.get("weight")
+        if isinstance(module, torch.nn.Embedding) and isinstance(weight, DTensor) and weight.placements == (Shard(0),):
+            rows = ceil_div(weight.shape[0], size)
+            module._parameters["weight"] = torch.nn.Parameter(weight.to_local(), weight.requires_grad)
+            module.padding_idx = None  # only gradients depend on it, and it may be a row of another rank
+            module.__dict__["forward"] = partial(_look_up, module, rank * rows, weight.device_mesh.get_group())
+
+
+def _look_up(module: torch.nn.Embedding, first: int, group: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Zeros for the rows of other ranks, before the sum."""
+    places = ids - first
+    elsewhere = (places < 0) | (places >= module.weight.shape[0])
+    found = type(module).forward(module, places.masked_fill_(elsewhere, 0))
+    found.masked_fill_(elsewhere.unsqueeze(-1), 0)
+    dist.all_reduce(found, group=group)
+    return found
 
 
 def _is_tied(model: Any) -> bool:
