@@ -28,27 +28,30 @@ from brim.engine.streaming import StreamingEngine
 from brim.errors import DeviceError, OutOfMemory
 from brim.records.health import Health
 from brim.units import GIB, KIB, MIB
+from tests.integration import test_engine_vision as vision
 from tests.integration.allocation_sites import SiteProbe
 from tests.integration.faults import Injected, other, out_of_memory
 from tests.integration.split_ranks import known_collectives, settled_bytes
 from tests.integration.tiny_models import tiny_config
 
 VICTIM = 1
-SETTINGS = EngineSettings(max_batch=4, max_batch_tokens=19, block_size=8)
+SETTINGS = EngineSettings(max_batch=4, max_batch_tokens=20, block_size=8)
 CANARY = 64 * KIB
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {"num_hidden_layers": 2},
     "gemma3_text": {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
     "qwen3_moe": {"num_hidden_layers": 2},
     "granitemoehybrid": {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]},
+    "qwen2_5_vl": {},
 }
 GREEDY = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
 DRAWN = replace(GREEDY, temperature=1.0, seed=1)
-REQUESTS = (
-    ((5, 6, 7, 8, 9), replace(GREEDY, max_tokens=5)),
-    (tuple(range(20, 41)), replace(DRAWN, n=2)),
-    (tuple(range(50, 62)), replace(DRAWN, presence_penalty=1.0, repetition_penalty=1.2)),
-    (tuple(range(70, 79)), replace(GREEDY, prompt_logprobs=1, logprobs=2)),
+Asked = tuple[tuple[int, ...], SamplingParams, Any]  # a prompt, how it is to be answered, and its images
+REQUESTS: tuple[Asked, ...] = (
+    ((5, 6, 7, 8, 9), replace(GREEDY, max_tokens=5), ()),
+    (tuple(range(20, 41)), replace(DRAWN, n=2), ()),
+    (tuple(range(50, 62)), replace(DRAWN, presence_penalty=1.0, repetition_penalty=1.2), ()),
+    (tuple(range(70, 79)), replace(GREEDY, prompt_logprobs=1, logprobs=2), ()),
 )
 Answers = dict[tuple[str, int], tuple[Any, ...]]
 
@@ -67,9 +70,13 @@ class Load:
     """Requests that come together, and an engine that is built anew for each run of them."""
 
     def __init__(self, kind: str, tensor_parallel: bool = True) -> None:
-        self.probe = SiteProbe(GIB)
+        self.probe, self.requests = SiteProbe(GIB), REQUESTS
+        model: Any = tiny_config(kind, **KINDS[kind])
+        if kind in vision.KINDS:
+            model = vision.loaded_of(kind)
+            self.requests = tuple((one.tokens, GREEDY, one.inputs or ()) for one in vision.prompts_of(kind)[:4])
         self.engine = Engine(
-            tiny_config(kind, **KINDS[kind]),
+            model,
             load_format="dummy",
             kv_tokens=0,
             settings=SETTINGS,
@@ -83,15 +90,15 @@ class Load:
     def begin(self) -> Engine:
         self.engine.teardown()
         self.probe.hold_canary(0)
-        self.engine.build(128)
+        self.engine.build(256)
         self.probe.hold_canary(CANARY)
         self.probe.allocations, self.raised = 0, []
         return self.engine
 
     def run(self, fail_at: int | None = None, *, noting: bool = False) -> Served:
         engine, found = self.begin(), {}
-        for number, (prompt, params) in enumerate(REQUESTS):
-            engine.submit(list(prompt), params, request_id=str(number))
+        for number, (prompt, params, images) in enumerate(self.requests):
+            engine.submit(list(prompt), params, images=images, request_id=str(number))
         held = settled_bytes(self.probe)
         self.probe.noting, self.probe.fail_at = noting, fail_at
         for _ in range(300):

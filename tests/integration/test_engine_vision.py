@@ -173,9 +173,14 @@ def engine_of(
     folder: Path | None = None,
     **more: Any,
 ) -> Engine:
+    settings = EngineSettings(max_batch=max_batch, max_batch_tokens=max_batch_tokens, block_size=BLOCK, **more)
+    return Engine(loaded_of(kind, folder), kv_tokens=kv_tokens, settings=settings, device="cpu")
+
+
+def loaded_of(kind: str, folder: Path | None = None) -> LoadedModel:
     model = model_of(kind)
     text = model.config.get_text_config()
-    loaded = LoadedModel(
+    return LoadedModel(
         model=model,
         config=text,
         full_config=model.config,
@@ -186,8 +191,6 @@ def engine_of(
         folder=folder,
         seconds=0.0,
     )
-    settings = EngineSettings(max_batch=max_batch, max_batch_tokens=max_batch_tokens, block_size=BLOCK, **more)
-    return Engine(loaded, kv_tokens=kv_tokens, settings=settings, device="cpu")
 
 
 def grid_image(rng: random.Random, noise: Any) -> tuple[int, Inputs]:

@@ -46,7 +46,7 @@ class Ended:
 
     def packed(self) -> bytes:
         """The same number of bytes for each: long words are cut."""
-        words = self.problem.encode()[:_WORDS].decode(errors="ignore").encode()
+        words = self.problem.encode(errors="replace")[:_WORDS].decode(errors="ignore").encode()
         return _ENDED.pack(self.out_of_memory, -1 if self.missing_bytes is None else self.missing_bytes, words)
 
     @classmethod
