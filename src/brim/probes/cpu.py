@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 ROUNDING = 512  # as the CUDA caching allocator rounds
+_COLLECTIVES = "_c10d_functional"  # torch's namespace of those that return before they are done
 _MACHINE_IS_FULL = re.compile(r"DefaultCPUAllocator: .*?tried to allocate (\d+) bytes", re.DOTALL)
 
 
@@ -265,6 +266,8 @@ def _counting(probe: CpuProbe) -> Any:
             try:
                 probe.made(result, () if function in wraps_fresh_data else (args, kwargs))
             except torch.OutOfMemoryError:
+                if function.namespace == _COLLECTIVES:  # torch holds it until it is done
+                    torch.ops._c10d_functional.wait_tensor(result)
                 del result
                 raise
             return result
