@@ -16,8 +16,10 @@ import torch
 
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion
+from brim.engine.media.features import Features
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
+from brim.engine.requests.sequence import Sequence
 from brim.engine.run.launched import Launched
 from brim.engine.schedule.audit import scheduler_problems
 from brim.engine.weights.builtin import ByteTokenizer
@@ -306,6 +308,31 @@ def test_a_failed_audit_rebuilds_the_pool_and_computes_again(
     assert engine.health.rebuilds == 1
     assert "the KV pool was rebuilt" in engine.health.reason
     assert (kind == "a tensor left behind") == ("tensors were left behind" in engine.health.reason)
+
+
+def test_features_of_a_request_that_does_not_run_are_not_trusted(loads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold memory of the device, and the request with its pixels on the host."""
+    load, wanted, _ = loads("qwen2_5_vl")
+    engine, runner = load.engine, load.engine._parts.runner
+    launch, strangers = runner.launch, list[Sequence]()
+
+    def keep_for_a_stranger() -> None:
+        strangers.append(Sequence(engine.loop.scheduler.running[0].request, [1], slot=0))
+        runner._features._kept[strangers[0]] = {0: Features(torch.zeros(2**10))}
+        out_of_memory()
+
+    keeping = once(keep_for_a_stranger)
+
+    def failing(plan: Any, ledger: Any) -> Any:
+        if engine.loop.figures.steps > 3:
+            keeping()
+        return launch(plan, ledger)
+
+    monkeypatch.setattr(runner, "launch", failing)
+    assert load.run() == wanted
+    assert strangers[0] not in runner._features._kept
+    assert engine.health.rebuilds == 1
+    assert "features are kept for 1 requests that do not run" in engine.health.reason
 
 
 @pytest.mark.parametrize(("failures", "rebuilds"), [(1, 0), (2, 0), (6, 1)])

@@ -1,6 +1,8 @@
 """Whether an engine can be trusted after a rescue: requests, slots and blocks agree, and no tensor was left behind.
 
-Run while nothing is in flight and the canary is lent.
+Run while nothing is in flight and the canary is lent. Of the host's memory it sees what a step could leave there: the
+request of features that were kept, with its prompt and its pixels. Results on their way to the host go with their step,
+and steps are sent from a fixed number of buffers. Pinned memory in torch's own cache is not seen.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class MemoryAtRest:
 
 
 def audit(scheduler: Scheduler, runner: Runner, probe: CanaryProbe | None, rest: MemoryAtRest | None) -> list[str]:
-    """Everything that is wrong; nothing where all is well. Memory is checked where there is a probe."""
-    found = scheduler_problems(scheduler)
+    """Everything that is wrong; nothing where all is well. Memory of the device is checked where there is a probe."""
+    found = scheduler_problems(scheduler) + runner.host_problems(scheduler.running)
     if probe is not None and rest is not None:
         found += rest.problems(probe, runner)
     return found

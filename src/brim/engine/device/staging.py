@@ -35,8 +35,9 @@ class Staging:
     def _send_pinned(self, arrays: Sequence[np.ndarray], total: int) -> torch.Tensor:
         turn = self._turn = (self._turn + 1) % _TURNS
         while len(self._buffers) <= turn:
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._buffers.append(torch.empty(0, dtype=torch.int64))
-            self._copied.append(torch.cuda.Event())  # type: ignore[no-untyped-call]
+            self._copied.append(copied)
         self._copied[turn].synchronize()
         if self._buffers[turn].numel() < total:
             self._buffers[turn] = torch.empty(2 * total, dtype=torch.int64, pin_memory=True)

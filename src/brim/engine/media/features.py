@@ -7,7 +7,7 @@ split between chunks are kept until its last token has been computed; for a pree
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +86,11 @@ class KeptFeatures:
         """Drop the features of requests that have ended or were preempted."""
         for sequence in [sequence for sequence in self._kept if sequence.slot is None]:
             del self._kept[sequence]
+
+    def without(self, running: Collection[Sequence]) -> int:
+        """How many requests have features here and are none of these."""
+        known = {id(sequence) for sequence in running}
+        return sum(id(sequence) not in known for sequence in self._kept)
 
     def clear(self) -> None:
         self._kept.clear()

@@ -9,7 +9,7 @@ been read; a step finds there what the last accepted one drew. Everything that h
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +29,7 @@ from brim.engine.media.features import KeptFeatures, place_media, rope_positions
 from brim.engine.ranks.collectives import Collective
 from brim.engine.recurrent.mixers import PackedCache, PackedMixers
 from brim.engine.recurrent.states import RecurrentStates, StateShape
+from brim.engine.requests.sequence import Sequence
 from brim.engine.run.graphs import DecodeGraphs
 from brim.engine.run.history import TokenHistory
 from brim.engine.run.host_memory import HostMemory
@@ -299,6 +300,12 @@ class Runner:
         tensors = [*self._features.tensors, *(self._accepted.tensors if self._accepted is not None else ())]
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
         return sum(round_up(size, ALLOCATION_ROUNDING) for size in storages.values())
+
+    def host_problems(self, running: Collection[Sequence]) -> list[str]:
+        """What steps have left behind of requests that do not run. Nothing is in flight."""
+        self._features.forget_ended()
+        strangers = self._features.without(running)
+        return [f"features are kept for {strangers} requests that do not run"] if strangers else []
 
     def accept(self, launched: Launched) -> None:
         """This step counts: the next one goes on from what it drew."""
