@@ -51,6 +51,8 @@ def assemble(
         kv_dtype=kv_dtype,
         device=device,
         graphs=settings.graphs,
+        max_drafted=settings.max_drafted,
+        draft_tokens=settings.draft_tokens,
     )
     if settings.compile:
         from brim.engine.run.compiling import compile_layers
@@ -61,7 +63,11 @@ def assemble(
         layers,
         states,
         shape,
-        partial(make_backend, settings.attention, BackendSizes(layers.geometry, shape.max_batch, max_length, device)),
+        partial(
+            make_backend,
+            settings.attention,
+            BackendSizes(layers.geometry, shape.most_decode_rows, max_length, device),
+        ),
         mrope=_has_mrope(loaded),
         ahead_in_windows_only=ahead_in_windows_only(loaded.full_config),
         **in_step(ranks),
@@ -73,9 +79,10 @@ def assemble(
         settings,
         max_length,
         kv_dtype.itemsize,
-        state_bytes=sum(state.slot_bytes for state in states) * runner.rows,
+        state_bytes=sum(state.slot_bytes for state in states) * (runner.rows + shape.max_drafted),
         fullest_chunk=fullest_chunk(text_model.backbone, settings.max_batch, settings.max_batch_tokens),
         vision=find_vision(loaded),
+        vocab=loaded.vocab,
         clock=time.monotonic if ranks is None else ranks.clock,
     )
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from brim.engine.drafts.prompt_lookup import PromptLookup
+from brim.engine.drafts.speculator import Speculator
 from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
@@ -32,6 +34,7 @@ class EngineParts:
     state_bytes: int  # recurrent states of all slots; 0: the model has none
     fullest_chunk: int | None  # chunk length at which recurrent layers need the most memory
     vision: Vision | None = None
+    vocab: int = 0  # token ids that texts consist of
     clock: Callable[[], float] = time.monotonic
 
     def shape(self, kv_tokens: int) -> KvShape:
@@ -79,10 +82,16 @@ class EngineParts:
             self.settings.max_batch_tokens,
             reuse_prefixes=self.reuses_prefixes,
             has_states=bool(self.state_bytes),
+            max_drafted=self.settings.max_drafted,
         )
         self.runner.build(self.groups, shape, told)
         scheduler = Scheduler(ledger, limits, self.settings.admission_settings)
-        return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock)
+        return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock, speculator=self._speculator())
+
+    def _speculator(self) -> Speculator | None:
+        if self.settings.speculate is None:
+            return None
+        return Speculator(PromptLookup(), self.settings.speculation_settings, self.vocab)
 
     def rescue(self, loop: ServingLoop, kv_tokens: int) -> Rescue:
         """What keeps a loop serving after an out-of-memory, with a pool of this size."""

@@ -70,6 +70,11 @@ class Future:
         """Claims whose last step has passed, though they are still here."""
         return self._keys[: bisect_left(self._lasts, step)]
 
+    def finals(self) -> tuple[int, ...]:
+        """By pool: the blocks of all claims when each is at its most, whichever ends first."""
+        count = len(self._keys)
+        return tuple(int((self._most(pool, count) - self._shared(pool, count)).sum()) for pool in range(self._pools))
+
     def add(self, key: Hashable, claim: Claim) -> None:
         assert key not in self._claims, f"{key} has a claim already"
         count = len(self._keys)

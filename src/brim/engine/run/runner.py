@@ -9,7 +9,7 @@ been read; a step finds there what the last accepted one drew. Everything that h
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from brim.engine.attention.latent import KeptLatents
 from brim.engine.attention.paged import CurrentStep, PagedLayer, attach, detach
 from brim.engine.attention.protocol import AttentionBackend
-from brim.engine.device.layout import StepLayout
+from brim.engine.device.layout import PackedLayout, StepLayout
 from brim.engine.device.staging import Staging
 from brim.engine.kv.geometry import KvShape, LayerGroup
 from brim.engine.kv.ledger import KvLedger
@@ -33,7 +33,8 @@ from brim.engine.run.history import TokenHistory
 from brim.engine.run.launched import Drawn, Launched
 from brim.engine.run.packing import drawing_rows, pack, sample_rows
 from brim.engine.run.prompt_scores import score_prompts
-from brim.engine.run.sampler import PromptLogprobs, Sampled, sample
+from brim.engine.run.rows import as_chunks, decode_rows, drawing_slots, last_drawn, snapshots, tokens_ahead
+from brim.engine.run.sampler import PromptLogprobs, Sampled, SampleRow, sample
 from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.discover import AttentionLayers
 from brim.engine.weights.rotary import SettledRotary
@@ -55,6 +56,13 @@ class RunnerShape:
     kv_dtype: torch.dtype
     device: torch.device
     graphs: bool
+    max_drafted: int = 0  # most requests of a step with drafts
+    draft_tokens: int = 0  # of each of them, at most
+
+    @property
+    def most_decode_rows(self) -> int:
+        """Rows of decodes in a step: one for each request, and in small batches one for each drafted token."""
+        return max(self.max_batch, min(self.max_drafted * (1 + self.draft_tokens), self.max_batch_tokens))
 
 
 class Runner:
@@ -99,6 +107,7 @@ class Runner:
         self._graphs_dropped = False  # for that reason
         self._last_tokens: torch.Tensor | None = None
         self._accepted: Drawn | None = None  # by the last step that counts
+        self._corrections: dict[int, int] = {}  # by slot: the last token, where a step with drafts was the last
         self._history: TokenHistory | None = None
         self._rope_shift: torch.Tensor | None = None
 
@@ -129,7 +138,9 @@ class Runner:
             device=shape.device,
         )
         if self._state_shapes:
-            self._states = RecurrentStates(self._state_shapes, shape.max_batch, shape.device)
+            self._states = RecurrentStates(
+                self._state_shapes, shape.max_batch, shape.device, snapshots=shape.max_drafted
+            )
             self._mixers = PackedMixers(self.text_model.backbone, self._states)
         self._latents = KeptLatents(self.text_model.backbone)
         self._rotary = SettledRotary(self.text_model.backbone, shape.max_length)
@@ -157,7 +168,8 @@ class Runner:
     def _capture(self, told: Told) -> None:
         """Capture steps, where the model's own code can be: some of it asks the host (experts in fp32, for one)."""
         self.warnings = ()
-        graphs = DecodeGraphs(self._decode_logits, self.shape.max_batch, self.scratch_slot, self.shape.device)
+        rows = self.shape.max_batch if self._state_shapes else self.shape.most_decode_rows  # as `_captured` decides
+        graphs = DecodeGraphs(self._decode_logits, rows, self.scratch_slot, self.shape.device)
         try:
             graphs.capture(told)
             self._graphs = graphs
@@ -181,6 +193,7 @@ class Runner:
             self._rotary.undo()
         self._kv = self._states = self._mixers = self._latents = self._rotary = self._backend = None
         self._last_tokens = self._history = self._rope_shift = self._accepted = None
+        self._corrections.clear()
         self._step.layout = None
         self._features.clear()
         gc.collect()
@@ -210,7 +223,7 @@ class Runner:
         self._take_over_tokens()
         self._follow(ledger)
         self._features.forget_ended()
-        if self._graphs is not None and not plan.chunks and not self._alone:  # graphs replay collectives too
+        if self._captured(plan):
             return self._draw(plan, self._replay(plan), None, {})
         hidden, slots = self._forward(plan)
         rows = drawing_rows(plan)
@@ -220,10 +233,16 @@ class Runner:
         sent = self._staging.send([np.array(rows, dtype=np.int64), np.array(slots, dtype=np.int64)])
         return self._draw(plan, self.text_model.logits(hidden, sent[0]), sent[1], scores)
 
+    def _captured(self, plan: StepPlan) -> bool:
+        """Whether a graph holds this step."""
+        if self._graphs is None or plan.chunks or self._alone:  # graphs replay collectives too
+            return False
+        return not plan.drafts or self._states is None  # drafted tokens are chunks to recurrent layers
+
     def _replay(self, plan: StepPlan) -> torch.Tensor:
         assert self._graphs is not None
         try:
-            return self._graphs.replay(plan.slots, plan.lengths, self._staging)
+            return self._graphs.replay(decode_rows(plan), self._staging)
         except RuntimeError:  # all of torch's own, out-of-memory too
             self._graphs_failed = True
             raise
@@ -251,8 +270,14 @@ class Runner:
 
     def accept(self, launched: Launched) -> None:
         """This step counts: the next one goes on from what it drew."""
-        if launched.drawn is not None:
+        if launched.plan.drafts:
+            self._accepted = None  # what stands is known when it has been read
+        elif launched.drawn is not None:
             self._accepted = launched.drawn
+
+    def go_on_from(self, tokens: Mapping[int, int]) -> None:
+        """By slot, the last token of requests of a step with drafts, which has been read."""
+        self._corrections.update(tokens)
 
     def forget_history(self) -> None:
         """What penalties look at is sent to the device anew, as for requests that have just come."""
@@ -264,6 +289,11 @@ class Runner:
         assert self._last_tokens is not None
         if self._accepted is not None:
             self._last_tokens[self._accepted.slots] = self._accepted.sampled.tokens
+        if self._corrections:
+            known = [np.array([*part], dtype=np.int64) for part in (self._corrections, self._corrections.values())]
+            slots, tokens = self._staging.send(known)
+            self._last_tokens[slots] = tokens
+            self._corrections.clear()
 
     def _follow(self, ledger: KvLedger) -> None:
         """Bring the device's block tables up to date."""
@@ -282,13 +312,18 @@ class Runner:
         packed = pack(plan, self._kv, self._staging)
         layout, places = packed.layout, packed.positions
         self._start_fresh(plan)
-        tokens = torch.cat([self._last_tokens[layout.decode_slots], packed.chunk_tokens])
+        tokens = packed.tokens
+        if layout.decodes:
+            decodes = last_drawn(tokens[: layout.decodes], layout.decode_slots, self._last_tokens)
+            tokens = torch.cat([decodes, tokens[layout.decodes :]])
         embeddings, extra = place_media(self.text_model, tokens, plan, self._features, self._staging)
         if self.mrope:
             assert self._rope_shift is not None
             places = rope_positions(plan, places, self._rope_shift, layout.decode_slots, self._staging)
-        hidden = self._run(layout, None if embeddings is not None else tokens, places, embeddings, extra)
-        return hidden, [*plan.slots, *(chunk.slot for chunk in plan.chunks if chunk.draws)]
+        recurrent = as_chunks(plan, layout) if plan.drafts and self._mixers is not None else layout
+        given = None if embeddings is not None else tokens
+        hidden = self._run(layout, given, places, embeddings, extra, recurrent)
+        return hidden, [slot for _, slot in drawing_slots(plan)]
 
     def _start_fresh(self, plan: StepPlan) -> None:
         """Slots whose request begins with this step get their first state; chunks bring their shift of positions."""
@@ -296,6 +331,8 @@ class Runner:
             for chunk in plan.chunks:  # before anything of this step moves a state on
                 if chunk.state_from is not None:
                     self._states.copy(chunk.state_from, chunk.slot)
+            for slot, row in snapshots(plan):
+                self._states.copy(slot, row)
             self._states.clear([chunk.slot for chunk in plan.chunks if chunk.start == 0 and chunk.state_from is None])
         if self.mrope and plan.chunks:
             assert self._rope_shift is not None
@@ -312,11 +349,13 @@ class Runner:
         positions: torch.Tensor,
         embeddings: torch.Tensor | None = None,
         extra: dict[str, Any] | None = None,
+        recurrent: PackedLayout | None = None,
     ) -> torch.Tensor:
+        """Hidden states; `recurrent` is the layout as recurrent layers see it, if that is another one."""
         assert self._backend is not None
         self._step.layout = layout
         if self._mixers is not None:
-            self._mixers.layout = layout
+            self._mixers.layout = recurrent or layout
         cache = None if self._mixers is None else self._attention_only
         try:
             self._backend.prepare(layout)
@@ -326,7 +365,7 @@ class Runner:
             if self._mixers is not None:
                 self._mixers.layout = None
 
-    def _decode_logits(self, slots: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def _decode_logits(self, slots: torch.Tensor, lengths: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """A step in which every request generates, from tensors alone: what CUDA graphs capture."""
         assert self._kv is not None
         assert self._last_tokens is not None
@@ -348,7 +387,7 @@ class Runner:
         places = positions
         if self.mrope:
             places = (positions + self._rope_shift[slots]).expand(3, -1)
-        hidden = self._run(layout, self._last_tokens[slots], places)
+        hidden = self._run(layout, last_drawn(tokens, slots, self._last_tokens), places)
         return self.text_model.logits(hidden, torch.arange(slots.shape[0], device=slots.device))
 
     # -- tokens --------------------------------------------------------------------------------------------------
@@ -359,16 +398,21 @@ class Runner:
         """Draw a token for each row."""
         assert self._last_tokens is not None
         assert self._history is not None
-        drawing = plan.drawing
         if slots is None:
             slots = self._staging.send([np.array(plan.slots, dtype=np.int64)])[0]
-        if all(sequence.request.params.plain_greedy for sequence in drawing):
+        if all(sequence.request.params.plain_greedy for sequence in plan.drawing):
             sampled, looked_up = Sampled(logits.argmax(-1)), None
         else:
-            looked_up = self._history.look_up(plan, sample_rows(drawing), logits.shape[1], self._last_tokens)
+            looked_up = self._history.look_up(plan, _sample_rows(plan), logits.shape[1], self._last_tokens)
             sampled = sample(logits, looked_up.rows)
         sampled = replace(sampled, tokens=self._same_tokens(sampled.tokens))
         if looked_up is not None:
             self._history.append(looked_up, sampled.tokens)
-        read_first = looked_up is not None and looked_up.read_first
+        read_first = bool(plan.drafts) or (looked_up is not None and looked_up.read_first)
         return Launched(plan, Drawn(sampled, slots), scores, self.shape.device, read_first)
+
+
+def _sample_rows(plan: StepPlan) -> list[SampleRow]:
+    if not plan.drafts:
+        return sample_rows(plan.drawing)
+    return sample_rows((sequence for sequence, _ in drawing_slots(plan)), tokens_ahead(plan))

@@ -18,6 +18,7 @@ def scheduler_problems(scheduler: Scheduler) -> list[str]:
     slots = sorted([one.slot for one in running if one.slot is not None] + scheduler.free_slots)
     if slots != list(range(scheduler.limits.max_batch)):
         found.append(f"slots {slots} are taken or free; each of {scheduler.limits.max_batch} must be, once")
+    found += scheduler.snapshot_problems()
     return found + ledger_problems(scheduler.ledger, [one.blocks for one in running if one.blocks is not None])
 
 

@@ -38,6 +38,7 @@ class Outlook:
         self._kept_free = settings.kept_free(self._blocks)
         self._future = Future(len(self._groups), ledger.block_size, room=max_batch + 1)
         self._step = 0  # steps in which the running answers grew
+        self.comings_and_goings = 0  # of running requests
         self._running: dict[int, Sequence] = {}  # by slot
         self._changed: set[int] = set()  # slots
         self._out_of_step = False
@@ -48,13 +49,20 @@ class Outlook:
         assert sequence.slot is not None
         self._running[sequence.slot] = sequence
         self._changed.add(sequence.slot)
+        self.comings_and_goings += 1
 
     def left(self, slot: int) -> None:
         self._running.pop(slot, None)
         self._changed.add(slot)
+        self.comings_and_goings += 1
 
     def begins_to_answer(self, sequence: Sequence) -> None:
         """From the next step on it grows by a token in each."""
+        assert sequence.slot is not None
+        self._changed.add(sequence.slot)
+
+    def grew(self, sequence: Sequence) -> None:
+        """It got another number of tokens from a step than one."""
         assert sequence.slot is not None
         self._changed.add(sequence.slot)
 
@@ -78,6 +86,21 @@ class Outlook:
         """Changes when a request that could not start might be able to."""
         self._bring_up_to_date()
         return self._future.changes, self._step // self._ledger.block_size
+
+    @property
+    def steps(self) -> int:
+        """Steps in which running answers grew."""
+        return self._step
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Of each pool that can run out."""
+        return self._blocks
+
+    def final_blocks(self) -> tuple[int, ...]:
+        """What the running requests hold of these pools when each is at its end, whichever ends first."""
+        self._bring_up_to_date()
+        return self._future.finals()
 
     def check(self, sequence: Sequence) -> None:
         """Refuse a request that could not run alone."""
@@ -119,7 +142,10 @@ class Outlook:
         length, step = len(sequence.tokens), self._step
         total = sequence.prompt_length + self.growth.tokens(sequence.generated, sequence.request.max_tokens)
         computed = max(total - 1, length)  # in the end: the last token is drawn, and not computed
-        answers = sequence.drawn_on_device
+        # A request that goes on from a snapshot computes its last tokens again.
+        again = sequence.snapshot is not None and not sequence.drawn_on_device
+        now = length - 1 if again else sequence.computed
+        answers = again or sequence.drawn_on_device
         most = tuple(
             [
                 self._most_blocks(number, computed, 1 if answers else min(length, self._step_tokens))
@@ -129,7 +155,7 @@ class Outlook:
         common = tuple([shared if number == self._ledger.unwindowed else 0 for number in self._groups])
         if answers:
             # It is read back, and its blocks are freed, one step after its last token was drawn.
-            return Claim(sequence.computed + 1 - step, step + computed - sequence.computed, most, common)
+            return Claim(now + 1 - step, step + computed - now, most, common)
         return Claim(length + 1 - step, NEVER, most, common)
 
     def _most_blocks(self, number: int, tokens: int, chunk: int) -> int:
