@@ -63,6 +63,25 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="requests start if answers as long as usual fit (expected), or the longest allowed: no preemption (worst)",
     )
     engine.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    _add_speculation(parser)
+
+
+def _add_speculation(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("speculation", "Draft tokens and verify them in one step: the same text, faster.")
+    group.add_argument(
+        "--speculate", choices=("lookup",), help="lookup: tokens that followed the same ones earlier in the text"
+    )
+    group.add_argument("--draft-tokens", type=int, default=7, metavar="N", help="most tokens of a draft (7)")
+    group.add_argument(
+        "--speculate-max-batch", type=int, default=16, metavar="N", help="not while more requests run (16)"
+    )
+    group.add_argument(
+        "--speculate-max-weight",
+        type=float,
+        default=0.75,
+        metavar="X",
+        help="not while the running requests will hold more than this part of the KV pool (0.75)",
+    )
 
 
 def engine_settings(options: argparse.Namespace) -> EngineSettings:
@@ -77,6 +96,10 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         graphs=not options.no_graphs,
         max_image_pixels=parse_pixels(options.image_pixels, "image-pixels") if options.image_pixels else None,
         admission=options.admission,
+        speculate=options.speculate,
+        draft_tokens=options.draft_tokens,
+        speculate_max_batch=options.speculate_max_batch,
+        speculate_max_weight=options.speculate_max_weight,
     )
 
 

@@ -18,6 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from brim.engine.device.interrupts import Interrupts
+from brim.engine.drafts.speculator import SpeculationFigures
 from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.door import Door, Prompt, find_tokenizer
 from brim.engine.loop import ServingLoop
@@ -66,6 +67,7 @@ class EngineFigures:
     steps: int
     drawn: int
     admission: AdmissionFigures
+    speculation: SpeculationFigures | None  # None: this engine does not speculate
 
 
 class Engine:
@@ -321,6 +323,7 @@ class Engine:
             steps=loop.figures.steps,
             drawn=loop.figures.drawn,
             admission=loop.scheduler.counts.figures,
+            speculation=None if loop.speculator is None else loop.speculator.figures,
         )
 
     @property
