@@ -18,6 +18,8 @@ from brim.engine.engine import Engine
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence
 from brim.engine.schedule.audit import scheduler_problems
+from brim.engine.stress.verifying import VERIFY
+from brim.records.progress import silent
 from tests.integration import test_failed_steps as failed_steps
 from tests.integration.faults import KINDS, Faults
 from tests.integration.test_engine import (
@@ -214,6 +216,35 @@ def test_a_failed_step_with_drafts_changes_no_answer(name: str, kind: int, monke
     at = random.Random(name).sample(range(1, counted.points), 8)
     failed_steps.disturb(load, wanted, counted.points, at, KINDS[kind])
     assert scheduler_problems(load.engine.loop.scheduler) == []
+
+
+@pytest.mark.parametrize("name", often_and_soaked("llama", "qwen3_next"))
+def test_the_largest_steps_with_drafts_are_run_before_serving(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = family(name)
+    prompts = prompts_of([5, 9], seed=8)
+    wanted = [model.greedy(prompt, 18) for prompt in prompts]
+    with model.engine(max_batch_tokens=40, **{**SPECULATES, "speculate_max_batch": 3}) as engine:
+        runner, plans = engine._parts.runner, []
+        launch = runner.launch
+        monkeypatch.setattr(runner, "launch", lambda plan, ledger: (plans.append(plan), launch(plan, ledger))[1])
+        shapes = [shape for shape in engine.stress_shapes() if shape.name == VERIFY]
+        for shape in shapes:
+            engine.stress(shape)
+        assert [(plan.tokens, plan.decode_rows, len(plan.chunks)) for plan in plans] == [(15, 15, 0), (40, 15, 1)]
+        assert [shape.tokens for shape in shapes] == [15, 40]
+        learned = [step for step in engine.scaling_steps().steps if step.stress.name == VERIFY]
+        assert [(step.shape.batch, step.shape.tokens) for step in learned] == [(15, 15)]
+        engine._worst.warm_up(engine.loop.scheduler.ledger, silent)
+        assert any(plan.drafts for plan in plans[2:])
+        assert nothing_is_held(engine)
+        remembering(engine, {tuple(prompt): answer for prompt, answer in zip(prompts, wanted, strict=True)})
+        assert [list(one.tokens) for one in engine.generate(prompts, greedy(18))] == wanted
+        assert all(plan.decode_rows <= 15 for plan in plans)
+
+
+def test_without_speculation_there_are_no_such_steps() -> None:
+    with family("llama").engine() as engine:
+        assert VERIFY not in {shape.name for shape in engine.stress_shapes()}
 
 
 def test_a_batch_above_the_limit_is_not_speculated_for() -> None:

@@ -117,6 +117,11 @@ class Runner:
         return self.shape.max_batch
 
     @property
+    def has_states(self) -> bool:
+        """Recurrent layers keep a state for each request."""
+        return bool(self._state_shapes)
+
+    @property
     def rows(self) -> int:
         """Rows of every buffer that has one for each request: all slots, and the one for padding."""
         return self.shape.max_batch + 1
