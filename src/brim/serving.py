@@ -252,6 +252,7 @@ def _decisive(engine: Engine, probe: MemoryProbe, request: FitRequest, ranks: Ra
     return {
         "model": engine.loaded.full_config.to_dict(),
         "weights": engine.loaded.weight_bytes,
+        "draft": None if engine.draft is None else engine.draft.full_config.to_dict(),
         "settings": asdict(engine.settings),
         "request": asdict(request),
         "stress": [asdict(shape) for shape in engine.stress_shapes()],

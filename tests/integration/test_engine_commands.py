@@ -83,6 +83,8 @@ def test_a_file_of_prompts_is_answered_in_its_order(tmp_path: Path, capsys: pyte
         (["--prompt", "x", "--tp", "2"], "torchrun"),
         (["--prompt", "x", "--speculate", "lookup", "--speculate-max-weight", "2"], "speculate_max_weight"),
         (["--prompt", "x", "--speculate", "lookup", "--draft-tokens", "0"], "draft_tokens"),
+        (["--prompt", "x", "--draft", "brim-tiny-draft"], "vocabulary has"),
+        (["--prompt", "x", "--draft", "brim-tiny-draft", "--speculate", "lookup"], "leave out one of the two"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

@@ -71,6 +71,7 @@ def _add_speculation(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--speculate", choices=("lookup",), help="lookup: tokens that followed the same ones earlier in the text"
     )
+    group.add_argument("--draft", metavar="MODEL", help="a smaller model of the same vocabulary that drafts")
     group.add_argument("--draft-tokens", type=int, default=7, metavar="N", help="most tokens of a draft (7)")
     group.add_argument(
         "--speculate-max-batch", type=int, default=16, metavar="N", help="not while more requests run (16)"
@@ -149,6 +150,7 @@ def make_engine(
 
     return Engine(
         options.model,
+        draft=options.draft,
         kv_tokens=kv_tokens,
         settings=settings,
         load_format=options.load_format,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from brim.engine.drafts.draft_model import DraftModel
 from brim.engine.drafts.prompt_lookup import PromptLookup
 from brim.engine.drafts.speculator import Speculator
 from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
@@ -36,6 +37,7 @@ class EngineParts:
     vision: Vision | None = None
     vocab: int = 0  # token ids that texts consist of
     clock: Callable[[], float] = time.monotonic
+    draft: EngineParts | None = None  # of a model that drafts for this one
 
     def shape(self, kv_tokens: int) -> KvShape:
         settings = self.settings
@@ -59,7 +61,13 @@ class EngineParts:
         return self.settings.reuse_prefixes and not self.state_bytes
 
     def kv_bytes(self, kv_tokens: int) -> int:
-        return self.shape(kv_tokens).bytes(self.groups, self.element_bytes)
+        draft_bytes = 0 if self.draft is None else self.draft.kv_bytes(self._draft_tokens(kv_tokens))
+        return self.shape(kv_tokens).bytes(self.groups, self.element_bytes) + draft_bytes
+
+    def _draft_tokens(self, kv_tokens: int) -> int:
+        """KV tokens of the draft model: all that requests with drafts may hold."""
+        assert self.draft is not None
+        return min(kv_tokens, self.draft.running_tokens)
 
     def tokens_one_request_can_hold(self, kv_tokens: int) -> int:
         """The longest request that every pool can hold, in addition to the tokens of a step."""
@@ -86,12 +94,26 @@ class EngineParts:
         )
         self.runner.build(self.groups, shape, told)
         scheduler = Scheduler(ledger, limits, self.settings.admission_settings)
-        return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock, speculator=self._speculator())
+        speculator = self._speculator(kv_tokens, told)
+        return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock, speculator=speculator)
 
-    def _speculator(self) -> Speculator | None:
+    def _speculator(self, kv_tokens: int, told: Told) -> Speculator | None:
         if self.settings.speculate is None:
             return None
-        return Speculator(PromptLookup(), self.settings.speculation_settings, self.vocab)
+        proposer = PromptLookup() if self.draft is None else self._draft_model(self.draft, kv_tokens, told)
+        return Speculator(proposer, self.settings.speculation_settings, self.vocab)
+
+    def _draft_model(self, draft: EngineParts, kv_tokens: int, told: Told) -> DraftModel:
+        told(Stage("build", "draft model"))
+        shape = draft.shape(self._draft_tokens(kv_tokens))
+        draft.runner.build(draft.groups, shape, told)
+        return DraftModel(draft.runner, KvLedger(draft.groups, shape), draft.vocab)
+
+    def teardown(self) -> None:
+        """Give everything that `build` made back to the device."""
+        self.runner.teardown()
+        if self.draft is not None:
+            self.draft.runner.teardown()
 
     def rescue(self, loop: ServingLoop, kv_tokens: int) -> Rescue:
         """What keeps a loop serving after an out-of-memory, with a pool of this size."""

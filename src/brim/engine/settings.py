@@ -8,7 +8,7 @@ from brim.errors import InvalidRequest
 from brim.guard.admission import AdmissionSettings
 from brim.guard.speculation import SpeculationSettings
 
-LOOKUP = "lookup"
+LOOKUP, DRAFT = "lookup", "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class EngineSettings:
     admission_prior: int = 256  # tokens of an answer before enough have ended
     admission_watermark: float = 0.01  # part of the KV pool that is left free for wrong guesses
     admission_passes: int = 32  # how often a request that waits for blocks may be passed by a later one
-    speculate: str | None = None  # how tokens are drafted: `lookup` finds them in the text so far; None: they are not
+    speculate: str | None = None  # how tokens are drafted: `lookup` (found in the text so far) or `draft` (by a model)
     draft_tokens: int = 7  # most tokens that are drafted for a request and step
     speculate_max_batch: int = 16  # requests up to which tokens are drafted
     speculate_max_weight: float = 0.75  # of the KV pool, at the end of all running requests
@@ -55,8 +55,8 @@ class EngineSettings:
                 f"max_batch_tokens {self.max_batch_tokens} is less than max_batch {self.max_batch}: "
                 "a step decodes one token of every running request; raise the one or lower the other"
             )
-        if self.speculate not in (None, LOOKUP):
-            raise InvalidRequest(f"speculate is {self.speculate!r}; it must be {LOOKUP}, or left out")
+        if self.speculate not in (None, LOOKUP, DRAFT):
+            raise InvalidRequest(f"speculate is {self.speculate!r}; it must be {LOOKUP} or {DRAFT}, or left out")
         self.admission_settings  # noqa: B018 - checked when they are made
         self.speculation_settings  # noqa: B018
 

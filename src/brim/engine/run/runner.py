@@ -98,6 +98,7 @@ class Runner:
         self._staging = Staging(shape.device)
         self._backend: AttentionBackend | None = None
         self._kv: KvTensors | None = None
+        self.kv_shape: KvShape | None = None  # of the pool, while there is one
         self._states: RecurrentStates | None = None
         self._mixers: PackedMixers | None = None
         self._latents: KeptLatents | None = None
@@ -133,6 +134,7 @@ class Runner:
         """Make everything that serving holds."""
         shape = self.shape
         rows = self.rows
+        self.kv_shape = kv_shape
         self._kv = KvTensors(
             self._layers.geometry,
             groups,
@@ -196,6 +198,7 @@ class Runner:
             self._latents.undo()
         if self._rotary is not None:
             self._rotary.undo()
+        self.kv_shape = None
         self._kv = self._states = self._mixers = self._latents = self._rotary = self._backend = None
         self._last_tokens = self._history = self._rope_shift = self._accepted = None
         self._corrections.clear()
@@ -279,6 +282,20 @@ class Runner:
             self._accepted = None  # what stands is known when it has been read
         elif launched.drawn is not None:
             self._accepted = launched.drawn
+
+    def accept_all(self, launched: Launched) -> None:
+        """This step counts, and so do all of its drafts: the next one goes on from what the last rows drew."""
+        plan = launched.plan
+        if not plan.drafts or launched.drawn is None:
+            self.accept(launched)
+            return
+        drawing = [*plan.slots, *(chunk.slot for chunk in plan.chunks if chunk.draws)]
+        rows, slots = self._staging.send([np.array(numbers, dtype=np.int64) for numbers in (plan.last_rows, drawing)])
+        self._accepted = Drawn(Sampled(launched.drawn.sampled.tokens[rows]), slots)
+
+    def forget_drawn(self) -> None:
+        """No step goes on from what was drawn."""
+        self._accepted = None
 
     def go_on_from(self, tokens: Mapping[int, int]) -> None:
         """By slot, the last token of requests of a step with drafts, which has been read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 
 from brim.engine.requests.sequence import Sequence
 
@@ -84,6 +84,11 @@ class StepPlan:
     def drawn_rows(self) -> Iterator[tuple[Sequence, Draft]]:
         """The sequences that get tokens, in the order of their rows, each with the draft that some of them verify."""
         return zip(self.drawing, chain(self.drafts, repeat(NO_DRAFT)), strict=False)
+
+    @property
+    def last_rows(self) -> list[int]:
+        """Among the rows that draw, the last of each sequence in `drawing`."""
+        return [end - 1 for end in accumulate(draft.rows for _, draft in self.drawn_rows)]
 
     @property
     def sequences(self) -> Iterator[Sequence]:
