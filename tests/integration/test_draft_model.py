@@ -53,9 +53,10 @@ def model_of(engine: Engine) -> DraftModel:
 
 
 def nothing_is_followed(engine: Engine) -> bool:
-    """All blocks of the draft's pool are free when it has heard who still runs."""
+    """All blocks of the draft's pool are free when it has heard who has ended."""
     model = model_of(engine)
-    model.forget([])
+    assert engine.loop.speculator is not None
+    engine.loop.speculator._forget_ended()
     return [pool.held for pool in model._ledger.pools] == [0] * len(model._ledger.pools)
 
 

@@ -59,7 +59,7 @@ class Remembered:
         coming = self.answers[sequence.request.prompt][sequence.generated : sequence.generated + depth]
         return tuple(token if self.numbers.random() < self.right else (token + 1) % VOCAB for token in coming)
 
-    def forget(self, running: list[RunningSequence]) -> None:
+    def forget(self, sequence: RunningSequence) -> None:
         pass
 
 

@@ -58,6 +58,7 @@ class Future:
         self._lasts: list[int] = []
         self._claims: dict[Hashable, Claim] = {}
         self._table = self._empty(room)
+        self._finals = [0] * pools  # blocks of all claims at their most
         self.changes = 0
 
     def __len__(self) -> int:
@@ -72,8 +73,7 @@ class Future:
 
     def finals(self) -> tuple[int, ...]:
         """By pool: the blocks of all claims when each is at its most, whichever ends first."""
-        count = len(self._keys)
-        return tuple(int((self._most(pool, count) - self._shared(pool, count)).sum()) for pool in range(self._pools))
+        return tuple(self._finals)
 
     def add(self, key: Hashable, claim: Claim) -> None:
         assert key not in self._claims, f"{key} has a claim already"
@@ -90,6 +90,7 @@ class Future:
         self._keys.insert(place, key)
         self._lasts.insert(place, claim.last)
         self._claims[key] = claim
+        self._sum_up(claim, 1)
         self.changes += 1
 
     def remove(self, key: Hashable) -> None:
@@ -100,6 +101,7 @@ class Future:
         self._count(claim, -1, end)
         self._table[:, place : count - 1] = self._table[:, place + 1 : count]
         del self._keys[place], self._lasts[place]
+        self._sum_up(claim, -1)
         self.changes += 1
 
     def replace_all(self, claims: Mapping[Hashable, Claim]) -> None:
@@ -108,6 +110,9 @@ class Future:
         self._keys = [key for key, _ in ordered]
         self._lasts = [claim.last for _, claim in ordered]
         self._claims = dict(ordered)
+        self._finals = [0] * self._pools
+        for _, claim in ordered:
+            self._sum_up(claim, 1)
         self.changes += 1
         count, pools = len(ordered), self._pools
         self._table = self._empty(max(count, self._table.shape[1]))
@@ -177,6 +182,11 @@ class Future:
         grown = (self._table[_OFFSET, first:count] + (step + self._size - 1)) // self._size
         held = np.minimum(grown, self._most(pool, count)[first:]) - self._shared(pool, count)[first:]
         return int(held.sum())
+
+    def _sum_up(self, claim: Claim, sign: int) -> None:
+        """Count the blocks of a claim at its most in, or out."""
+        for pool, (most, shared) in enumerate(zip(claim.most, claim.shared, strict=True)):
+            self._finals[pool] += sign * (most - shared)
 
     def _count(self, claim: Claim, sign: int, count: int) -> None:
         """Count a claim in, or out, at the first ends."""

@@ -72,9 +72,8 @@ class DraftModel:
             self._start_over()
             raise
 
-    def forget(self, running: list[Sequence]) -> None:
-        still = set(running)
-        for sequence in [one for one in self._followers if one not in still]:
+    def forget(self, sequence: Sequence) -> None:
+        if sequence in self._followers:
             self._drop(sequence)
 
     # -- a draft -------------------------------------------------------------------------------------------------

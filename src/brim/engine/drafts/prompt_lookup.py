@@ -96,8 +96,8 @@ class PromptLookup:
                 found[sequence] = index.following(place, depth)
         return found
 
-    def forget(self, running: list[Sequence]) -> None:
-        self._indices = {sequence: self._indices[sequence] for sequence in running if sequence in self._indices}
+    def forget(self, sequence: Sequence) -> None:
+        self._indices.pop(sequence, None)
 
     def _index(self, sequence: Sequence) -> PairIndex:
         index = self._indices.get(sequence)

@@ -19,6 +19,6 @@ class Proposer(Protocol):
         """Drafts of up to so many tokens for these requests, all of whose tokens are known."""
         ...
 
-    def forget(self, running: list[Sequence]) -> None:
-        """Only these requests still run."""
+    def forget(self, sequence: Sequence) -> None:
+        """This request has ended, or was preempted."""
         ...

@@ -120,7 +120,7 @@ class Speculator:
         self._weighed = now
         slack = len(scheduler.running) * ceil_div(self.settings.depth, scheduler.ledger.block_size)
         self._weight = weight_of(outlook.final_blocks(), slack, outlook.blocks)
-        self._forget_ended(scheduler.running)
+        self._forget_ended()
 
     def _depth(self, sequence: Sequence) -> int:
         """How many tokens may be drafted for a request now."""
@@ -143,9 +143,10 @@ class Speculator:
                 return tokens[:place]
         return tokens
 
-    def _forget_ended(self, running: list[Sequence]) -> None:
-        self._known = {sequence: self._known[sequence] for sequence in running if sequence in self._known}
-        self._proposer.forget(running)
+    def _forget_ended(self) -> None:
+        for sequence in [one for one in self._known if one.slot is None]:
+            del self._known[sequence]
+            self._proposer.forget(sequence)
 
     # -- after a step --------------------------------------------------------------------------------------------
 

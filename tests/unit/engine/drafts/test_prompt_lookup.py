@@ -65,5 +65,5 @@ def test_drafts_are_for_those_that_have_one() -> None:
     lookup = PromptLookup()
     assert (lookup.has_one(again), lookup.has_one(new)) == (True, False)
     assert lookup.propose({again: 2, new: 2}) == {again: (3, 1)}
-    lookup.forget([new])
+    lookup.forget(again)
     assert list(lookup._indices) == [new]

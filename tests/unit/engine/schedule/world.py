@@ -250,7 +250,7 @@ class Guesses:
             text.append(token if self._numbers.random() < self._right else (token + 1) % VOCAB)
         return tuple(text[len(sequence.tokens) :])
 
-    def forget(self, running: list[Sequence]) -> None:
+    def forget(self, sequence: Sequence) -> None:
         pass
 
 
