@@ -93,6 +93,7 @@ def fit_engine(
         report = replace(_warned(report, engine, facts, kept_free), seconds=clock.seconds())
         if report.from_store and report.scaling is not None:
             report = replace(report, scaling=replace(report.scaling, given_margin_percent=wanted.margin_percent))
+        engine.weigh_by(report.scaling)
     if kept is not None and not report.from_store:
         try:
             kept.write(print_, report, before.free_bytes)

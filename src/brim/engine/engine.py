@@ -39,7 +39,7 @@ from brim.progress import showing
 from brim.records.health import Health, Status
 from brim.records.memory import StressShape
 from brim.records.progress import Progress, Stage, Told
-from brim.records.scaling import ScalingSteps
+from brim.records.scaling import ScalingReport, ScalingSteps
 
 if TYPE_CHECKING:
     import torch
@@ -235,6 +235,12 @@ class Engine:
         """Let rescues spend this probe's canary and check memory with it. Nothing is in flight."""
         if self._rescue is not None:
             self._rescue.watch(probe)
+
+    def weigh_by(self, report: ScalingReport | None) -> None:
+        """Let the gate of speculation weigh batches by the laws of a fit, as long as the engine stays at this size."""
+        speculator = self.loop.speculator
+        if speculator is not None:
+            speculator.weigh_by(None if report is None else self._parts.fitted_limit(report))
 
     def teardown(self) -> None:
         """Give all of that back to the device. Requests in flight are cancelled."""

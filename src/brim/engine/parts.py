@@ -10,6 +10,7 @@ from functools import partial
 from brim.engine.drafts.draft_model import DraftModel
 from brim.engine.drafts.prompt_lookup import PromptLookup
 from brim.engine.drafts.speculator import Speculator
+from brim.engine.drafts.weighing import FittedLimit
 from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
@@ -20,6 +21,7 @@ from brim.engine.schedule.scheduler import Limits, Scheduler
 from brim.engine.settings import EngineSettings
 from brim.guard.rescue import RescuePolicy
 from brim.records.progress import Stage, Told, silent
+from brim.records.scaling import ScalingReport
 from brim.units import round_up
 
 
@@ -114,6 +116,10 @@ class EngineParts:
         self.runner.teardown()
         if self.draft is not None:
             self.draft.runner.teardown()
+
+    def fitted_limit(self, report: ScalingReport) -> FittedLimit:
+        """The limit of a batch that a fit has found."""
+        return FittedLimit(report.scaling, report.limit_bytes, self.kv_bytes, self.settings.max_batch_tokens)
 
     def rescue(self, loop: ServingLoop, kv_tokens: int) -> Rescue:
         """What keeps a loop serving after an out-of-memory, with a pool of this size."""

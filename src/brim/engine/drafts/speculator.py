@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from brim.engine.drafts.proposer import Proposer
+from brim.engine.drafts.weighing import FittedLimit, batch_load
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.scheduler import Scheduler
 from brim.guard.speculation import OPEN, Acceptance, BatchView, Gate, SpeculationSettings, decide, depth_for, weight_of
@@ -67,9 +68,14 @@ class Speculator:
         self._vocab = vocab
         self._known: dict[Sequence, _Request] = {}
         self._weight = 0.0
+        self._fitted: FittedLimit | None = None
         self._weighed: tuple[int, int] | None = None  # starts and ends so far, and steps, when it was weighed
         self._proposed = self._accepted = self._drafts = self._steps = 0
         self._closed = dict.fromkeys(("batch", "weight", "memory"), 0)
+
+    def weigh_by(self, fitted: FittedLimit | None) -> None:
+        """Weigh batches by the laws of a fit too; None: by their blocks alone."""
+        self._fitted, self._weighed = fitted, None
 
     @property
     def figures(self) -> SpeculationFigures:
@@ -118,8 +124,13 @@ class Speculator:
         if now == self._weighed:
             return
         self._weighed = now
-        slack = len(scheduler.running) * ceil_div(self.settings.depth, scheduler.ledger.block_size)
-        self._weight = weight_of(outlook.final_blocks(), slack, outlook.blocks)
+        depth, size = self.settings.depth, scheduler.ledger.block_size
+        finals = outlook.final_blocks()
+        self._weight = weight_of(finals, len(scheduler.running) * ceil_div(depth, size), outlook.blocks)
+        if self._fitted is not None:
+            tokens = max(finals, default=0) * size
+            load = batch_load(scheduler.running, tokens, depth, self._fitted.step_tokens, size)
+            self._weight = max(self._weight, self._fitted.share(load))
         self._forget_ended()
 
     def _depth(self, sequence: Sequence) -> int:
