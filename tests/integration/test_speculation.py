@@ -11,12 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from brim.engine.drafts.speculator import Speculator
 from brim.engine.engine import Engine
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence
+from brim.engine.run.graphs import batch_sizes
+from brim.engine.run.rows import LAST_DRAWN, DecodeRows
+from brim.engine.run.runner import Runner
 from brim.engine.schedule.audit import scheduler_problems
 from brim.engine.stress.verifying import VERIFY
 from brim.probes.cpu import CpuProbe
@@ -218,6 +223,37 @@ def test_a_failed_step_with_drafts_changes_no_answer(name: str, kind: int, monke
     at = random.Random(name).sample(range(1, counted.points), 8)
     failed_steps.disturb(load, wanted, counted.points, at, KINDS[kind])
     assert scheduler_problems(load.engine.loop.scheduler) == []
+
+
+class EagerGraphs:
+    """Stands for captured graphs: runs what they would have captured, padded as they are."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.with_drafts = 0
+
+    def replay(self, rows: DecodeRows, staging: Any) -> torch.Tensor:
+        size = next(size for size in batch_sizes(self.runner.shape.most_decode_rows) if size >= len(rows))
+        padding = size - len(rows)
+        self.with_drafts += len(set(rows.slots.tolist())) < len(rows)
+        inputs = ((rows.slots, self.runner.scratch_slot), (rows.lengths, 1), (rows.tokens, LAST_DRAWN))
+        padded = [torch.from_numpy(np.concatenate([values, [fill] * padding])) for values, fill in inputs]
+        return self.runner._decode_logits(*padded)[: len(rows)]
+
+
+@pytest.mark.parametrize("name", often_and_soaked("gemma3_text", "qwen3_next"))
+def test_steps_with_drafts_run_in_the_graphs_of_decodes(name: str) -> None:
+    """Those of recurrent models do not: their states pass through the tokens one after the other."""
+    model = family(name)
+    prompts = prompts_of([3, 30], seed=9)
+    wanted = [model.greedy(prompt, 18) for prompt in prompts]
+    with model.engine(**SPECULATES) as engine:
+        runner = engine._parts.runner
+        graphs = EagerGraphs(runner)
+        runner._graphs = graphs  # type: ignore[assignment]
+        remembering(engine, {tuple(prompt): answer for prompt, answer in zip(prompts, wanted, strict=True)})
+        assert [list(one.tokens) for one in engine.generate(prompts, greedy(18))] == wanted
+        assert (graphs.with_drafts > 3) == (not runner.has_states)
 
 
 @pytest.mark.parametrize("name", often_and_soaked("llama", "qwen3_next"))
