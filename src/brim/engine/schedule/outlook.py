@@ -22,7 +22,7 @@ from brim.guard.future import NEVER, Claim, Future, constant
 from brim.units import ceil_div
 
 _COMMON = "common"  # the key of the blocks that several requests hold; requests have their slots
-_MANY = 32  # changes from which on all sums are made anew
+_FEW, _MANY = 3, 32  # changes: more than a quarter of the batch, between these, and all sums are made anew
 
 
 class Outlook:
@@ -179,7 +179,7 @@ class Outlook:
         changed |= commons.changed_slots
         commons.changed_slots.clear()
         overdue = self._future.ended_before(self._step)
-        if self._out_of_step or len(changed) + len(overdue) > _MANY:
+        if self._out_of_step or len(changed) + len(overdue) > min(_MANY, max(_FEW, len(self._running) // 4)):
             self._begin_anew()
         else:
             changed.update(slot for slot in overdue if isinstance(slot, int))
