@@ -108,17 +108,20 @@ def run_brim(engine: Any, workload: Workload, seed: int) -> dict[str, float]:
 
 def decode_step_seconds(engine: Any, batch: int, context: int) -> float:
     """A decode step on a full batch, as the engine runs it, on whatever is in the pool."""
+    import numpy as np
     import torch
 
+    from brim.engine.run.rows import LAST_DRAWN, DecodeRows
+
     runner = engine._parts.runner
-    slots = list(range(batch))
+    rows = DecodeRows(np.arange(batch), np.full(batch, context), np.full(batch, LAST_DRAWN))
     blocks = engine._parts.shape(engine.kv_tokens).blocks[0]
     columns = runner._kv.tables[0].shape[1]
     table = torch.arange(batch * columns, device="cuda", dtype=torch.int32).view(batch, columns) % blocks + 1
     with torch.inference_mode():
         kept = runner._kv.tables[0][:batch].clone()
         runner._kv.tables[0][:batch] = table
-        seconds = timed(lambda: runner._graphs.replay(slots, [context] * batch, runner._staging), 30)
+        seconds = timed(lambda: runner._graphs.replay(rows, runner._staging), 30)
         runner._kv.tables[0][:batch] = kept
     return seconds
 

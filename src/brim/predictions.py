@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from brim.errors import BrimError, CannotTrace, InputError
-from brim.records.fit import IMAGE_SHAPE, FitReport
+from brim.records.fit import DRAFT_SHAPE, IMAGE_SHAPE, FitReport
 from brim.records.memory import StressShape
 from brim.records.model import Dtype
 from brim.records.scaling import MeasuredShape, StepPhase
@@ -42,7 +42,8 @@ def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
 def predicted_activation(engine: Engine) -> int | None:
     """The peak of the worst text step; None for a model that cannot be assembled on the meta device."""
     try:
-        return max(traced_steps(engine, [shape for shape in engine.stress_shapes() if shape.name != IMAGE_SHAPE]))
+        text = [shape for shape in engine.stress_shapes() if shape.name not in (IMAGE_SHAPE, DRAFT_SHAPE)]
+        return max(traced_steps(engine, text))
     except BrimError:  # a fit does not fail because a prediction does
         return None
 
@@ -140,8 +141,12 @@ def _planned(engine: Engine) -> dict[str, int]:
     ranks = 1 if engine.ranks is None else engine.ranks.size
     spec = read_config(engine.loaded.full_config.to_dict(), name="engine")
     spec = replace(spec, dtype=Dtype(engine.dtype), quantisation=None)
-    slots = engine.settings.max_batch + 1  # one is for padding
+    rows = engine.settings.max_batch + 1 + engine.settings.max_drafted  # one is for padding, some are for snapshots
+    draft_bytes = 0
+    if engine.draft is not None:
+        draft = read_config(engine.draft.full_config.to_dict(), name="draft")
+        draft_bytes = weight_bytes(replace(draft, dtype=Dtype(engine.dtype), quantisation=None), 1).rank_bytes
     return {
-        "weights": weight_bytes(spec, ranks).rank_bytes,
-        "state": kv_footprint(spec, spec.dtype, ranks).state_bytes_per_request * slots,
+        "weights": weight_bytes(spec, ranks).rank_bytes + draft_bytes,
+        "state": kv_footprint(spec, spec.dtype, ranks).state_bytes_per_request * rows,
     }

@@ -104,6 +104,7 @@ def fit_engine(
         report = replace(_warned(report, engine, facts, kept_free), seconds=clock.seconds())
         if report.from_store and report.scaling is not None:
             report = replace(report, scaling=replace(report.scaling, given_margin_percent=wanted.margin_percent))
+        engine.weigh_by(report.scaling)
     if kept is not None and not report.from_store:
         try:
             kept.write(print_, report, before.free_bytes)
@@ -276,6 +277,7 @@ def _decisive(engine: Engine, probe: MemoryProbe, request: FitRequest, ranks: Ra
     return {
         "model": engine.loaded.full_config.to_dict(),
         "weights": engine.loaded.weight_bytes,
+        "draft": None if engine.draft is None else engine.draft.full_config.to_dict(),
         "settings": asdict(engine.settings),
         "request": asdict(request),
         "stress": [asdict(shape) for shape in engine.stress_shapes()],

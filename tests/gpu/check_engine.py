@@ -1,6 +1,6 @@
 """The engine on a GPU: the same tokens as `generate` on the CPU, memory that goes back, steps as large as traced.
 
-    python tests/gpu/check_engine.py [--only tokens|images|families|memory|steps] [--out FILE]
+    python tests/gpu/check_engine.py [--only tokens|drafts|images|families|memory|steps] [--out FILE]
 
 Needs the repository's root on the path: tiny models and references are those of the integration tests.
 """
@@ -24,6 +24,7 @@ STEP_MODELS = (
     *("deepseek-v2-lite", "nemotron-nano-12b-v2"),  # latents; a hybrid
 )
 STEP_TOKENS = (512, 2048, 8192)
+NEAR_TIE = 0.1  # of log-probabilities, in bf16
 
 
 def on_cuda(loaded: Any) -> Any:
@@ -46,6 +47,63 @@ def check_tokens() -> Iterator[dict[str, Any]]:
             left = engine.figures.blocks_held
         same = sum(one == other for one, other in zip(got, wanted, strict=True))
         yield {"check": "tokens", "case": name, "same": same, "of": len(wanted), "ok": same == len(wanted) and not left}
+
+
+def check_drafts() -> Iterator[dict[str, Any]]:
+    """Speculation changes no token in fp32, for every family; in bf16 only where two tokens are nearly as likely."""
+    from brim.engine.engine import Engine
+    from brim.engine.settings import EngineSettings
+    from tests.integration.test_engine import FAMILIES, family, greedy, prompts_of
+    from tests.integration.test_speculation import SPECULATES, remembering
+
+    for name in FAMILIES:
+        model = family(name)
+        prompts = prompts_of([3, 45, 17, 30])
+        wanted = [model.greedy(prompt, 18) for prompt in prompts]
+        settings = EngineSettings(max_batch=4, max_batch_tokens=24, block_size=8, **SPECULATES)
+        with Engine(on_cuda(model.loaded), kv_tokens=512, settings=settings, device="cuda") as engine:
+            speculator = remembering(engine, {tuple(one): answer for one, answer in zip(prompts, wanted, strict=True)})
+            got = [list(one.tokens) for one in engine.generate(prompts, greedy(18))]
+            left = engine.figures.blocks_held
+        same = sum(one == other for one, other in zip(got, wanted, strict=True))
+        accepted = speculator.figures.accepted
+        ok = same == len(wanted) and accepted > 0 and not left
+        yield {"check": "drafts", "case": name, "same": same, "of": len(wanted), "accepted": accepted, "ok": ok}
+    yield from _trained_drafts()
+
+
+def _trained_drafts() -> Iterator[dict[str, Any]]:
+    """The trained tiny model in bf16, with prompt lookup and with its draft model."""
+    from brim.engine.engine import Engine
+    from brim.engine.settings import EngineSettings
+    from tests.integration.test_engine import greedy
+
+    texts = [f"Repeat this: the {one} and the {other}" for one in ("cat", "dog") for other in ("park", "river", "road")]
+    options = {"kv_tokens": 8192, "device": "cuda", "dtype": "bf16"}
+    with Engine("brim-tiny", settings=EngineSettings(max_length=512), **options) as engine:
+        plain = engine.generate(texts, greedy(32, logprobs=2))
+    for speculate, draft in (("lookup", None), (None, "brim-tiny-draft")):
+        settings = EngineSettings(max_length=512, speculate=speculate)
+        with Engine("brim-tiny", draft=draft, settings=settings, **options) as engine:
+            got = engine.generate(texts, greedy(32))
+            figures = engine.figures.speculation
+        gaps = [_gap(one, other.tokens) for one, other in zip(plain, got, strict=True) if one.tokens != other.tokens]
+        yield {
+            "check": "drafts",
+            "case": f"brim-tiny bf16, {draft or speculate}",
+            "same": len(plain) - len(gaps),
+            "of": len(plain),
+            "largest_gap": max(gaps, default=0.0),  # of log-probabilities, where they part
+            "accepted": figures.accepted,
+            "ok": max(gaps, default=0.0) < NEAR_TIE and figures.accepted > 0,
+        }
+
+
+def _gap(plain: Any, tokens: tuple[int, ...]) -> float:
+    """By how much the token of the plain run was likelier than the next one, where another run parts from it."""
+    place = next(number for number, (one, other) in enumerate(zip(plain.tokens, tokens, strict=False)) if one != other)
+    (_, first), (_, second) = plain.logprobs[place].top
+    return float(first - second)
 
 
 def check_images() -> Iterator[dict[str, Any]]:
@@ -173,6 +231,7 @@ def check_steps() -> Iterator[dict[str, Any]]:
 
 CHECKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "tokens": check_tokens,
+    "drafts": check_drafts,
     "images": check_images,
     "families": check_families,
     "memory": check_memory,

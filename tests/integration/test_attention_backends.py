@@ -17,6 +17,7 @@ from brim.engine.attention import backends  # noqa: E402
 from brim.engine.attention.backends import BackendSizes, register_backend  # noqa: E402
 from brim.engine.attention.kernels.splits import DecodeShape  # noqa: E402
 from brim.engine.attention.reference import ReferenceAttention  # noqa: E402
+from brim.engine.run.rows import LAST_DRAWN  # noqa: E402
 from brim.errors import InvalidRequest  # noqa: E402
 from tests.integration.test_engine import FAMILIES, family, greedy, prompts_of  # noqa: E402
 from tests.triton_interpreter import interpreted, needs_interpreter  # noqa: E402
@@ -108,7 +109,8 @@ def test_a_step_to_be_captured_is_prepared_too(plugged: Callable[[type[Planned]]
     made = plugged(Planned)
     with family("llama").engine(attention="planned") as engine, torch.inference_mode():
         runner = engine.loop.runner
-        logits = runner._decode_logits(torch.full((3,), runner.scratch_slot), torch.ones(3, dtype=torch.int64))
+        slots, lengths = torch.full((3,), runner.scratch_slot), torch.ones(3, dtype=torch.int64)
+        logits = runner._decode_logits(slots, lengths, torch.full((3,), LAST_DRAWN))
         assert logits.shape[0] == 3
     assert made[0].log[:2] == ["prepare", "store"]
     assert made[0].plan == [(slice(row, row + 1), runner.scratch_slot, 1) for row in range(3)]

@@ -40,6 +40,22 @@ def test_one_prompt_appears_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["finish_reason"] == "length"
 
 
+def test_speculation_changes_no_token_and_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "Write the word apple five times: apple apple apple apple"
+    asked = ["generate", "brim-tiny", "--prompt", words, "--max-tokens", "24", "--ignore-eos", "--json", *SMALL]
+    assert run(asked) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert run([*asked, "--speculate", "lookup"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["answers"] == plain
+    found = shown["speculation"]
+    assert set(found) >= {"open", "reason", "proposed", "accepted", "rate", "depth", "steps"}
+    assert found["open"]
+    assert found["reason"].startswith("open: ")
+    assert found["accepted"] > 0
+    assert found["rate"] == found["accepted"] / found["proposed"]
+
+
 def test_a_file_of_prompts_is_answered_in_its_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text('Once\n{"prompt": "upon"}\n\n{"prompt": [5, 6, 7]}\n', encoding="utf-8")
@@ -65,6 +81,10 @@ def test_a_file_of_prompts_is_answered_in_its_order(tmp_path: Path, capsys: pyte
         (["--prompt", "x", "--kv-tokens", "many"], "kv-tokens"),
         (["--prompt", "x", "--image", "cat.png"], "images"),
         (["--prompt", "x", "--tp", "2"], "torchrun"),
+        (["--prompt", "x", "--speculate", "lookup", "--speculate-max-weight", "2"], "speculate_max_weight"),
+        (["--prompt", "x", "--speculate", "lookup", "--draft-tokens", "0"], "draft_tokens"),
+        (["--prompt", "x", "--draft", "brim-tiny-draft"], "vocabulary has"),
+        (["--prompt", "x", "--draft", "brim-tiny-draft", "--speculate", "lookup"], "leave out one of the two"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

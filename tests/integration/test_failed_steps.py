@@ -82,12 +82,17 @@ class Load:
             self.hopeless |= keys
 
 
-def text_load(name: str, seed: int = 0) -> Load:
+def text_load(name: str, seed: int = 0, **settings: Any) -> Load:
     """A random load: forks, sampling, scores, shared beginnings, and more than the pool can hold at once."""
     numbers = random.Random(f"{name} {seed}")
     max_batch = numbers.choice([4, 5])
     engine = family(name).engine(
-        0, max_batch=max_batch, max_batch_tokens=numbers.choice([11, 19, 26]), tokenizer=ByteTokenizer(), **EAGER
+        0,
+        max_batch=max_batch,
+        max_batch_tokens=numbers.choice([11, 19, 26]),
+        tokenizer=ByteTokenizer(),
+        **EAGER,
+        **settings,
     )
     shared = prompts_of([16], seed=seed)[0]
     load = Load(engine, numbers.choice([56, 64]))

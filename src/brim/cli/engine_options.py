@@ -69,6 +69,26 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="host memory for preempted requests, 0 for none (a quarter of what is available, 4GiB at most)",
     )
     engine.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    _add_speculation(parser)
+
+
+def _add_speculation(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("speculation", "Draft tokens and verify them in one step: the same text, faster.")
+    group.add_argument(
+        "--speculate", choices=("lookup",), help="lookup: tokens that followed the same ones earlier in the text"
+    )
+    group.add_argument("--draft", metavar="MODEL", help="a smaller model of the same vocabulary that drafts")
+    group.add_argument("--draft-tokens", type=int, default=7, metavar="N", help="most tokens of a draft (7)")
+    group.add_argument(
+        "--speculate-max-batch", type=int, default=16, metavar="N", help="not while more requests run (16)"
+    )
+    group.add_argument(
+        "--speculate-max-weight",
+        type=float,
+        default=0.75,
+        metavar="X",
+        help="not while the running requests will hold more than this part of the KV pool (0.75)",
+    )
 
 
 def engine_settings(options: argparse.Namespace) -> EngineSettings:
@@ -84,6 +104,10 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         max_image_pixels=parse_pixels(options.image_pixels, "image-pixels") if options.image_pixels else None,
         admission=options.admission,
         host_memory=parse_bytes(options.host_memory, "host-memory") if options.host_memory else None,
+        speculate=options.speculate,
+        draft_tokens=options.draft_tokens,
+        speculate_max_batch=options.speculate_max_batch,
+        speculate_max_weight=options.speculate_max_weight,
     )
 
 
@@ -136,6 +160,7 @@ def make_engine(
         probe = cpu_budget(place.budget_bytes)
     return Engine(
         options.model,
+        draft=options.draft,
         kv_tokens=kv_tokens,
         settings=settings,
         load_format=options.load_format,

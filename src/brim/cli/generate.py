@@ -17,6 +17,7 @@ from brim.units import parse_count
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
+    from brim.engine.drafts.speculator import SpeculationFigures
     from brim.engine.engine import Engine
     from brim.engine.requests.params import SamplingParams
 
@@ -92,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         with bar("answers", len(prompts) > 1 and not options.quiet) as progress:
             answers = [_as_json(one) for one in _answers(engine, prompts, params, options.image, progress)]
         if engine.ranks is None or engine.ranks.rank == 0:
-            _write(answers, options)
+            _write(answers, engine.figures.speculation, options)
     return 0
 
 
@@ -202,14 +203,16 @@ def _as_json(completion: Any) -> dict[str, Any]:
     return {**asdict(completion), "finish_reason": str(completion.finish_reason)}
 
 
-def _write(answers: list[dict[str, Any]], options: argparse.Namespace) -> None:
+def _write(answers: list[dict[str, Any]], speculation: SpeculationFigures | None, options: argparse.Namespace) -> None:
+    """Answers to a file and to standard output; with figures of speculation where the engine does that."""
     if options.output is not None:
         try:
             options.output.write_text("".join(json.dumps(one) + "\n" for one in answers), encoding="utf-8")
         except OSError as error:
             raise InvalidRequest(f"output {options.output}: cannot be written ({error.strerror})") from None
     if options.as_json:
-        print(json.dumps(answers, indent=2))
+        shown = answers if speculation is None else {"answers": answers, "speculation": speculation.to_json()}
+        print(json.dumps(shown, indent=2))
     elif options.output is None:
         for one in answers:
             print(one["text"] if one["text"] is not None else " ".join(map(str, one["tokens"])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 
 from brim.engine.attention.backends import BackendSizes, check_backend, make_backend
 from brim.engine.attention.paged import NAME, register
+from brim.engine.drafts.draft_model import AS_ROWS
 from brim.engine.kv.geometry import group_layers
 from brim.engine.media.families import ahead_in_windows_only
 from brim.engine.media.prepare import find_vision
@@ -32,9 +34,16 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32,
 
 
 def assemble(
-    loaded: LoadedModel, settings: EngineSettings, device: torch.device, ranks: Ranks | None = None
+    loaded: LoadedModel,
+    settings: EngineSettings,
+    device: torch.device,
+    ranks: Ranks | None = None,
+    draft: EngineParts | None = None,
 ) -> EngineParts:
-    """Learn what the model's layers keep, choose how they attend, and make the parts that any size shares."""
+    """Learn what the model's layers keep, choose how they attend, and make the parts that any size shares.
+
+    `draft` are the parts of a model that drafts for this one (`assemble_draft`).
+    """
     check_backend(settings.attention)
     text_model = TextModel(loaded.model)
     max_length = settings.max_length or loaded.max_positions
@@ -53,6 +62,8 @@ def assemble(
         kv_dtype=kv_dtype,
         device=device,
         graphs=settings.graphs,
+        max_drafted=settings.max_drafted,
+        draft_tokens=settings.draft_tokens,
     )
     if settings.compile:
         from brim.engine.run.compiling import compile_layers
@@ -64,7 +75,11 @@ def assemble(
         layers,
         states,
         shape,
-        partial(make_backend, settings.attention, BackendSizes(layers.geometry, shape.max_batch, max_length, device)),
+        partial(
+            make_backend,
+            settings.attention,
+            BackendSizes(layers.geometry, shape.most_decode_rows, max_length, device),
+        ),
         mrope=_has_mrope(loaded),
         ahead_in_windows_only=ahead_in_windows_only(loaded.full_config),
         **in_step(ranks, limping),
@@ -76,13 +91,34 @@ def assemble(
         settings,
         max_length,
         kv_dtype.itemsize,
-        state_bytes=sum(state.slot_bytes for state in states) * runner.rows,
+        state_bytes=sum(state.slot_bytes for state in states) * (runner.rows + shape.max_drafted),
         fullest_chunk=fullest_chunk(text_model.backbone, settings.max_batch, settings.max_batch_tokens),
         vision=find_vision(loaded),
+        vocab=loaded.vocab,
         clock=time.monotonic if ranks is None else ranks.clock,
         ranks=ranks or OneRank(),
         limping=limping,
+        draft=draft,
     )
+
+
+def assemble_draft(loaded: LoadedModel, settings: EngineSettings, max_length: int, device: torch.device) -> EngineParts:
+    """The parts of a draft model, for an engine of these settings: as many slots as requests may have drafts.
+
+    Its own steps have rows of drafts too, where all tokens of the last draft stood and one more is to be computed.
+    """
+    slots = settings.max_drafted
+    own = replace(
+        settings,
+        max_batch=slots,
+        max_batch_tokens=max(settings.max_batch_tokens, slots * AS_ROWS),
+        max_length=max_length,
+        reuse_prefixes=False,
+        speculate_max_batch=slots,
+        draft_tokens=AS_ROWS - 1,
+        max_image_pixels=None,
+    )
+    return assemble(loaded, own, device)
 
 
 def in_step(ranks: Ranks | None, limping: Limping | None) -> dict[str, Any]:

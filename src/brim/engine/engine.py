@@ -12,12 +12,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from brim.engine.device.interrupts import Interrupts
+from brim.engine.drafts.speculator import SpeculationFigures
 from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.door import Door, Prompt, find_tokenizer
 from brim.engine.loop import ServingLoop
@@ -28,7 +29,7 @@ from brim.engine.requests.sequence import Sequence as RunningSequence
 from brim.engine.schedule.events import Event
 from brim.engine.schedule.figures import AdmissionFigures
 from brim.engine.schedule.host_copies import PreemptionFigures
-from brim.engine.settings import EngineSettings
+from brim.engine.settings import DRAFT, EngineSettings
 from brim.engine.stress.worst_steps import WorstSteps
 from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer, lacks_weights
 from brim.engine.weights.load import LoadedModel, load
@@ -38,14 +39,15 @@ from brim.probes.translate import translated
 from brim.progress import showing
 from brim.records.health import Health, Status
 from brim.records.memory import StressShape
-from brim.records.progress import Progress, Stage
-from brim.records.scaling import ScalingSteps
+from brim.records.progress import Progress, Stage, Told
+from brim.records.scaling import ScalingReport, ScalingSteps
 
 if TYPE_CHECKING:
     import torch
 
     from brim.engine.media.features import ImagePart
     from brim.engine.media.limits import ImageLimits
+    from brim.engine.parts import EngineParts
     from brim.engine.ranks.ranks import Ranks
     from brim.engine.rescue import Rescue
 
@@ -68,6 +70,7 @@ class EngineFigures:
     drawn: int
     admission: AdmissionFigures
     preemption: PreemptionFigures
+    speculation: SpeculationFigures | None  # None: this engine does not speculate
 
 
 class Engine:
@@ -77,6 +80,7 @@ class Engine:
         self,
         model: str | Path | dict[str, Any] | LoadedModel,
         *,
+        draft: str | Path | dict[str, Any] | LoadedModel | None = None,
         kv_tokens: int | None = None,
         settings: EngineSettings | None = None,
         load_format: str = "auto",
@@ -96,7 +100,7 @@ class Engine:
         from brim.engine.preempted import PreemptedMemory
         from brim.engine.verify import verify
 
-        self.settings = settings or EngineSettings()
+        self.settings = _with_draft(settings or EngineSettings(), draft is not None, tensor_parallel)
         self._probe = probe or nullcontext()
         self.progress = progress  # how loading and building are shown (`brim.progress`)
         place = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -132,14 +136,18 @@ class Engine:
                     seed=seed,
                     progress=lambda done, total: told(Stage("load", "weights", done, total)),
                 )
-                self._count_weights()
+                self._count_weights(self.loaded)
             verify(self.loaded, self.settings, torch.device(place), self.ranks, told)  # whole, before it is split
             told(Stage("load", "layers"))
             if self.ranks is not None:
                 self.loaded, place = self.ranks.split(self.loaded), str(self.ranks.device)
-            self._parts = assemble(self.loaded, self.settings, torch.device(place), self.ranks)
+            self.tokenizer = tokenizer if tokenizer is not None else find_tokenizer(self.loaded.folder)
+            self.draft: LoadedModel | None = None  # the model that drafts for this one
+            drafting = None
+            if draft is not None:
+                self.draft, drafting = self._load_draft(draft, load_format, dtype, place, seed, told)
+            self._parts = assemble(self.loaded, self.settings, torch.device(place), self.ranks, drafting)
             self._preempted = PreemptedMemory(self._parts, self.ranks)
-        self.tokenizer = tokenizer if tokenizer is not None else find_tokenizer(self.loaded.folder)
         self.max_length = self._parts.max_length
         self.image_limits: ImageLimits | None = None
         if self._parts.vision is not None:
@@ -168,12 +176,41 @@ class Engine:
             wanted = kv_tokens or min(DEFAULT_KV_TOKENS, self.settings.max_batch * self.max_length)
             self.build(wanted)
 
-    def _count_weights(self) -> None:
+    def _load_draft(
+        self,
+        draft: str | Path | dict[str, Any] | LoadedModel,
+        load_format: str,
+        dtype: str,
+        place: str,
+        seed: int,
+        told: Told,
+    ) -> tuple[LoadedModel, EngineParts]:
+        """Load and assemble the draft model, if it can be one."""
+        import torch
+
+        from brim.engine.assemble import assemble_draft
+        from brim.engine.attention.paged import NAME
+        from brim.engine.drafts.checks import check_draft
+        from brim.engine.recurrent.states import recurrent_mixers
+
+        told(Stage("load", "draft model"))
+        if isinstance(draft, LoadedModel):
+            loaded = draft
+        else:
+            chosen = "dummy" if lacks_weights(draft) else load_format
+            loaded = load(draft, load_format=chosen, dtype=dtype, device=place, attention=NAME, seed=seed)
+            self._count_weights(loaded)
+        max_length = self.settings.max_length or self.loaded.max_positions
+        has_states = bool(recurrent_mixers(loaded.model))
+        check_draft(loaded, self.loaded, max_length, has_states, (find_tokenizer(loaded.folder), self.tokenizer))
+        return loaded, assemble_draft(loaded, self.settings, max_length, torch.device(place))
+
+    def _count_weights(self, loaded: LoadedModel) -> None:
         """Files are read in threads of their own, which a budget on the CPU does not see."""
         hold = getattr(self._probe, "hold", None)
         if hold is not None:
             with translated():
-                hold([*self.loaded.model.parameters(), *self.loaded.model.buffers()])
+                hold([*loaded.model.parameters(), *loaded.model.buffers()])
 
     # -- memory --------------------------------------------------------------------------------------------------
 
@@ -205,6 +242,12 @@ class Engine:
         """Let rescues spend this probe's canary and check memory with it. Nothing is in flight."""
         if self._rescue is not None:
             self._rescue.watch(probe)
+
+    def weigh_by(self, report: ScalingReport | None) -> None:
+        """Let the gate of speculation weigh batches by the laws of a fit, as long as the engine stays at this size."""
+        speculator = self.loop.speculator
+        if speculator is not None:
+            speculator.weigh_by(None if report is None else self._parts.fitted_limit(report))
 
     def teardown(self) -> None:
         """Give all of that back to the device. Requests in flight are cancelled."""
@@ -244,7 +287,13 @@ class Engine:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What this engine could not do as it was asked, and does otherwise."""
-        return (*self._parts.runner.warnings, *self._parts.warnings, *self._preempted.warnings)
+        drafting = () if self._parts.draft is None else self._parts.draft.runner.warnings
+        return (
+            *self._parts.runner.warnings,
+            *self._parts.warnings,
+            *self._preempted.warnings,
+            *(f"draft: {warning}" for warning in drafting),
+        )
 
     def kv_bytes(self, kv_tokens: int) -> int:
         """What a KV pool of so many tokens takes."""
@@ -324,7 +373,7 @@ class Engine:
         return EngineFigures(
             kv_tokens=self.kv_tokens,
             kv_bytes=self._parts.kv_bytes(self.kv_tokens),
-            weight_bytes=self.loaded.weight_bytes,
+            weight_bytes=self.loaded.weight_bytes + (0 if self.draft is None else self.draft.weight_bytes),
             blocks_held=sum(pool.held for pool in pools),
             blocks_cached=sum(pool.cached for pool in pools),
             running=len(loop.scheduler.running),
@@ -334,6 +383,7 @@ class Engine:
             drawn=loop.figures.drawn,
             admission=loop.scheduler.counts.figures,
             preemption=loop.scheduler.host_copies.figures,
+            speculation=None if loop.speculator is None else loop.speculator.figures,
         )
 
     @property
@@ -490,3 +540,16 @@ class Engine:
                     if progress:
                         progress(total - left, total)
         return done
+
+
+def _with_draft(settings: EngineSettings, has_draft: bool, tensor_parallel: bool) -> EngineSettings:
+    """The settings of an engine with a draft model, or without one."""
+    if not has_draft:
+        if settings.speculate == DRAFT:
+            raise InvalidRequest("speculate is 'draft', and no draft model is named; give the engine a draft")
+        return settings
+    if settings.speculate not in (None, DRAFT):
+        raise InvalidRequest(f"draft: speculate is '{settings.speculate}', which needs none; leave out one of the two")
+    if tensor_parallel:
+        raise InvalidRequest("draft: a draft model runs with one rank only; use speculate='lookup', or leave out tp")
+    return replace(settings, speculate=DRAFT)

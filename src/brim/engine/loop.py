@@ -2,7 +2,9 @@
 
 Observe: read a launched step back. Decide: the scheduler plans, `guard` admits. Act: launch. By default the next step
 is launched before the last one is read, so that the device never waits for Python. A step is read at once where the
-device cannot hold what the next one needs of it (penalties over more tokens than `run/history.py` has room for).
+device cannot hold what the next one needs of it (penalties over more tokens than `run/history.py` has room for), and
+where tokens are drafted: how a text goes on is guessed from all of its tokens, and what was guessed stands or falls
+before the next step.
 
 A step that raises, for whatever reason, leaves every request as it was before it or to be computed again, and the loop
 may go on: nothing counts before its launch has succeeded, nothing launched is lost before it has been read, and events
@@ -14,17 +16,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from brim.engine.device.interrupts import Interrupts
+from brim.engine.drafts.speculator import Drafts, Speculator
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.launched import Launched
 from brim.engine.schedule.events import Event, TokenLogprobs
-from brim.engine.schedule.plan import StepBounds, StepPlan
+from brim.engine.schedule.plan import Draft, StepBounds, StepPlan
 from brim.engine.schedule.scheduler import Scheduler
 
 
@@ -37,6 +40,10 @@ class StepRunner(Protocol):
 
     def accept(self, launched: Launched) -> None:
         """This step counts: the next one goes on from the tokens that it draws."""
+        ...
+
+    def go_on_from(self, tokens: Mapping[int, int]) -> None:
+        """By slot, the last token of the requests of a step with drafts, which has been read."""
         ...
 
 
@@ -64,9 +71,11 @@ class ServingLoop:
         overlap: bool = True,
         clock: Callable[[], float] = time.monotonic,
         interrupts: Interrupts | None = None,
+        speculator: Speculator | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
+        self.speculator = speculator
         self.figures = LoopFigures()
         self.events: deque[Event] = deque()  # what happened and nobody has taken yet
         self.failed: StepPlan | None = None  # the step that the last `advance` planned, and could not launch
@@ -99,7 +108,7 @@ class ServingLoop:
         if self._deadlines:
             with self._interrupts.held():
                 self._end_overdue()
-        plan = self._launch_next(bounds)
+        plan = self._launch_next(bounds, self._drafts(bounds))
         while len(self._launched) > bool(plan):
             self._read_back()
         overlap = self._overlap and (bounds is None or bounds.only is None)
@@ -124,12 +133,22 @@ class ServingLoop:
             self.scheduler.restart(rebuild(), [launched.plan for launched in self._launched])
             self._launched.clear()
 
-    def _launch_next(self, bounds: StepBounds | None) -> StepPlan:
+    def _drafts(self, bounds: StepBounds | None) -> Drafts:
+        """What is drafted for the next step. A step of some requests only is one that failed, and gets no drafts."""
+        if self.speculator is None or (bounds is not None and bounds.only is not None):
+            return {}
+        if not self.speculator.worthwhile(self.scheduler, calm=bounds is None or bounds.calm):
+            return {}
+        while self._launched:
+            self._read_back()
+        return self.speculator.propose(self.scheduler)
+
+    def _launch_next(self, bounds: StepBounds | None, drafts: Drafts) -> StepPlan:
         """Plan a step and launch it; what was planned counts when it has been launched, or not at all."""
         scheduler, figures = self.scheduler, self.figures
         started = time.perf_counter()
         with self._interrupts.held():
-            plan = scheduler.plan(bounds)
+            plan = scheduler.plan(bounds, drafts)
             planned = time.perf_counter()
             if plan:
                 try:
@@ -169,9 +188,9 @@ class ServingLoop:
         prompt_events = _prompt_events(launched)
         logprobs = _logprobs(launched)
         with self._interrupts.held():
-            self._record(launched, tokens, prompt_events, logprobs)
+            drawn = self._record(launched, tokens, prompt_events, logprobs)
             self._launched.popleft()
-            self.figures.drawn += len(tokens)
+            self.figures.drawn += drawn
             self.figures.waiting_seconds += waited - started
             self.figures.reading_seconds += time.perf_counter() - waited
 
@@ -181,8 +200,11 @@ class ServingLoop:
         tokens: list[int],
         prompt_events: list[Event],
         logprobs: list[TokenLogprobs | None],
-    ) -> None:
+    ) -> int:
+        """Record what a step drew; how many tokens stand."""
         self.events += [event for event in prompt_events if event.sequence.finish is None]
+        if launched.plan.drafts:
+            return self._record_verified(launched.plan, tokens, logprobs)
         scheduler = self.scheduler
         size = scheduler.ledger.block_size
         for row, (sequence, token) in enumerate(zip(launched.plan.drawing, tokens, strict=True)):
@@ -194,6 +216,43 @@ class ServingLoop:
             if reason is not None:
                 scheduler.finish(sequence, reason)
             self.events.append(Event(sequence, token, logprobs[row] if logprobs else None, reason))
+        return len(tokens)
+
+    def _record_verified(self, plan: StepPlan, tokens: list[int], logprobs: list[TokenLogprobs | None]) -> int:
+        """Record what a step with drafts drew: of each request up to the first token that was not drafted so."""
+        scheduler, speculator = self.scheduler, self.speculator
+        row = stand = 0
+        for sequence, draft in plan.drawn_rows:
+            drawn, scores = tokens[row : row + draft.rows], logprobs[row : row + draft.rows]
+            row += draft.rows
+            accepted = draft.accepted(drawn)
+            if not scheduler.record(sequence, drawn[0]):
+                continue
+            stand += 1 + accepted
+            if draft.tokens and speculator is not None:
+                speculator.learn(sequence, len(draft.tokens), accepted)
+            self._record_tokens(sequence, draft, drawn[: accepted + 1], scores)
+        if speculator is not None:
+            speculator.stepped()
+        self.runner.go_on_from({one.slot: one.tokens[-1] for one in plan.drawing if one.slot is not None})
+        return stand
+
+    def _record_tokens(
+        self, sequence: Sequence, draft: Draft, tokens: list[int], logprobs: list[TokenLogprobs | None]
+    ) -> None:
+        """Tokens of one request that stand, up to one that ends it. The first has been recorded."""
+        scheduler = self.scheduler
+        for number, token in enumerate(tokens):
+            if number:
+                scheduler.accept(sequence, token)
+            reason = _reason_to_stop(sequence, token)
+            if reason is not None:
+                scheduler.publish(sequence)
+                scheduler.finish(sequence, reason)
+            self.events.append(Event(sequence, token, logprobs[number] if logprobs else None, reason))
+            if reason is not None:
+                return
+        scheduler.settle(sequence, draft, len(tokens) - 1)
 
 
 def _reason_to_stop(sequence: Sequence, token: int) -> FinishReason | None:
@@ -212,7 +271,8 @@ def _logprobs(launched: Launched) -> list[TokenLogprobs | None]:
     top_tokens = sampled.top_tokens.tolist() if sampled.top_tokens is not None else [[]] * len(tokens)
     top = sampled.top_logprobs.tolist() if sampled.top_logprobs is not None else [[]] * len(tokens)
     found: list[TokenLogprobs | None] = []
-    for row, sequence in enumerate(launched.plan.drawing):
+    drawing = (sequence for sequence, draft in launched.plan.drawn_rows for _ in range(draft.rows))
+    for row, sequence in enumerate(drawing):
         count = sequence.request.params.logprobs
         pairs = () if count is None else tuple(zip(top_tokens[row], top[row], strict=True))[:count]
         found.append(None if count is None else TokenLogprobs(tokens[row], chosen[row], pairs))

@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from brim.engine.drafts.draft_model import DraftModel
+from brim.engine.drafts.prompt_lookup import PromptLookup
+from brim.engine.drafts.speculator import Speculator
+from brim.engine.drafts.weighing import FittedLimit
 from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
@@ -21,6 +25,7 @@ from brim.engine.settings import EngineSettings
 from brim.guard.rescue import RescuePolicy
 from brim.probes.translate import translated
 from brim.records.progress import Stage, Told, silent
+from brim.records.scaling import ScalingReport
 from brim.units import round_up
 
 if TYPE_CHECKING:
@@ -39,9 +44,11 @@ class EngineParts:
     state_bytes: int  # recurrent states of all slots; 0: the model has none
     fullest_chunk: int | None  # chunk length at which recurrent layers need the most memory
     vision: Vision | None = None
+    vocab: int = 0  # token ids that texts consist of
     clock: Callable[[], float] = time.monotonic
     ranks: Agreement = field(default_factory=OneRank)
     limping: Limping | None = None  # with several ranks
+    draft: EngineParts | None = None  # of a model that drafts for this one
 
     def each_rank_by_itself(self, what: str) -> AbstractContextManager[None]:
         """Each rank runs this without the others, and it ends alike on all of them."""
@@ -52,6 +59,8 @@ class EngineParts:
         if self.limping is not None:
             self.limping.release()
         self.runner.teardown()
+        if self.draft is not None:
+            self.draft.runner.teardown()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -89,7 +98,13 @@ class EngineParts:
         return self.settings.reuse_prefixes and not self.state_bytes
 
     def kv_bytes(self, kv_tokens: int) -> int:
-        return self.shape(kv_tokens).bytes(self.groups, self.element_bytes)
+        draft_bytes = 0 if self.draft is None else self.draft.kv_bytes(self._draft_tokens(kv_tokens))
+        return self.shape(kv_tokens).bytes(self.groups, self.element_bytes) + draft_bytes
+
+    def _draft_tokens(self, kv_tokens: int) -> int:
+        """KV tokens of the draft model: all that requests with drafts may hold."""
+        assert self.draft is not None
+        return min(kv_tokens, self.draft.running_tokens)
 
     def held_bytes(self, start: int, end: int, length: int) -> int:
         """What tokens [start, end) of a request of this length hold; of a window only those that it still sees."""
@@ -120,10 +135,28 @@ class EngineParts:
             self.settings.max_batch_tokens,
             reuse_prefixes=self.reuses_prefixes,
             has_states=bool(self.state_bytes),
+            max_drafted=self.settings.max_drafted,
         )
         self.runner.build(self.groups, shape, told)
         scheduler = Scheduler(ledger, limits, self.settings.admission_settings)
-        return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock)
+        speculator = self._speculator(kv_tokens, told)
+        return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock, speculator=speculator)
+
+    def _speculator(self, kv_tokens: int, told: Told) -> Speculator | None:
+        if self.settings.speculate is None:
+            return None
+        proposer = PromptLookup() if self.draft is None else self._draft_model(self.draft, kv_tokens, told)
+        return Speculator(proposer, self.settings.speculation_settings, self.vocab)
+
+    def _draft_model(self, draft: EngineParts, kv_tokens: int, told: Told) -> DraftModel:
+        told(Stage("build", "draft model"))
+        shape = draft.shape(self._draft_tokens(kv_tokens))
+        draft.runner.build(draft.groups, shape, told)
+        return DraftModel(draft.runner, KvLedger(draft.groups, shape), draft.vocab)
+
+    def fitted_limit(self, report: ScalingReport) -> FittedLimit:
+        """The limit of a batch that a fit has found."""
+        return FittedLimit(report.scaling, report.limit_bytes, self.kv_bytes, self.settings.max_batch_tokens)
 
     def rescue(self, loop: ServingLoop, kv_tokens: int) -> Rescue:
         """What keeps a loop serving after an out-of-memory, with a pool of this size."""

@@ -25,7 +25,7 @@ from brim.engine.audit import MemoryAtRest, audit
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
 from brim.engine.ranks.agreement import Agreement, OneRank, each_rank_by_itself
-from brim.engine.schedule.plan import StepBounds, StepPlan
+from brim.engine.schedule.plan import NO_DRAFT, StepBounds, StepPlan
 from brim.errors import OutOfMemory
 from brim.guard.rescue import (
     Condition,
@@ -110,7 +110,7 @@ class Rescue:
     def _serve(self) -> None:
         try:
             with translated():
-                self._loop.advance(StepBounds(self._condition.step_tokens))
+                self._loop.advance(StepBounds(self._condition.step_tokens, calm=self._condition.calm))
         except OutOfMemory as error:
             self._begin(error)
         else:
@@ -275,6 +275,7 @@ def _bounds(part: Part) -> StepBounds:
 
 def _work(plan: StepPlan) -> dict[tuple[str, int], Work]:
     """What a step was to compute, by request."""
-    decodes = [Work(sequence.request.key, 1) for sequence in plan.decodes]
+    drafts = plan.drafts or (NO_DRAFT,) * len(plan.decodes)
+    decodes = [Work(one.request.key, draft.rows) for one, draft in zip(plan.decodes, drafts, strict=True)]
     chunks = [Work(chunk.sequence.request.key, chunk.length) for chunk in plan.chunks]
     return {work.request: work for work in (*decodes, *chunks)}

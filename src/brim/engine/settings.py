@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from brim.errors import InvalidRequest
 from brim.guard.admission import AdmissionSettings
+from brim.guard.speculation import SpeculationSettings
+
+LOOKUP, DRAFT = "lookup", "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,10 @@ class EngineSettings:
     admission_watermark: float = 0.01  # part of the KV pool that is left free for wrong guesses
     admission_passes: int = 32  # how often a request that waits for blocks may be passed by a later one
     host_memory: int | None = None  # bytes for preempted requests; 0: none, None: up to 4 GiB of what is available
+    speculate: str | None = None  # how tokens are drafted: `lookup` (found in the text so far) or `draft` (by a model)
+    draft_tokens: int = 7  # most tokens that are drafted for a request and step
+    speculate_max_batch: int = 16  # requests up to which tokens are drafted
+    speculate_max_weight: float = 0.75  # of the KV pool, at the end of all running requests
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -50,7 +57,19 @@ class EngineSettings:
                 f"max_batch_tokens {self.max_batch_tokens} is less than max_batch {self.max_batch}: "
                 "a step decodes one token of every running request; raise the one or lower the other"
             )
-        self.admission_settings  # noqa: B018 - checked when it is made
+        if self.speculate not in (None, LOOKUP, DRAFT):
+            raise InvalidRequest(f"speculate is {self.speculate!r}; it must be {LOOKUP} or {DRAFT}, or left out")
+        self.admission_settings  # noqa: B018 - checked when they are made
+        self.speculation_settings  # noqa: B018
+
+    @property
+    def max_drafted(self) -> int:
+        """Most requests of a step with drafts; 0: nothing is drafted."""
+        return 0 if self.speculate is None else min(self.speculate_max_batch, self.max_batch)
+
+    @property
+    def speculation_settings(self) -> SpeculationSettings:
+        return SpeculationSettings(self.speculate_max_batch, self.speculate_max_weight, self.draft_tokens)
 
     @property
     def admission_settings(self) -> AdmissionSettings:

@@ -65,6 +65,7 @@ class Future:
         self._claims: dict[Hashable, Claim] = {}
         self._make_table(pools, max(room, 1))
         self._always = (0,) * pools
+        self._finals = [0] * pools  # blocks of all claims at their most
         self.changes = 0
 
     def _make_table(self, pools: int, columns: int) -> None:
@@ -94,6 +95,10 @@ class Future:
         """Claims whose last step has passed, though they are still here."""
         return self._keys[: bisect_left(self._lasts, step)]
 
+    def finals(self) -> tuple[int, ...]:
+        """By pool: the blocks of all claims when each is at its most, whichever ends first."""
+        return tuple([final + always for final, always in zip(self._finals, self._always, strict=True)])
+
     def add(self, key: Hashable, claim: Claim) -> None:
         assert key not in self._claims, f"{key} has a claim already"
         count, last = len(self._keys), claim.last
@@ -114,6 +119,7 @@ class Future:
         self._keys.insert(place, key)
         self._lasts.insert(place, last)
         self._claims[key] = claim
+        self._sum_up(claim, 1)
         self.changes += 1
 
     def remove(self, key: Hashable) -> None:
@@ -127,6 +133,7 @@ class Future:
         if place < count - 1:
             self._table[:, place : count - 1] = self._table[:, place + 1 : count]
         del self._keys[place], self._lasts[place]
+        self._sum_up(claim, -1)
         self.changes += 1
 
     def replace_all(self, claims: Mapping[Hashable, Claim]) -> None:
@@ -135,6 +142,9 @@ class Future:
         self._keys = [key for key, _ in ordered]
         self._lasts = [claim.last for _, claim in ordered]
         self._claims = dict(ordered)
+        self._finals = [0] * len(self._pools)
+        for _, claim in ordered:
+            self._sum_up(claim, 1)
         self.changes += 1
         count = len(ordered)
         if count > self._table.shape[1]:
@@ -206,3 +216,8 @@ class Future:
         np.right_shift(held, self._shift, held)
         np.minimum(held, pool.most[first:count], out=held)
         return int(np.add.reduce(held))
+
+    def _sum_up(self, claim: Claim, sign: int) -> None:
+        """Count the blocks of a claim at its most in, or out."""
+        for pool, (most, shared) in enumerate(zip(claim.most, claim.shared, strict=True)):
+            self._finals[pool] += sign * (most - shared)

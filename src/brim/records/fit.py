@@ -11,6 +11,7 @@ from brim.units import MIB
 
 CANARY_BYTES = 256 * MIB
 MAX_ATTEMPTS = 4
+DRAFT_SHAPE = "draft"  # the name of the step that the draft model runs
 IMAGE_SHAPE = "image"  # the name of the step whose peak is reported separately
 
 

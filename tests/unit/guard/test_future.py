@@ -77,3 +77,18 @@ def test_claims_that_should_have_ended_are_told() -> None:
     assert future.ended_before(4) == ["early"]
     assert future.ended_before(10) == ["early", "late"]
     assert future.get("late") == Claim(40, 9, (2,), (0,))
+
+
+@given(changes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 4)), max_size=20))
+def test_finals_are_the_blocks_of_all_claims_at_their_most(changes: list[tuple[int, int, int]]) -> None:
+    future, there = Future(1, 4), dict[int, int]()
+    for key, most, shared in changes:
+        if key in there:
+            future.remove(key)
+            del there[key]
+        else:
+            future.add(key, Claim(0, most, (most + shared,), (shared,)))
+            there[key] = most
+        assert future.finals() == (sum(there.values()),)
+    future.replace_all({"one": Claim(0, 3, (7,), (2,))})
+    assert future.finals() == (5,)

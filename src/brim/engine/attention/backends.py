@@ -24,14 +24,14 @@ class BackendSizes:
     """The sizes a backend is created for."""
 
     layers: tuple[LayerGeometry, ...]
-    max_batch: int
+    max_decodes: int  # rows of decodes in a step
     max_length: int
     device: torch.device
 
     @property
     def decode_batches(self) -> range:
         """Every possible number of decodes in a step; captured steps pad to one of them."""
-        return range(1, self.max_batch + 1)
+        return range(1, self.max_decodes + 1)
 
 
 MakeBackend = Callable[[BackendSizes], AttentionBackend]

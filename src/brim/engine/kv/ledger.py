@@ -151,6 +151,11 @@ class KvLedger:
                     request.tables[number][column] = SCRATCH
             request.given_up[number] = max(request.given_up[number], needed)
 
+    def give_back_from(self, request: RequestBlocks, position: int) -> None:
+        """Release the blocks that hold only tokens from this position on."""
+        for number in range(len(self.groups)):
+            self._shorten(request, number, ceil_div(position, self.block_size))
+
     def close(self, request: RequestBlocks) -> None:
         """Free all blocks of a request. The last blocks are released first, so that they are evicted first."""
         self.returning.pop(request.slot, None)

@@ -121,7 +121,7 @@ def place_media(
     """Embeddings of a step with images, and other inputs of the decoder; None for a step without images."""
     rows: list[np.ndarray] = []
     found: list[Features] = []
-    first_row = len(plan.decodes)
+    first_row = plan.decode_rows
     for chunk in plan.chunks:
         if chunk.sequence.request.media is not None:
             places, features = _of_chunk(chunk, kept)
@@ -172,7 +172,7 @@ def rope_positions(
     plan: StepPlan, places: torch.Tensor, shift: torch.Tensor, decode_slots: torch.Tensor, staging: Staging
 ) -> torch.Tensor:
     """[3, tokens]: where M-RoPE sees the tokens of a step."""
-    decodes = len(plan.decodes)
+    decodes = plan.decode_rows
     generating = (places[:decodes] + shift[decode_slots]).expand(3, -1)
     if all(chunk.sequence.request.media is None for chunk in plan.chunks):
         return torch.cat([generating, places[decodes:].expand(3, -1)], dim=1)

@@ -67,7 +67,7 @@ def plan_digest(plan: StepPlan) -> int:
     digest = blake2b(digest_size=8)
     rows = zip(plan.decodes, plan.slots, plan.lengths, strict=True)
     decodes = [(*sequence.request.key, sequence.request.seed, slot, length) for sequence, slot, length in rows]
-    digest.update(repr(decodes).encode())
+    digest.update(repr((decodes, plan.drafts)).encode())
     for chunk in plan.chunks:
         request = chunk.sequence.request
         digest.update(repr((*request.key, request.seed, chunk.slot, chunk.start, chunk.length, chunk.draws)).encode())

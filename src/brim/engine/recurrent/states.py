@@ -45,15 +45,21 @@ class StateShape:
 
 
 class RecurrentStates:
-    """The states of all slots, zero at first, plus a scratch slot that padding rows may write to."""
+    """The states of all slots, zero at first, plus a scratch slot that padding rows may write to.
 
-    def __init__(self, shapes: Sequence[StateShape], slots: int, device: torch.device | str) -> None:
+    Behind them are rows for snapshots, which only `copy` reads and writes.
+    """
+
+    def __init__(
+        self, shapes: Sequence[StateShape], slots: int, device: torch.device | str, snapshots: int = 0
+    ) -> None:
         self.slots = slots
+        self.rows = slots + 1 + snapshots
         self.bytes_per_slot = sum(shape.slot_bytes for shape in shapes)
         self._layers: dict[int, dict[StateKind, Tensor]] = {}
         with torch.inference_mode(False):  # tensors created in inference mode cannot be updated outside it
             for shape in shapes:
-                rows = torch.zeros(slots + 1, *shape.shape, dtype=shape.dtype, device=device)
+                rows = torch.zeros(self.rows, *shape.shape, dtype=shape.dtype, device=device)
                 self._layers.setdefault(shape.layer, {})[shape.kind] = rows
 
     @property
@@ -62,10 +68,10 @@ class RecurrentStates:
 
     @property
     def held_bytes(self) -> int:
-        return self.bytes_per_slot * (self.slots + 1)
+        return self.bytes_per_slot * self.rows
 
     def of_layer(self, layer: int) -> Mapping[StateKind, Tensor]:
-        """The states of one layer, each `[slots + 1, *shape]`."""
+        """The states of one layer, each `[rows, *shape]`."""
         return self._layers[layer]
 
     def of_slot(self, slot: int) -> Iterator[Tensor]:

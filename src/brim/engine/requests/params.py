@@ -61,12 +61,15 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     n: int = 1
     min_tokens: int = 0  # neither end of sequence nor stop ids before
+    speculate: bool = True  # where the engine does: the answer is the same, only faster
 
     def __post_init__(self) -> None:
         for field in fields(self):
             self._check_number(field.name, getattr(self, field.name))
         if not isinstance(self.ignore_eos, bool):
             raise _refused("ignore_eos", self.ignore_eos, "true or false")
+        if not isinstance(self.speculate, bool):
+            raise _refused("speculate", self.speculate, "true or false")
         if self.min_tokens > self.max_tokens:
             raise _refused("min_tokens", self.min_tokens, f"at most max_tokens, {self.max_tokens}")
         self._check_stops()

@@ -23,6 +23,7 @@ class Sequence:
     digests: list[bytes] = field(default_factory=list)
     reused: int = 0  # prompt tokens found in the prefix cache
     preemptions: int = 0
+    snapshot: int | None = None  # the row that keeps its recurrent state of before its last drafted tokens
     passed: int = 0  # requests that came later and started before it
     finish: FinishReason | None = None
     host_copy: HostCopy | None = None  # while it waits: what it had computed when it was preempted
@@ -30,11 +31,14 @@ class Sequence:
     prompt_length: int = field(init=False)
     longest: int = field(init=False)  # its length when no token is left to draw
     needs_history: bool = field(init=False)
+    speculated: bool = field(init=False)  # tokens may be drafted for it
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.request.prompt)
         self.longest = self.prompt_length + self.request.max_tokens
         self.needs_history = self.request.params.needs_history
+        # What a penalty does to a token depends on those before it, and drafted ones may not stand.
+        self.speculated = self.request.params.speculate and not self.needs_history
 
     @property
     def length(self) -> int:

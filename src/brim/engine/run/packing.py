@@ -5,7 +5,9 @@ Tokens that a launched step is still drawing are not known here: their places ar
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +16,7 @@ from brim.engine.device.layout import ChunkPlace, StepLayout
 from brim.engine.device.staging import Staging
 from brim.engine.kv.tensors import KvTensors
 from brim.engine.requests.sequence import Sequence
+from brim.engine.run.rows import decode_rows
 from brim.engine.run.sampler import SampleRow
 from brim.engine.schedule.plan import StepPlan
 
@@ -26,7 +29,7 @@ class PackedStep:
     """What the device needs of a step."""
 
     layout: StepLayout
-    chunk_tokens: torch.Tensor  # int64: those behind the decodes
+    tokens: torch.Tensor  # int64 [tokens]; of decodes only the drafted ones are known
     positions: torch.Tensor  # int64 [tokens]
 
 
@@ -35,27 +38,31 @@ def pack(plan: StepPlan, kv: KvTensors, staging: Staging) -> PackedStep:
     chunks = plan.chunks
     starts = np.cumsum([0, *(chunk.length for chunk in chunks)])
     positions = [np.arange(chunk.start, chunk.start + chunk.length) for chunk in chunks]
+    decodes = decode_rows(plan)
     known = [np.array(chunk.sequence.tokens[chunk.start : chunk.start + chunk.length]) for chunk in chunks]
     decode_slots, lengths, tokens, places, rows, chunk_slots, chunk_starts, ends = staging.send(
         [
-            np.array(plan.slots, dtype=np.int64),
-            np.array(plan.lengths, dtype=np.int64),
-            np.concatenate([*known, ()]).astype(np.int64),
-            np.concatenate([np.array(plan.lengths, dtype=np.int64) - 1, *positions]).astype(np.int64),
-            np.repeat(
-                np.array([*plan.slots, *(chunk.slot for chunk in chunks)], dtype=np.int64),
-                [1] * len(plan.slots) + [chunk.length for chunk in chunks],
+            decodes.slots,
+            decodes.lengths,
+            np.concatenate([decodes.tokens, *known]).astype(np.int64),
+            np.concatenate([decodes.lengths - 1, *positions]).astype(np.int64),
+            np.concatenate(
+                [
+                    decodes.slots,
+                    np.repeat(
+                        np.array([chunk.slot for chunk in chunks], dtype=np.int64), [chunk.length for chunk in chunks]
+                    ),
+                ]
             ),
             np.array([chunk.slot for chunk in chunks], dtype=np.int64),
             starts.astype(np.int64),
             np.array([chunk.start + chunk.length for chunk in chunks], dtype=np.int64),
         ]
     )
-    decodes = len(plan.decodes)
     layout = StepLayout(
-        decodes=decodes,
+        decodes=len(decodes),
         chunks=tuple(
-            ChunkPlace(decodes + int(starts[number]), chunk.length, chunk.slot, chunk.start)
+            ChunkPlace(len(decodes) + int(starts[number]), chunk.length, chunk.slot, chunk.start)
             for number, chunk in enumerate(chunks)
         ),
         decode_slots=decode_slots,
@@ -72,8 +79,8 @@ def pack(plan: StepPlan, kv: KvTensors, staging: Staging) -> PackedStep:
 
 def drawing_rows(plan: StepPlan) -> list[int]:
     """The rows of a step whose hidden states a token is drawn from."""
-    rows = list(range(len(plan.decodes)))
-    end = len(plan.decodes)
+    end = plan.decode_rows
+    rows = list(range(end))
     for chunk in plan.chunks:
         end += chunk.length
         if chunk.draws:
@@ -81,22 +88,19 @@ def drawing_rows(plan: StepPlan) -> list[int]:
     return rows
 
 
-def drawing_slots(plan: StepPlan) -> list[tuple[Sequence, int]]:
-    """The sequences that get a token from a step, in the order of the rows, and their slots."""
-    decodes = zip(plan.decodes, plan.slots, strict=True)
-    return [*decodes, *((chunk.sequence, chunk.slot) for chunk in plan.chunks if chunk.draws)]
+def sample_rows(drawing: Iterable[Sequence], ahead: Iterable[int] = repeat(0)) -> list[SampleRow]:
+    """How each row's token is to be drawn. What ends a text goes along where it matters; the text itself does not.
 
-
-def sample_rows(drawing: tuple[Sequence, ...]) -> list[SampleRow]:
-    """How each row's token is to be drawn. What ends a text goes along where it matters; the text itself does not."""
+    `ahead` is how many drafted tokens of its request come before the one that a row draws.
+    """
     return [
         SampleRow(
             params=sequence.request.params,
             seed=sequence.request.seed,
-            index=sequence.generated,
+            index=sequence.generated + drafted,
             eos_ids=tuple(sequence.request.stop_ids) if sequence.request.params.min_tokens else (),
         )
-        for sequence in drawing
+        for sequence, drafted in zip(drawing, ahead, strict=False)
     ]
 
 

@@ -24,7 +24,7 @@ Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of hidden state
 def score_prompts(plan: StepPlan, hidden: torch.Tensor, logits: Logits, staging: Staging) -> dict[int, PromptLogprobs]:
     """Scores by the number of the chunk."""
     scores: dict[int, PromptLogprobs] = {}
-    start = len(plan.decodes)
+    start = plan.decode_rows
     for number, chunk in enumerate(plan.chunks):
         count = chunk.sequence.request.params.prompt_logprobs
         following = _following(chunk)

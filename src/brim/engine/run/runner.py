@@ -9,7 +9,7 @@ been read; a step finds there what the last accepted one drew. Everything that h
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from brim.engine.attention.latent import KeptLatents
 from brim.engine.attention.paged import CurrentStep, PagedLayer, attach, detach
 from brim.engine.attention.protocol import AttentionBackend
-from brim.engine.device.layout import StepLayout
+from brim.engine.device.layout import PackedLayout, StepLayout
 from brim.engine.device.staging import Staging
 from brim.engine.kv.geometry import KvShape, LayerGeometry, LayerGroup
 from brim.engine.kv.ledger import KvLedger
@@ -36,8 +36,9 @@ from brim.engine.run.host_memory import HostMemory
 from brim.engine.run.launched import Drawn, Launched
 from brim.engine.run.packing import drawing_rows, pack, sample_rows
 from brim.engine.run.prompt_scores import score_prompts
+from brim.engine.run.rows import as_chunks, decode_rows, drawing_slots, last_drawn, snapshots, tokens_ahead
 from brim.engine.run.running import RunningStep
-from brim.engine.run.sampler import PromptLogprobs, Sampled, sample
+from brim.engine.run.sampler import PromptLogprobs, Sampled, SampleRow, sample
 from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.discover import AttentionLayers
 from brim.engine.weights.rotary import SettledRotary
@@ -59,6 +60,13 @@ class RunnerShape:
     kv_dtype: torch.dtype
     device: torch.device
     graphs: bool
+    max_drafted: int = 0  # most requests of a step with drafts
+    draft_tokens: int = 0  # of each of them, at most
+
+    @property
+    def most_decode_rows(self) -> int:
+        """Rows of decodes in a step: one for each request, and in small batches one for each drafted token."""
+        return max(self.max_batch, min(self.max_drafted * (1 + self.draft_tokens), self.max_batch_tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,7 @@ class Runner:
         self._staging = Staging(shape.device)
         self._backend: AttentionBackend | None = None
         self._kv: KvTensors | None = None
+        self.kv_shape: KvShape | None = None  # of the pool, while there is one
         self._states: RecurrentStates | None = None
         self._mixers: PackedMixers | None = None
         self._latents: KeptLatents | None = None
@@ -115,6 +124,7 @@ class Runner:
         self.graphs_dropped = False  # for that reason
         self._last_tokens: torch.Tensor | None = None
         self._accepted: Drawn | None = None  # by the last step that counts
+        self._corrections: dict[int, int] = {}  # by slot: the last token, where a step with drafts was the last
         self._history: TokenHistory | None = None
         self._rope_shift: torch.Tensor | None = None
 
@@ -134,6 +144,11 @@ class Runner:
         return tuple(state.slot_bytes for state in self._state_shapes)
 
     @property
+    def has_states(self) -> bool:
+        """Recurrent layers keep a state for each request."""
+        return bool(self._state_shapes)
+
+    @property
     def rows(self) -> int:
         """Rows of every buffer that has one for each request: all slots, and the one for padding."""
         return self.shape.max_batch + 1
@@ -145,6 +160,7 @@ class Runner:
         """Make everything that serving holds."""
         shape = self.shape
         rows = self.rows
+        self.kv_shape = kv_shape
         self._kv = KvTensors(
             self._layers.geometry,
             groups,
@@ -155,7 +171,9 @@ class Runner:
             device=shape.device,
         )
         if self._state_shapes:
-            self._states = RecurrentStates(self._state_shapes, shape.max_batch, shape.device)
+            self._states = RecurrentStates(
+                self._state_shapes, shape.max_batch, shape.device, snapshots=shape.max_drafted
+            )
             self._mixers = PackedMixers(self.text_model.backbone, self._states)
         self._latents = KeptLatents(self.text_model.backbone)
         self._rotary = SettledRotary(self.text_model.backbone, shape.max_length)
@@ -183,7 +201,8 @@ class Runner:
     def _capture(self, told: Told) -> None:
         """Capture steps, where the model's own code can be: some of it asks the host (experts in fp32, for one)."""
         self.warnings = ()
-        graphs = DecodeGraphs(self._decode_logits, self.shape.max_batch, self.scratch_slot, self.shape.device)
+        rows = self.shape.max_batch if self._state_shapes else self.shape.most_decode_rows  # as `_graphs_for` decides
+        graphs = DecodeGraphs(self._decode_logits, rows, self.scratch_slot, self.shape.device)
         try:
             graphs.capture(told)
             self._graphs = graphs
@@ -205,8 +224,10 @@ class Runner:
             self._latents.undo()
         if self._rotary is not None:
             self._rotary.undo()
+        self.kv_shape = None
         self._kv = self._states = self._mixers = self._latents = self._rotary = self._backend = None
         self._last_tokens = self._history = self._rope_shift = self._accepted = None
+        self._corrections.clear()
         self._step.layout = None
         self._features.clear()
         gc.collect()
@@ -237,7 +258,7 @@ class Runner:
         if self._alone:  # without graphs: they replay collectives too
             return self._launch(plan, ledger, RunningStep(plan, None))
         self._check_plan(plan)
-        running = RunningStep(plan, self._graphs)
+        running = RunningStep(plan, self._graphs_for(plan))
         with self._ends_alike(running):
             return self._launch(plan, ledger, running)
 
@@ -271,10 +292,14 @@ class Runner:
             self._same_tokens(rows)
         return noted
 
+    def _graphs_for(self, plan: StepPlan) -> DecodeGraphs | None:
+        """The graphs, if one holds this step: decodes alone, and drafted tokens are chunks to recurrent layers."""
+        return None if plan.chunks or (plan.drafts and self.has_states) else self._graphs
+
     def _replay(self, plan: StepPlan, running: RunningStep) -> torch.Tensor:
         assert running.graphs is not None
         try:
-            logits = running.graphs.replay(plan.slots, plan.lengths, self._staging)
+            logits = running.graphs.replay(decode_rows(plan), self._staging)
         except RuntimeError:  # all of torch's own, out-of-memory too
             self.graphs_failed = True
             raise
@@ -309,8 +334,28 @@ class Runner:
 
     def accept(self, launched: Launched) -> None:
         """This step counts: the next one goes on from what it drew."""
-        if launched.drawn is not None:
+        if launched.plan.drafts:
+            self._accepted = None  # what stands is known when it has been read
+        elif launched.drawn is not None:
             self._accepted = launched.drawn
+
+    def accept_all(self, launched: Launched) -> None:
+        """This step counts, and so do all of its drafts: the next one goes on from what the last rows drew."""
+        plan = launched.plan
+        if not plan.drafts or launched.drawn is None:
+            self.accept(launched)
+            return
+        drawing = [*plan.slots, *(chunk.slot for chunk in plan.chunks if chunk.draws)]
+        rows, slots = self._staging.send([np.array(numbers, dtype=np.int64) for numbers in (plan.last_rows, drawing)])
+        self._accepted = Drawn(Sampled(launched.drawn.sampled.tokens[rows]), slots)
+
+    def forget_drawn(self) -> None:
+        """No step goes on from what was drawn."""
+        self._accepted = None
+
+    def go_on_from(self, tokens: Mapping[int, int]) -> None:
+        """By slot, the last token of requests of a step with drafts, which has been read."""
+        self._corrections.update(tokens)
 
     def forget_history(self) -> None:
         """What penalties look at is sent to the device anew, as for requests that have just come."""
@@ -322,6 +367,11 @@ class Runner:
         assert self._last_tokens is not None
         if self._accepted is not None:
             self._last_tokens[self._accepted.slots] = self._accepted.sampled.tokens
+        if self._corrections:
+            known = [np.array([*part], dtype=np.int64) for part in (self._corrections, self._corrections.values())]
+            slots, tokens = self._staging.send(known)
+            self._last_tokens[slots] = tokens
+            self._corrections.clear()
 
     def _follow(self, ledger: KvLedger) -> None:
         """Bring the device's block tables up to date, and keep or bring back what was noted of preempted requests."""
@@ -342,13 +392,18 @@ class Runner:
         packed = pack(plan, self._kv, self._staging)
         layout, places = packed.layout, packed.positions
         self._start_fresh(plan)
-        tokens = torch.cat([self._last_tokens[layout.decode_slots], packed.chunk_tokens])
+        tokens = packed.tokens
+        if layout.decodes:
+            decodes = last_drawn(tokens[: layout.decodes], layout.decode_slots, self._last_tokens)
+            tokens = torch.cat([decodes, tokens[layout.decodes :]])
         embeddings, extra = place_media(self.text_model, tokens, plan, self._features, self._staging)
         if self.mrope:
             assert self._rope_shift is not None
             places = rope_positions(plan, places, self._rope_shift, layout.decode_slots, self._staging)
-        hidden = self._run(layout, None if embeddings is not None else tokens, places, embeddings, extra)
-        return hidden, [*plan.slots, *(chunk.slot for chunk in plan.chunks if chunk.draws)]
+        recurrent = as_chunks(plan, layout) if plan.drafts and self._mixers is not None else layout
+        given = None if embeddings is not None else tokens
+        hidden = self._run(layout, given, places, embeddings, extra, recurrent)
+        return hidden, [slot for _, slot in drawing_slots(plan)]
 
     def _start_fresh(self, plan: StepPlan) -> None:
         """Slots whose request begins with this step get their first state; chunks bring their shift of positions."""
@@ -356,6 +411,8 @@ class Runner:
             for chunk in plan.chunks:  # before anything of this step moves a state on
                 if chunk.state_from is not None:
                     self._states.copy(chunk.state_from, chunk.slot)
+            for slot, row in snapshots(plan):
+                self._states.copy(slot, row)
             self._states.clear([chunk.slot for chunk in plan.chunks if chunk.start == 0 and chunk.state_from is None])
         if self.mrope and plan.chunks:
             assert self._rope_shift is not None
@@ -372,11 +429,13 @@ class Runner:
         positions: torch.Tensor,
         embeddings: torch.Tensor | None = None,
         extra: dict[str, Any] | None = None,
+        recurrent: PackedLayout | None = None,
     ) -> torch.Tensor:
+        """Hidden states; `recurrent` is the layout as recurrent layers see it, if that is another one."""
         assert self._backend is not None
         self._step.layout = layout
         if self._mixers is not None:
-            self._mixers.layout = layout
+            self._mixers.layout = recurrent or layout
         cache = None if self._mixers is None else self._attention_only
         try:
             self._backend.prepare(layout)
@@ -386,7 +445,7 @@ class Runner:
             if self._mixers is not None:
                 self._mixers.layout = None
 
-    def _decode_logits(self, slots: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def _decode_logits(self, slots: torch.Tensor, lengths: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """A step in which every request generates, from tensors alone: what CUDA graphs capture."""
         assert self._kv is not None
         assert self._last_tokens is not None
@@ -408,7 +467,7 @@ class Runner:
         places = positions
         if self.mrope:
             places = (positions + self._rope_shift[slots]).expand(3, -1)
-        hidden = self._run(layout, self._last_tokens[slots], places)
+        hidden = self._run(layout, last_drawn(tokens, slots, self._last_tokens), places)
         return self.text_model.logits(hidden, torch.arange(slots.shape[0], device=slots.device))
 
     # -- tokens --------------------------------------------------------------------------------------------------
@@ -419,16 +478,21 @@ class Runner:
         """Draw a token for each row."""
         assert self._last_tokens is not None
         assert self._history is not None
-        drawing = plan.drawing
         if slots is None:
             slots = self._staging.send([np.array(plan.slots, dtype=np.int64)])[0]
-        if all(sequence.request.params.plain_greedy for sequence in drawing):
+        if all(sequence.request.params.plain_greedy for sequence in plan.drawing):
             sampled, looked_up = Sampled(logits.argmax(-1)), None
         else:
-            looked_up = self._history.look_up(plan, sample_rows(drawing), logits.shape[1], self._last_tokens)
+            looked_up = self._history.look_up(plan, _sample_rows(plan), logits.shape[1], self._last_tokens)
             sampled = sample(logits, looked_up.rows)
         sampled = replace(sampled, tokens=self._same_tokens(sampled.tokens))
         if looked_up is not None:
             self._history.append(looked_up, sampled.tokens)
-        read_first = looked_up is not None and looked_up.read_first
+        read_first = bool(plan.drafts) or (looked_up is not None and looked_up.read_first)
         return Launched(plan, Drawn(sampled, slots), scores, self.shape.device, read_first)
+
+
+def _sample_rows(plan: StepPlan) -> list[SampleRow]:
+    if not plan.drafts:
+        return sample_rows(plan.drawing)
+    return sample_rows((sequence for sequence, _ in drawing_slots(plan)), tokens_ahead(plan))

@@ -21,6 +21,7 @@ def scheduler_problems(scheduler: Scheduler) -> list[str]:
     found += [f"{_name(one)} runs and has a copy in host memory" for one in running if one.host_copy is not None]
     copies = [one.host_copy for one in scheduler.waiting if one.host_copy is not None]
     found += scheduler.host_copies.room.problems(copies)
+    found += scheduler.snapshot_problems()
     return found + ledger_problems(scheduler.ledger, [one.blocks for one in running if one.blocks is not None])
 
 

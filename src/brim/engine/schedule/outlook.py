@@ -22,7 +22,7 @@ from brim.guard.admission import AdmissionSettings, AdmissionView
 from brim.guard.future import NEVER, Claim, Future
 from brim.units import ceil_div
 
-_MANY = 32  # changes from which on all sums are made anew
+_FEW, _MANY = 3, 32  # changes: more than a quarter of the batch, between these, and all sums are made anew
 
 
 class Outlook:
@@ -38,6 +38,7 @@ class Outlook:
         self._kept_free = settings.kept_free(self._blocks)
         self._future = Future(len(self._groups), ledger.block_size, room=max_batch + 1)
         self._step = 0  # steps in which the running answers grew
+        self.comings_and_goings = 0  # of running requests
         self._running: dict[Hashable, Sequence] = {}  # by slot
         self._changed: set[Hashable] = set()  # slots
         self._out_of_step = False
@@ -49,15 +50,22 @@ class Outlook:
         assert sequence.slot is not None
         self._running[sequence.slot] = sequence
         self._changed.add(sequence.slot)
+        self.comings_and_goings += 1
 
     def left(self, slot: int) -> None:
         self._running.pop(slot, None)
         self._renew(slot)
+        self.comings_and_goings += 1
 
     def begins_to_answer(self, sequence: Sequence) -> None:
         """From the next step on it grows by a token in each."""
         assert sequence.slot is not None
         self._renew(sequence.slot)
+
+    def grew(self, sequence: Sequence) -> None:
+        """It got another number of tokens from a step than one."""
+        assert sequence.slot is not None
+        self._changed.add(sequence.slot)
 
     def stepped(self, decodes: int, ready: int) -> None:
         """A step was launched, with so many of the answers that could have grown."""
@@ -79,6 +87,21 @@ class Outlook:
         """Changes when a request that could not start might be able to."""
         self._bring_up_to_date()
         return self._future.changes, self._step // self._ledger.block_size
+
+    @property
+    def steps(self) -> int:
+        """Steps in which running answers grew."""
+        return self._step
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Of each pool that can run out."""
+        return self._blocks
+
+    def final_blocks(self) -> tuple[int, ...]:
+        """What the running requests hold of these pools when each is at its end, whichever ends first."""
+        self._bring_up_to_date()
+        return self._future.finals()
 
     def check(self, sequence: Sequence) -> None:
         """Refuse a request that could not run alone."""
@@ -120,7 +143,10 @@ class Outlook:
         length, step = len(sequence.tokens), self._step
         total = sequence.prompt_length + self.growth.tokens(sequence.generated, sequence.request.max_tokens)
         computed = max(total - 1, length)  # in the end: the last token is drawn, and not computed
-        answers = sequence.drawn_on_device
+        # A request that goes on from a snapshot computes its last tokens again.
+        again = sequence.snapshot is not None and not sequence.drawn_on_device
+        now = length - 1 if again else sequence.computed
+        answers = again or sequence.drawn_on_device
         most = tuple(
             [
                 self._most_blocks(number, computed, 1 if answers else min(length, self._step_tokens))
@@ -130,7 +156,7 @@ class Outlook:
         common = self._by_group(shared)
         if answers:
             # It is read back, and its blocks are freed, one step after its last token was drawn.
-            return Claim(sequence.computed + 1 - step, step + computed - sequence.computed, most, common)
+            return Claim(now + 1 - step, step + computed - now, most, common)
         return Claim(length + 1 - step, NEVER, most, common)
 
     def _by_group(self, unwindowed: int) -> tuple[int, ...]:
@@ -158,7 +184,7 @@ class Outlook:
         changed |= commons.changed_slots
         commons.changed_slots.clear()
         overdue = self._future.ended_before(self._step)
-        if self._out_of_step or len(changed) + len(overdue) > _MANY:
+        if self._out_of_step or len(changed) + len(overdue) > min(_MANY, max(_FEW, len(self._running) // 4)):
             self._begin_anew()
         else:
             for slot in [*changed, *overdue]:

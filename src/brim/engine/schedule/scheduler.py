@@ -6,6 +6,10 @@ blocks, a later one that fits may pass it, a limited number of times. When block
 last is preempted; later it goes on from a copy in host memory, or is recomputed (`host_copies`). Steps may be planned
 ahead: tokens of a launched step are counted (`Sequence.unseen`) before they are read.
 
+A decode may come with a draft (`drafting`). When the step is launched it counts as the one token that is certain; when
+it has been read, `accept` counts what stands, and `settle` gives the blocks of the rest back, moves windows on and
+publishes. A rejected draft has moved recurrent states too far: such a request goes on from a snapshot.
+
 `plan` only reserves. `commit`, when the step has been launched, counts its tokens, publishes full blocks and frees
 those behind the windows; it cannot fail. `abandon`, when the step failed, leaves every request as it was before `plan`.
 Two things cannot be undone: preemptions (the blocks may have been written to), and recurrent states that the failed
@@ -17,7 +21,7 @@ Knows nothing of tensors, time or text.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -25,10 +29,11 @@ from brim.engine.kv.digests import extend_digests
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
+from brim.engine.schedule.drafting import Snapshots, plan_drafts
 from brim.engine.schedule.figures import AdmissionCounts
 from brim.engine.schedule.host_copies import HostCopies
 from brim.engine.schedule.outlook import Outlook
-from brim.engine.schedule.plan import Chunk, StepBounds, StepPlan
+from brim.engine.schedule.plan import NO_DRAFT, Chunk, Draft, StepBounds, StepPlan
 from brim.engine.schedule.prospect import Prospect, as_fork, from_cache, from_host
 from brim.engine.schedule.queue import Departure, overtake, rejoin, step_out
 from brim.engine.schedule.spans import blocking_span, whole_spans
@@ -43,6 +48,7 @@ class Limits:
     max_batch_tokens: int
     reuse_prefixes: bool = True
     has_states: bool = False  # recurrent layers keep a state in a request's slot
+    max_drafted: int = 0  # most requests of a step with drafts
 
 
 class Scheduler:
@@ -80,6 +86,11 @@ class Scheduler:
         self._first: Sequence | None = None  # they come first in the step that is being planned
         self._left_out = False  # decodes were left out of the last step for them
         self._bounds = StepBounds(limits.max_batch_tokens)  # of the step that is being planned
+        self._snapshots = (
+            Snapshots(limits.max_batch + 1, limits.max_drafted) if limits.has_states and limits.max_drafted else None
+        )
+        self._wanted: Mapping[Sequence, tuple[int, ...]] = {}  # drafts for the step that is being planned
+        self._drafting: list[Sequence] = []  # with a draft in the step that is being planned or launched
 
     @property
     def idle(self) -> bool:
@@ -96,6 +107,10 @@ class Scheduler:
     @property
     def free_slots(self) -> list[int]:
         return list(self._free_slots)
+
+    def snapshot_problems(self) -> list[str]:
+        """Snapshots that are neither free nor a request's, or both."""
+        return [] if self._snapshots is None else self._snapshots.problems(self.running)
 
     def submit(self, sequence: Sequence) -> None:
         """Let a request wait for its turn. One that could never have it is refused."""
@@ -133,13 +148,21 @@ class Scheduler:
             self.outlook.left(sequence.slot)
             self._free_slots.append(sequence.slot)
             sequence.slot = None
+        if self._snapshots is not None:
+            self._snapshots.free(sequence)
 
     # -- a step: planned, then committed or abandoned ------------------------------------------------------------
 
-    def plan(self, bounds: StepBounds | None = None) -> StepPlan:
-        """The next step. Empty when nothing can run before a launched step has been read back."""
+    def plan(
+        self, bounds: StepBounds | None = None, drafts: Mapping[Sequence, tuple[int, ...]] | None = None
+    ) -> StepPlan:
+        """The next step. Empty when nothing can run before a launched step has been read back.
+
+        `drafts` are for requests all of whose tokens have been read; the step must be read before the next is planned.
+        """
         assert not self._admitted, "a planned step is committed or abandoned before the next one"
         self._bounds = bounds or StepBounds(self.limits.max_batch_tokens)
+        self._wanted = drafts or {}
         try:
             return self._plan()
         except BaseException:
@@ -156,13 +179,13 @@ class Scheduler:
             budget = max(0, budget - first.length)  # what is computed together may be more than a lowered limit
         decodes = self._plan_decodes(budget)
         budget -= len(decodes)
-        for sequence in list(self.running):
+        for sequence in self._in_prefill_order():
             if budget == 0:
                 break
             if sequence.drawn_on_device or sequence.slot is None or sequence is self._first or not allow(sequence):
                 continue
             if not sequence.complete and sequence.computed < sequence.length:
-                chunk = self._plan_chunk(sequence, budget)
+                chunk = self._plan_chunk(sequence, budget, sequence.snapshot)
                 if chunk:
                     chunks.append(chunk)
                     budget -= chunk.length
@@ -172,17 +195,27 @@ class Scheduler:
                 break
             chunks.append(chunk)
             budget -= chunk.length
+        planned: tuple[Draft, ...] = ()
+        if self._wanted and len(self.running) <= self.limits.max_drafted:
+            self._drafting = [sequence for sequence in decodes if sequence in self._wanted]
+            decodes, planned = plan_drafts(decodes, self._wanted, budget, self.ledger, self._snapshots)
         return StepPlan(
             tuple(decodes),
             tuple([sequence.slot for sequence in decodes if sequence.slot is not None]),
             tuple([sequence.computed + 1 for sequence in decodes]),
             tuple(chunks),
+            planned,
         )
+
+    def _in_prefill_order(self) -> list[Sequence]:
+        """Running requests; first those that generate, and whose last tokens are computed again from a snapshot."""
+        return sorted(self.running, key=lambda one: one.snapshot is None) if self._snapshots else list(self.running)
 
     def commit(self, plan: StepPlan) -> None:
         """The step was launched: its tokens count as computed from now on, since the device works in order."""
         self._count_returned()
         self._admitted.clear()
+        self._drafting.clear()
         self.ledger.commit()
         for sequence in plan.decodes:
             sequence.computed += 1
@@ -191,6 +224,8 @@ class Scheduler:
         for chunk in plan.chunks:
             sequence = chunk.sequence
             sequence.computed = chunk.start + chunk.length
+            if self._snapshots is not None:
+                self._snapshots.free(sequence)  # it has been copied back
             if chunk.draws:
                 sequence.unseen += 1
                 sequence.drawn_on_device = True
@@ -198,7 +233,8 @@ class Scheduler:
             self.publish(sequence)  # before its window moves on: later steps find what this one writes
         if self._passing:
             size = self.ledger.block_size
-            passed = [sequence for sequence in plan.decodes if sequence.computed % size in self._passing]
+            certain = plan.decodes[: plan.drafts.count(NO_DRAFT)] if plan.drafts else plan.decodes
+            passed = [sequence for sequence in certain if sequence.computed % size in self._passing]
             for sequence in [*passed, *(chunk.sequence for chunk in plan.chunks)]:
                 assert sequence.blocks is not None
                 self.ledger.give_up_behind(sequence.blocks, sequence.computed)
@@ -225,6 +261,10 @@ class Scheduler:
         for departure in reversed(self._admitted):
             self._take_back_admission(departure)
         self._admitted.clear()
+        if self._snapshots is not None:
+            for sequence in self._drafting:
+                self._snapshots.free(sequence)
+        self._drafting.clear()
         self.ledger.rollback()
 
     def _take_back_admission(self, departure: Departure) -> None:
@@ -306,6 +346,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, intact: bool = True) -> None:
         """`intact`: its blocks and state hold what it has computed, and may be kept in host memory."""
         self._leaving = sequence
+        intact = intact and sequence.snapshot is None  # with one, its state has seen tokens that do not stand
         self.host_copies.leaves(sequence, self.ledger, intact)
         self._put_back(sequence)
         sequence.preemptions += 1
@@ -361,7 +402,7 @@ class Scheduler:
         assert blocks is not None
         while not self.ledger.reserve(blocks, start, end):
             victim = self.running[-1]
-            if victim is sequence or victim is self._first or victim.decoding:
+            if victim is sequence or victim is self._first or victim.decoding or victim.snapshot is not None:
                 return False
             self._preempt(victim)
         return True
@@ -498,6 +539,29 @@ class Scheduler:
         sequence.unseen -= 1
         sequence.tokens.append(token)
         return True
+
+    def accept(self, sequence: Sequence, token: int) -> None:
+        """The drafted token before this one stands, and so does what was drawn behind it."""
+        sequence.computed += 1
+        sequence.tokens.append(token)
+
+    def settle(self, sequence: Sequence, draft: Draft, accepted: int) -> None:
+        """What a draft led to has been recorded. The blocks of tokens that do not stand are free from now on."""
+        if sequence.finish is not None:
+            return
+        assert sequence.blocks is not None
+        self.ledger.give_back_from(sequence.blocks, sequence.computed)
+        if self._snapshots is not None:
+            if accepted < len(draft.tokens):
+                sequence.computed -= accepted + 1  # where its snapshot was taken
+                sequence.drawn_on_device = False
+            else:
+                self._snapshots.free(sequence)
+        if self._passing:
+            self.ledger.give_up_behind(sequence.blocks, sequence.computed)
+        if accepted or not sequence.drawn_on_device:
+            self.outlook.grew(sequence)
+        self.publish(sequence)
 
     def publish(self, sequence: Sequence) -> None:
         """Publish a request's full blocks for prefix caching."""

@@ -18,7 +18,7 @@ from brim.engine.run.runner import Runner
 from brim.engine.schedule.plan import Chunk, StepPlan
 from brim.engine.schedule.spans import whole_spans
 from brim.engine.settings import EngineSettings
-from brim.engine.stress.text import EVERYTHING, TOKEN, stress_sequence
+from brim.engine.stress.sequences import EVERYTHING, TOKEN, stress_sequence
 from brim.records.fit import IMAGE_SHAPE
 from brim.records.memory import StressShape
 from brim.units import ceil_div

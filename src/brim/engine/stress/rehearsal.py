@@ -10,7 +10,7 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.ranks.collectives import StepCollectives, learned
 from brim.engine.run.runner import Rehearsed, Runner
 from brim.engine.schedule.plan import Chunk, StepPlan
-from brim.engine.stress.text import stress_sequence
+from brim.engine.stress.sequences import stress_sequence
 from brim.engine.stress.warm_up import GREEDY
 
 _TOKENS = (1, 2, 3, 5)  # of the steps: two would do, the others confirm

@@ -5,7 +5,8 @@ prompts of one token, up to the largest batch; and one step has many tokens and 
 while it draws. A decode step may replay a graph, whose logits are held already; one with prompts never does. Recurrent
 layers need the most for chunks of equal length that have a past: many, each with a state; two long ones; or such that
 are one token longer than what a scan computes at once, and padded to twice that. Their steps are measured in all three
-forms. A step between the others is held back to check what was learned.
+forms. Where tokens are drafted, the largest step with drafts has more rows than any other, and is measured too. A step
+between the others is held back to check what was learned.
 
 On the CPU attention copies a request's keys and values: there, prefill steps run at the longest context.
 """
@@ -22,6 +23,7 @@ from brim.engine.recurrent.states import recurrent_mixers
 from brim.engine.run.sampler import ROWS_AT_ONCE
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.text import ALIKE, DECODE, PREFILL
+from brim.engine.stress.verifying import VERIFY, most_rows
 from brim.records.memory import StressShape
 from brim.records.scaling import ScalingStep, ScalingSteps, StepPhase, StepShape
 
@@ -47,6 +49,10 @@ def scaling_steps(
             steps += [_step(StepPhase.PREFILL, ALIKE, form.tokens, form.sequences, settings) for form in forms]
     for count in _batches(rows):
         steps += [_step(StepPhase.NEXT_TOKEN, name, count, count, settings) for name in (PREFILL, DECODE)]
+    drafted = most_rows(settings, max_length)
+    if drafted > rows:
+        step = _step(StepPhase.NEXT_TOKEN, VERIFY, drafted, settings.max_drafted, settings)
+        steps.append(replace(step, shape=replace(step.shape, batch=drafted)))
     if small > rows:
         steps.append(_step(StepPhase.NEXT_TOKEN, PREFILL, small, rows, settings))
     between = _step(StepPhase.PREFILL, PREFILL, (small + full) // 2, max(1, rows // 2), settings)

@@ -13,30 +13,18 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.recurrent.mixers import CHUNK_ROWS
 from brim.engine.requests.params import SamplingParams
-from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.runner import Runner
 from brim.engine.run.sampler import HISTORY_AT_ONCE, ROWS_AT_ONCE
 from brim.engine.schedule.plan import Chunk, StepPlan
 from brim.engine.settings import EngineSettings
+from brim.engine.stress.sequences import EVERYTHING, TOKEN, request_of, stress_sequence
+from brim.engine.stress.verifying import VERIFY, verify_shapes, verify_step
 from brim.records.memory import StressShape
 from brim.units import ceil_div
 
 PREFILL, DECODE, SCORES, PLAIN = "prefill", "decode", "prompt-logprobs", "plain"
 ALIKE = "equal-prompts"
-TOKEN = 1
-EVERYTHING = SamplingParams(  # a sort, penalties, a bias and log-probabilities
-    max_tokens=2,
-    temperature=0.8,
-    top_p=0.9,
-    min_p=0.01,
-    repetition_penalty=1.1,
-    presence_penalty=0.5,
-    frequency_penalty=0.5,
-    logit_bias=((TOKEN, 1.0),),
-    logprobs=20,
-    ignore_eos=True,
-)
 _PARAMS = {
     PREFILL: EVERYTHING,
     DECODE: EVERYTHING,
@@ -47,16 +35,17 @@ _PARAMS = {
 
 
 def text_shapes(settings: EngineSettings, max_length: int, alike: int | None = None) -> tuple[StressShape, ...]:
-    """Full steps of every kind: prefill in which every prompt samples, decode, log-probabilities of a whole step.
+    """Full steps of every kind: prefill in which every prompt samples, decode, scores of a whole step, drafts.
 
     `alike` is the chunk length at which a batch of recurrent layers needs the most memory, if there are such layers.
     """
     tokens = min(settings.max_batch_tokens, settings.max_batch * (max_length - 1))
-    shapes = (
+    shapes: tuple[StressShape, ...] = (
         StressShape(PREFILL, tokens, len(_lengths(tokens, settings.max_batch, max_length)), "every prompt samples"),
         StressShape(DECODE, settings.max_batch, settings.max_batch, "full sampler"),
         StressShape(SCORES, tokens, len(_lengths(tokens, 1, max_length)), "log-probabilities of all tokens"),
     )
+    shapes += verify_shapes(settings, max_length)
     if alike is None:
         return shapes
     length = max(1, min(alike, (max_length - 1) // 2))  # as much has been computed before
@@ -76,6 +65,8 @@ def text_step(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: 
     runner.forget_history()  # of a step like this one: each takes what the first one takes
     if shape.name == DECODE:
         plan = _decodes(min(shape.sequences, min(ledger.available())), max_length, ledger)
+    elif shape.name == VERIFY:
+        plan = verify_step(shape, runner, ledger, max_length)
     elif shape.name == ALIKE:
         plan = _equal_parts(shape.tokens // shape.sequences, shape.sequences, ledger)
     else:
@@ -157,7 +148,7 @@ def _longest(length: int, step: int, max_length: int, params: SamplingParams, le
     while True:
         blocks = ledger.open(0)
         if _reserve_in_steps(blocks, context, length, step, ledger):
-            return _request(0, context + length, params, blocks)
+            return request_of(0, context + length, params, blocks)
         assert context, "a step is no larger than the pool"
         ledger.close(blocks)
         context = context // 2 // size * size
@@ -184,20 +175,6 @@ def _decodes(count: int, max_length: int, ledger: KvLedger) -> StepPlan:
     for sequence in sequences:
         sequence.tokens += [TOKEN] * said
     return StepPlan(sequences, tuple(range(count)), (1,) * count, ())
-
-
-def stress_sequence(number: int, length: int, params: SamplingParams, ledger: KvLedger) -> Sequence:
-    """A request of so many tokens, with the blocks to hold them; its number is its slot."""
-    blocks = ledger.open(number)
-    fits = ledger.reserve(blocks, 0, length)
-    assert fits, "a step is no larger than the pool"
-    return _request(number, length, params, blocks)
-
-
-def _request(slot: int, length: int, params: SamplingParams, blocks: RequestBlocks) -> Sequence:
-    prompt = (TOKEN,) * length
-    request = Request(f"stress-{slot}", prompt, params, seed=slot, max_tokens=params.max_tokens)
-    return Sequence(request, list(prompt), slot=slot, blocks=blocks)
 
 
 def least_stress_tokens(settings: EngineSettings) -> int:

@@ -19,7 +19,9 @@ from brim.engine.requests.request import MediaSpan
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.runner import Runner
 from brim.engine.schedule.plan import Chunk, StepPlan
-from brim.engine.stress.text import EVERYTHING, stress_sequence
+from brim.engine.stress.sequences import EVERYTHING, stress_sequence
+from brim.engine.stress.verifying import VERIFY, verify_step
+from brim.records.memory import StressShape
 from brim.records.progress import Stage, Told
 
 LENGTHS = (1, 4, 16, 64, 256)  # tokens of a chunk: kernels choose their tiles by these, times heads
@@ -50,6 +52,12 @@ def warm_up(runner: Runner, ledger: KvLedger, max_length: int, *, together: bool
             _run(runner, ledger, [*_generating(decodes, ledger), _sequence(decodes, 2, GREEDY, ledger)], decodes)
         if decodes <= shape.max_batch and decodes <= room:
             _run(runner, ledger, list(_generating(decodes, ledger)), decodes)
+    if shape.max_drafted:
+        told(Stage("build", "warm-up, drafts"))
+        shapes = [StressShape(VERIFY, count * (1 + shape.draft_tokens), count) for count in (1, 2)]
+        for drafts in shapes:
+            if drafts.tokens <= room and drafts.sequences <= shape.max_drafted:
+                _launch(runner, ledger, verify_step(drafts, runner, ledger, max_length))
 
 
 def _generating(count: int, ledger: KvLedger) -> Iterator[Sequence]:
@@ -70,11 +78,14 @@ def _run(runner: Runner, ledger: KvLedger, sequences: list[Sequence], decodes: i
     chunks = tuple(
         Chunk(sequence, slot, 0, sequence.prompt_length, draws=True) for slot, sequence in enumerate(prompts, decodes)
     )
+    _launch(runner, ledger, StepPlan(tuple(generating), tuple(range(decodes)), (1,) * decodes, chunks))
+
+
+def _launch(runner: Runner, ledger: KvLedger, plan: StepPlan) -> None:
     try:
-        plan = StepPlan(tuple(generating), tuple(range(decodes)), (1,) * decodes, chunks)
         runner.launch(plan, ledger).tokens()
     finally:
-        for sequence in sequences:
+        for sequence in plan.sequences:
             assert sequence.blocks is not None
             ledger.close(sequence.blocks)
         ledger.commit()

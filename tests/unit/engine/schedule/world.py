@@ -7,13 +7,15 @@ request got the answer of an undisturbed run, and that every block was freed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
+from brim.engine.drafts.proposer import Proposer
+from brim.engine.drafts.speculator import Speculator
 from brim.engine.kv.geometry import LayerGroup, pool_shape
 from brim.engine.kv.host import HostRoom
 from brim.engine.kv.ledger import KvLedger
@@ -26,6 +28,7 @@ from brim.engine.schedule.host_copies import HostCopies
 from brim.engine.schedule.scheduler import Limits, Scheduler
 from brim.guard.admission import AdmissionSettings, AdmissionView, Decision, may_start
 from brim.guard.preemption import PreemptionRates
+from brim.guard.speculation import SpeculationSettings
 from tests.unit.engine.schedule.checking_runner import CheckingRunner, Failed
 from tests.unit.engine.schedule.simulated_device import VOCAB, next_token
 
@@ -70,6 +73,8 @@ class World:
         admission: AdmissionSettings = EAGER,
         policy: Callable[[AdmissionView], Decision] = may_start,
         host_bytes: int = 0,
+        proposer: Proposer | None = None,
+        speculation: SpeculationSettings | None = None,
     ) -> None:
         shape = pool_shape(groups, kv_tokens, size, limits.max_batch, limits.max_batch_tokens)
         self.ledger = KvLedger(groups, shape)
@@ -78,7 +83,8 @@ class World:
         if host_bytes:
             sizes = self.runner.device.host_sizes
             self.scheduler.host_copies = HostCopies(HostRoom(host_bytes), sizes, COPIES_ARE_CHEAP)
-        self.loop = ServingLoop(self.scheduler, self.runner, overlap)  # type: ignore[arg-type]
+        self.speculator = proposer and Speculator(proposer, speculation or SpeculationSettings(), VOCAB)
+        self.loop = ServingLoop(self.scheduler, self.runner, overlap, speculator=self.speculator)  # type: ignore[arg-type]
         self.failures = 0
         self.order: dict[Key, int] = {}
         self.events: dict[Key, list[Event]] = {}
@@ -105,7 +111,7 @@ class World:
         except Failed:
             self.failures += 1
             if self.scheduler.preemptions == preempted:
-                assert self.standing() == before
+                assert self.standing() == before or self.speculator is not None  # which reads before it plans
         known = set(self.started)
         self.started += [one.request.key for one in self.scheduler.running if one.request.key not in known]
         self.check_order()
@@ -200,6 +206,7 @@ def worlds(
     admissions: AdmissionSettings | None = None,
     failing_rates: tuple[float, ...] | None = None,
     host_bytes: tuple[int, ...] = (0, 256, 10**6),
+    speculates: bool = False,
 ) -> tuple[World, list[Arrival], int]:
     size = draw(st.sampled_from([1, 2, 4]))
     windows = draw(st.sampled_from([(None,), (None,), (None, 5), (3,), (None, 9, 2)]))
@@ -207,7 +214,9 @@ def worlds(
     max_batch = draw(st.integers(1, 5))
     states = draw(st.sampled_from([False, False, True]))
     reuse = not states and draw(st.booleans())
-    limits = Limits(max_batch, draw(st.integers(max_batch, 12)), reuse_prefixes=reuse, has_states=states)
+    drafted = draw(st.integers(1, max_batch)) if speculates else 0
+    most = draw(st.integers(max_batch, 12))
+    limits = Limits(max_batch, most, reuse_prefixes=reuse, has_states=states, max_drafted=drafted)
     longest = draw(st.integers(2, 40))
     kv_tokens = longest + draw(st.sampled_from([0, 0, size, longest // 2, 40]))
     # With recurrent layers each failure begins all texts of the step anew.
@@ -229,6 +238,8 @@ def worlds(
         fails=fails,
         admission=admission,
         host_bytes=draw(st.sampled_from(host_bytes)),
+        proposer=Guesses(numbers, draw(st.sampled_from([0.3, 0.8, 1.0]))) if drafted else None,
+        speculation=SpeculationSettings(max(1, drafted), 1.0, depth=draw(st.integers(1, 5)) if drafted else 1),
     )
     arrivals: list[Arrival] = []
     seeds = st.integers(0, 2)
@@ -252,6 +263,30 @@ def worlds(
             cancelled = draw(st.one_of(st.none(), st.none(), st.none(), st.integers(step, step + 20)))
             arrivals.append(Arrival(step, request, cancelled))
     return world, arrivals, longest
+
+
+class Guesses:
+    """Drafts that are right some of the time."""
+
+    def __init__(self, numbers: random.Random, right: float) -> None:
+        self._numbers = numbers
+        self._right = right
+
+    def has_one(self, sequence: Sequence) -> bool:
+        return True
+
+    def propose(self, depths: Mapping[Sequence, int]) -> dict[Sequence, tuple[int, ...]]:
+        return {sequence: self._draft(sequence, depth) for sequence, depth in depths.items()}
+
+    def _draft(self, sequence: Sequence, depth: int) -> tuple[int, ...]:
+        text = list(sequence.tokens)
+        for _ in range(self._numbers.randrange(depth + 1)):
+            token = next_token(text, sequence.request.seed)
+            text.append(token if self._numbers.random() < self._right else (token + 1) % VOCAB)
+        return tuple(text[len(sequence.tokens) :])
+
+    def forget(self, sequence: Sequence) -> None:
+        pass
 
 
 def full(kv_tokens: int, max_batch: int = 4, max_batch_tokens: int = 16, **others: Any) -> World:

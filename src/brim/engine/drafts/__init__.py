@@ -1,0 +1,1 @@
+"""Speculation: tokens are drafted, and the model's own step decides which of them stand."""
