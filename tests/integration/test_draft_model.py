@@ -17,6 +17,7 @@ from brim.engine.weights.load import LoadedModel, load
 from brim.errors import InvalidRequest, OutOfMemory
 from brim.probes.cpu import CpuProbe
 from brim.records.fit import DRAFT_SHAPE
+from tests.integration.allocation_sites import SiteProbe
 from tests.integration.faults import out_of_memory
 from tests.integration.test_engine import EAGER, drawn, family, greedy, nothing_is_held, one_thread, prompts_of
 from tests.integration.tiny_models import tiny_config
@@ -60,7 +61,7 @@ def nothing_is_followed(engine: Engine) -> bool:
     return [pool.held for pool in model._ledger.pools] == [0] * len(model._ledger.pools)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("name", ["gemma3_text", pytest.param("llama", marks=pytest.mark.soak)])
 def test_a_draft_of_the_same_weights_is_always_right(name: str) -> None:
     """Its prompts are computed over several steps; windows move on; then every token stands."""
     model = family(name)
@@ -76,7 +77,7 @@ def test_a_draft_of_the_same_weights_is_always_right(name: str) -> None:
         assert nothing_is_followed(engine)
 
 
-@pytest.mark.parametrize("noise", [0.05, 1.0])
+@pytest.mark.parametrize("noise", [0.05, pytest.param(1.0, marks=pytest.mark.soak)])
 def test_whatever_it_drafts_the_tokens_are_the_same(noise: float) -> None:
     """Requests that come and are cancelled at random steps, drawn and greedy, in pools that may be too small."""
     numbers = random.Random(f"draft {noise}")
@@ -212,14 +213,42 @@ def test_settings_that_contradict_a_draft_are_refused() -> None:
 
 def test_out_of_memory_while_it_is_built_leaves_nothing_behind() -> None:
     probe = CpuProbe(GIB)
-    engine = engine_of("llama", twin("llama"), kv_tokens=0)
+    engine = engine_of("llama", twin("llama"), kv_tokens=0, host_memory=0)  # what it cannot measure it does without
     engine._probe = probe
     engine.build(128)
     allocations = probe.allocations
     engine.teardown()
     empty = probe.reading().allocated_bytes
-    for number in random.Random(1).sample(range(1, allocations), 4):
+    for number in random.Random(1).sample(range(1, allocations), 2):
         probe.allocations, probe.fail_at = 0, number
         with pytest.raises(OutOfMemory):
             engine.build(128)
         assert probe.reading().allocated_bytes == empty
+
+
+@pytest.mark.soak
+def test_a_refused_allocation_changes_no_answer() -> None:
+    """Of the draft model or of the large one, at any place: drafts are lost, and no request."""
+    probe = SiteProbe(GIB)
+    engine = engine_of("llama", twin("llama"), kv_tokens=0)
+    engine._probe = probe
+    prompts = prompts_of([3, 20, 9], seed=5)
+    wanted = [family("llama").greedy(prompt, 18) for prompt in prompts]
+
+    def answers(fail_at: int | None) -> list[list[int]]:
+        engine.teardown()
+        probe.hold_canary(0)
+        engine.build(512)
+        probe.hold_canary(2**18)
+        probe.allocations, probe.fail_at = 0, fail_at
+        got = engine.generate(prompts, greedy(18))
+        probe.fail_at = None
+        assert nothing_is_held(engine)
+        return [list(one.tokens) for one in got]
+
+    assert answers(None) == wanted
+    for allocation in random.Random(1).sample(range(1, probe.allocations), 60):
+        assert answers(allocation) == wanted
+        health = engine.health
+        assert (health.rescues, health.ended_requests, health.rebuilds) == (1, 0, 0)
+    engine.close()

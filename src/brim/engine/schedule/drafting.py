@@ -65,13 +65,14 @@ def plan_drafts(
 def _reserved(sequence: Sequence, tokens: tuple[int, ...], ledger: KvLedger, snapshots: Snapshots | None) -> Draft:
     """As much of a draft as there are blocks for."""
     assert sequence.blocks is not None
+    if snapshots is not None and snapshots.take(sequence) is None:
+        return NO_DRAFT
     start, size = sequence.computed + 1, ledger.block_size
     end = start + len(tokens)
     while end > start and not ledger.reserve(sequence.blocks, start, end):
         end = (end - 1) // size * size  # one block less
     if end <= start:
+        if snapshots is not None:
+            snapshots.free(sequence)
         return NO_DRAFT
-    row = None if snapshots is None else snapshots.take(sequence)
-    if snapshots is not None and row is None:
-        return NO_DRAFT
-    return Draft(tokens[: end - start], row)
+    return Draft(tokens[: end - start], sequence.snapshot)

@@ -14,7 +14,7 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.audit import scheduler_problems
-from brim.engine.schedule.drafting import plan_drafts
+from brim.engine.schedule.drafting import Snapshots, plan_drafts
 from brim.engine.schedule.plan import NO_DRAFT, Draft, StepPlan
 from brim.engine.schedule.scheduler import Limits
 from brim.guard.speculation import SpeculationSettings
@@ -22,7 +22,7 @@ from tests.unit.engine.schedule.world import WORST, Arrival, Guesses, World, req
 
 
 @given(made=worlds(speculates=True))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_request_gets_the_answer_of_an_undisturbed_run(made: tuple[World, list[Arrival], int]) -> None:
     world, arrivals, longest = made
     world.run(arrivals, most_steps=10 * (40 + (2 * longest + 4) * len(arrivals)))
@@ -37,7 +37,7 @@ def test_every_request_gets_the_answer_of_an_undisturbed_run(made: tuple[World, 
 
 
 @given(made=worlds(WORST, failing_rates=(0.0,), speculates=True))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_in_mode_worst_nobody_is_preempted_for_drafts(made: tuple[World, list[Arrival], int]) -> None:
     """Answers with drafts grow faster than others, in any order; blocks do not run out all the same."""
     world, arrivals, longest = made
@@ -109,6 +109,23 @@ def test_where_blocks_are_short_less_is_drafted(free: int, drafted: int) -> None
     assert ledger.pools[0].available == max(0, free - 2)
     ledger.rollback()
     assert ledger.pools[0].available == free
+
+
+def test_without_a_row_for_its_state_a_request_gets_no_draft_and_no_blocks() -> None:
+    ledger = KvLedger((LayerGroup(None, (0,), 1),), KvShape(0, 4, (20,)))
+    texts = [
+        Sequence(request(name, 6, 20), [0] * 8, computed=7, slot=slot, blocks=ledger.open(slot))
+        for slot, name in enumerate("ab")
+    ]
+    for sequence in texts:
+        assert sequence.blocks is not None
+        assert ledger.reserve(sequence.blocks, 0, 8)
+    first, second = texts
+    snapshots = Snapshots(3, 1)
+    decodes, drafts = plan_drafts(texts, {first: (1, 1), second: (2, 2)}, 9, ledger, snapshots)
+    assert (decodes, drafts) == ([second, first], (NO_DRAFT, Draft((1, 1), snapshot=3)))
+    assert [len(one.blocks.tables[0]) for one in texts if one.blocks is not None] == [3, 2]
+    assert snapshots.problems(texts) == []
 
 
 def test_drafts_get_what_is_left_of_a_step() -> None:
