@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m compileall -q src/brim
 	touch $@
 
-demo: setup  ## plan, trace, generate and fit
+demo: setup  ## plan, trace, generate, fit, chat and hold
 	$(BIN)/python -m brim.cli.demo
 
 test: check  ## everything: checks and tests

@@ -1,9 +1,14 @@
-"""`make demo`: plan, trace, generate and fit, as one would from the shell."""
+"""`make demo`: plan, trace, generate, fit, chat and hold, as one would from the shell."""
 
 from __future__ import annotations
 
+import io
 import shlex
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from brim.cli.main import run
@@ -32,6 +37,23 @@ _SERVING = (
     ),
 )
 
+_CHAT = "chat --quiet --max-tokens 24 --rolling-threshold 140"
+_TURNS = (
+    "My name is Ada.",
+    "/pin",
+    "My favourite colour is green.",
+    "What is 3 + 4?",
+    "What comes after Monday?",
+    "Repeat: the quick brown fox jumps over the lazy dog.",
+    "What is my favourite colour?",
+    "Count from one to five.",
+    "What is 9 minus 2?",
+    "What is my name?",
+    "What is my favourite colour?",
+    "/usage",
+)
+_NEIGHBOUR = "hold --gpu cpu:demo:1GiB 200MiB -- brim leases --gpu cpu:demo"
+
 
 def main() -> None:
     for title, line in _STEPS:
@@ -46,6 +68,30 @@ def main() -> None:
     for title, line in _SERVING:
         print(f"\n\033[1m# {title}\033[0m\n$ brim {line}")
         run(shlex.split(line))
+    print(f"\n\033[1m# A conversation outgrows its memory: a pinned turn stays\033[0m\n$ brim {_CHAT}")
+    with _typed(_TURNS):
+        run(shlex.split(_CHAT))
+    print(f"\n\033[1m# A neighbour on the card says what it takes\033[0m\n$ brim {_NEIGHBOUR}", flush=True)
+    brim = [sys.executable, "-m", "brim.cli.main"]
+    command = [part for word in shlex.split(_NEIGHBOUR) for part in (brim if word == "brim" else [word])]
+    subprocess.run([*brim, *command], check=True)
+
+
+@contextmanager
+def _typed(lines: tuple[str, ...]) -> Iterator[None]:
+    """Standard input holds these lines, and each is shown when it is read."""
+
+    class Shown(io.StringIO):
+        def __next__(self) -> str:  # type: ignore[override]
+            line = super().__next__()
+            print(f"> {line}", end="", flush=True)
+            return line
+
+    before, sys.stdin = sys.stdin, Shown("".join(f"{line}\n" for line in lines))
+    try:
+        yield
+    finally:
+        sys.stdin = before
 
 
 if __name__ == "__main__":
