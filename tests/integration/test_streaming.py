@@ -55,6 +55,17 @@ def test_streams_give_what_generate_gives() -> None:
     assert run(all_of_them()) == wanted
 
 
+def test_prefixes_are_found_by_requests_of_the_same_salt_only() -> None:
+    async def reused() -> list[int]:
+        async with StreamingEngine(engine()) as serving:
+            prompt = "Once upon a time there was a cache that was full to the brim."
+            salts = (b"one", b"one", b"two", b"", b"two")
+            answers = [await serving.generate(prompt, GREEDY, salt=salt) for salt in salts]
+            return [answer.reused_tokens for (answer,) in answers]
+
+    assert [found > 0 for found in run(reused())] == [False, True, False, False, True]
+
+
 def test_streams_of_several_event_loops_share_an_engine() -> None:
     wanted = [one.text for one in engine().generate(PROMPTS, GREEDY)]
     serving = StreamingEngine(engine())

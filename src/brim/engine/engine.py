@@ -63,6 +63,7 @@ class EngineFigures:
     weight_bytes: int
     blocks_held: int
     blocks_cached: int
+    blocks_free: int
     running: int
     waiting: int
     preemptions: int
@@ -376,6 +377,7 @@ class Engine:
             weight_bytes=self.loaded.weight_bytes + (0 if self.draft is None else self.draft.weight_bytes),
             blocks_held=sum(pool.held for pool in pools),
             blocks_cached=sum(pool.cached for pool in pools),
+            blocks_free=sum(pool.available - pool.cached for pool in pools),
             running=len(loop.scheduler.running),
             waiting=len(loop.scheduler.waiting),
             preemptions=loop.scheduler.preemptions,
@@ -405,11 +407,13 @@ class Engine:
         deadline_seconds: float | None = None,
         request_id: str | None = None,
         session: str | None = None,
+        salt: bytes = b"",
     ) -> str:
         """Check a request and put it in the queue; its id. Nothing of a refused request stays behind.
 
         `session` names a conversation: what this request leaves in the KV pool is kept ahead of other prefixes, until
-        a later request of that session replaces it, or `forget_session` is called.
+        a later request of that session replaces it, or `forget_session` is called. Only requests of the same `salt`
+        find each other's prefixes.
         """
         params = params or SamplingParams()
         loop = self.loop
@@ -420,7 +424,7 @@ class Engine:
         if request_id in self._answers:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
         requests = self._door.let_in(
-            request_id, prompt, params, images, deadline_seconds, self.longest_request, session
+            request_id, prompt, params, images, deadline_seconds, self.longest_request, session, salt
         )
         sequences = [RunningSequence(request, list(request.prompt)) for request in requests]
         answer = Answer(request_id, requests, self.tokenizer)

@@ -21,7 +21,7 @@ import asyncio
 import queue
 import threading
 import traceback
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion, Update
 from brim.engine.front.door import Prompt
+from brim.engine.media.prepare import Images
 from brim.engine.requests.params import SamplingParams
 from brim.errors import DeviceError, InvalidRequest
 from brim.records.health import Health, Status
@@ -122,8 +123,9 @@ class StreamingEngine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        images: Sequence[Any] = (),
+        images: Images = (),
         deadline_seconds: float | None = None,
+        salt: bytes = b"",
     ) -> AsyncGenerator[Update, None]:
         """Updates of one request, until all its answers are complete. A refused request raises at the first one.
 
@@ -136,7 +138,7 @@ class StreamingEngine:
         answers = (params or SamplingParams()).n
 
         def submit() -> str:
-            return self.engine.submit(prompt, params, images=images, deadline_seconds=deadline_seconds)
+            return self.engine.submit(prompt, params, images=images, deadline_seconds=deadline_seconds, salt=salt)
 
         try:
             self._send(lambda: self._submit(client, submit, answers))

@@ -45,6 +45,7 @@ class Door:
         seconds: float | None,
         longest: int,
         session: str | None = None,
+        salt: bytes = b"",
     ) -> tuple[Request, ...]:
         """One request for each answer that was asked for. `longest` is what the pool holds of one request."""
         params.check(self.loaded.vocab)
@@ -68,6 +69,7 @@ class Door:
             spans=spans,
             marks=marks,
             session=session,
+            salt=salt,
         )
         others = (replace(first, index=number, seed=first.seed + number) for number in range(1, params.n))
         return (first, *others)
