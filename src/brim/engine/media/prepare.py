@@ -70,7 +70,7 @@ class Vision:
         if isinstance(prompt, str):
             if isinstance(images, Mapping):
                 raise InvalidRequest("images: with a processor's output, give its token ids as the prompt")
-            tokens, inputs = self._process(prompt, images)
+            tokens, inputs = run_processor(self.processor, self._family, prompt, images)
         else:
             if not isinstance(images, Mapping):
                 raise InvalidRequest(
@@ -98,31 +98,11 @@ class Vision:
 
     def tokens_of(self, image: Any) -> int:
         """Tokens that an image takes in a prompt, with what the processor writes around it."""
-        placeholder = str(getattr(self.processor, self._family.placeholder))
-        with_image, _ = self._process(placeholder, [image])
-        return len(with_image) - len(self.processor.tokenizer(placeholder)["input_ids"]) + 1
+        return image_tokens(self.processor, self._family, image)
 
     @property
     def _mrope(self) -> bool:
         return hasattr(self._base, "get_rope_index")
-
-    def _process(self, prompt: str, images: Sequence[Any]) -> tuple[list[int], Mapping[str, Any]]:
-        """Run the processor."""
-        read = [read_image(image, number) for number, image in enumerate(images)]
-        processor = self.processor
-        placeholder = str(getattr(processor, self._family.placeholder))
-        if prompt.count(placeholder) != len(read):
-            raise InvalidRequest(
-                f"images: {len(read)} given for {prompt.count(placeholder)} placeholders in the prompt; "
-                f"write {placeholder} once for each image"
-            )
-        bos = getattr(processor.tokenizer, "bos_token", None)
-        has_bos = bos is not None and prompt.startswith(str(bos))  # a chat template has written it
-        try:
-            output = processor(text=[prompt], images=[read], return_tensors="pt", add_special_tokens=not has_bos)
-        except Exception as error:
-            raise InvalidRequest(f"images: the model's processor cannot read them: {first_line(error)}") from error
-        return output["input_ids"][0].tolist(), output
 
     def _positions(
         self, tokens: list[int], places: np.ndarray, parts: tuple[ImagePart, ...]
@@ -138,6 +118,36 @@ class Vision:
             input_ids=ids, mm_token_type_ids=kinds, image_grid_thw=grids, attention_mask=torch.ones_like(ids)
         )
         return positions[:, 0].numpy().astype(np.int64), int(shift.item())
+
+
+# -- the model's processor, on the host ----------------------------------------------------------------------------
+
+
+def run_processor(
+    processor: Any, family: Family, prompt: str, images: Sequence[Any]
+) -> tuple[list[int], Mapping[str, Any]]:
+    """Tokens of a prompt with its images in it, and the processor's whole output."""
+    read = [read_image(image, number) for number, image in enumerate(images)]
+    placeholder = str(getattr(processor, family.placeholder))
+    if prompt.count(placeholder) != len(read):
+        raise InvalidRequest(
+            f"images: {len(read)} given for {prompt.count(placeholder)} placeholders in the prompt; "
+            f"write {placeholder} once for each image"
+        )
+    bos = getattr(processor.tokenizer, "bos_token", None)
+    has_bos = bos is not None and prompt.startswith(str(bos))  # a chat template has written it
+    try:
+        output = processor(text=[prompt], images=[read], return_tensors="pt", add_special_tokens=not has_bos)
+    except Exception as error:
+        raise InvalidRequest(f"images: the model's processor cannot read them: {first_line(error)}") from error
+    return output["input_ids"][0].tolist(), output
+
+
+def image_tokens(processor: Any, family: Family, image: Any) -> int:
+    """Tokens that an image takes in a prompt, with what the processor writes around it."""
+    placeholder = str(getattr(processor, family.placeholder))
+    with_image, _ = run_processor(processor, family, placeholder, [image])
+    return len(with_image) - len(processor.tokenizer(placeholder)["input_ids"]) + 1
 
 
 # -- what the processor's output must be ---------------------------------------------------------------------------
@@ -169,6 +179,3 @@ def _digest(part: ImagePart) -> bytes:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
     return digest.digest()
-
-
-# -- reading -------------------------------------------------------------------------------------------------------
