@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from brim.errors import InvalidRequest
 from brim.model.transformers_classes import check_libraries
 from brim.planning.gpus.text import CpuBudget, OwnGpus, read_device
+from brim.records.progress import Progress
 from brim.suggest import shown
 from brim.units import parse_bytes, parse_count, parse_pixels
 
@@ -47,7 +48,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     engine.add_argument("--max-len", metavar="N", help="most tokens of a request (default: the model's context)")
     engine.add_argument("--max-seqs", type=int, default=64, metavar="N", help="largest batch, in requests (64)")
-    engine.add_argument("--batch-tokens", default="2048", metavar="N", help="most tokens of a step (2048)")
+    engine.add_argument(
+        "--batch-tokens", default="2048", metavar="N", help="most tokens of a step (2048; to serve on the CPU 512)"
+    )
     engine.add_argument("--image-pixels", metavar="PIXELS", help="largest image allowed: 1003520 or 1280x784")
     engine.add_argument(
         "--device", metavar="NAME", help="cpu, cpu:4GiB (a budget), cuda, cuda:1 or 1 (auto: a GPU if there is one)"
@@ -145,7 +148,7 @@ def cpu_budget(budget_bytes: int) -> CpuProbe:
 
 
 def make_engine(
-    options: argparse.Namespace, *, kv_tokens: int | None, probe: Any = None, progress: bool | None = None
+    options: argparse.Namespace, *, kv_tokens: int | None, probe: Any = None, progress: Progress = None
 ) -> Engine:
     """The engine that the options describe; `kv_tokens` of 0 leaves it loaded and not built."""
     _check_ranks(options.tp)
@@ -168,7 +171,7 @@ def make_engine(
         device=place.device,
         tensor_parallel=options.tp > 1,
         probe=probe,
-        progress=False if options.quiet else progress,
+        progress=False if options.quiet and not callable(progress) else progress,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brim.cli.engine_options import (
     Place,
@@ -44,6 +44,14 @@ def add_command(commands: Commands) -> None:
     add_model(parser)
     parser.add_argument("--memory", metavar="SIZE", help="on the CPU: the memory budget, such as 1GiB")
     parser.add_argument("--kv-tokens", metavar="N", help="validate exactly this size, without a search")
+    add_fit_options(parser)
+    add_neighbour_options(parser)
+    add_engine_options(parser)
+    add_json(parser)
+
+
+def add_fit_options(parser: argparse.ArgumentParser) -> None:
+    """How a size is found, for every command that fits an engine."""
     parser.add_argument(
         "--memory-fraction", type=float, default=1.0, metavar="F", help="fraction of the remaining memory for KV (1.0)"
     )
@@ -70,41 +78,37 @@ def add_command(commands: Commands) -> None:
         help="of the budget of a batch, kept back (derived from the residuals of scaling)",
     )
     parser.add_argument("--no-store", action="store_true", help="neither read nor write stored fits")
-    add_neighbour_options(parser)
-    add_engine_options(parser)
-    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     check_libraries()
-    place = _place(options)
-    canary = parse_bytes(options.canary, "canary")
-    keep_free = None if options.keep_free is None else parse_bytes(options.keep_free, "keep-free")
-    mode, margin = check_mode(options.scaling), check_margin(options.safety_margin)
-    coefficients = _coefficients(options.scaling_coefficients)
-    check_given(mode, coefficients)
-    kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
+    place = engine_place(options)
+    wishes = fit_wishes(options)
     from brim.serving import fit_engine
 
     shown = None if options.as_json else True  # a log wants a line for each phase; a script wants none
     with part_of_device(options, place) as part:
         probe = _probe(place, part)
         with serving(make_engine(options, kv_tokens=0, probe=probe, progress=shown)) as engine:
-            report = fit_engine(
-                engine,
-                probe=probe,
-                kv_tokens=kv_tokens,
-                memory_fraction=options.memory_fraction,
-                canary_bytes=canary,
-                keep_free_bytes=keep_free,
-                store=None if options.no_store else fits_folder(),
-                scaling=mode,
-                coefficients=coefficients,
-                safety_margin=margin,
-                neighbours=part,
-            )
-            _show(report, options)
+            _show(fit_engine(engine, probe=probe, neighbours=part, **wishes), options)
     return 0
+
+
+def fit_wishes(options: argparse.Namespace) -> dict[str, Any]:
+    """What the options ask of `fit_engine`, checked before anything is loaded."""
+    mode = check_mode(options.scaling)
+    coefficients = _coefficients(options.scaling_coefficients)
+    check_given(mode, coefficients)
+    return {
+        "kv_tokens": parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None,
+        "memory_fraction": options.memory_fraction,
+        "canary_bytes": parse_bytes(options.canary, "canary"),
+        "keep_free_bytes": None if options.keep_free is None else parse_bytes(options.keep_free, "keep-free"),
+        "store": None if options.no_store else fits_folder(),
+        "scaling": mode,
+        "coefficients": coefficients,
+        "safety_margin": check_margin(options.safety_margin),
+    }
 
 
 def _coefficients(written: str | None) -> Scaling | None:
@@ -126,16 +130,23 @@ def _probe(place: Place, part: Sizer | None) -> CpuProbe | None:
     return cpu_budget(place.budget_bytes if part is None else part.part.promised_bytes)
 
 
-def _place(options: argparse.Namespace) -> Place:
-    """Where the engine runs, with the budget that the CPU needs."""
+def memory_budget(options: argparse.Namespace, default: str | None = None) -> CpuProbe | None:
+    """A budget on the CPU, or the default one there; None where the device itself is the limit."""
+    return _probe(engine_place(options, default), None)
+
+
+def engine_place(options: argparse.Namespace, default: str | None = None) -> Place:
+    """Where the engine runs, with the budget that the CPU needs, or the default one."""
     place = read_place(options.device)
     if options.memory is not None and place.budget_bytes is not None:
         raise InvalidRequest("memory and device both give a budget; give it once, such as --memory 1GiB")
     budget = place.budget_bytes if options.memory is None else parse_bytes(options.memory, "memory")
     if budget is None:
-        if place.device == "cpu" or not _has_cuda():
+        if place.device != "cpu" and _has_cuda():
+            return place
+        if default is None:
             raise InvalidRequest("memory is not set; the CPU needs a budget, such as --memory 1GiB")
-        return place
+        budget = parse_bytes(default, "memory")
     if place.device not in (None, "cpu"):
         raise InvalidRequest("memory is a budget for the CPU only; on a GPU use --keep-free or --memory-fraction")
     options.device = "cpu"

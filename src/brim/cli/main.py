@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from brim.cli import chat, fit, generate, gpus, hold, leases, models, plan, trace
+from brim.cli import chat, fit, generate, gpus, hold, leases, models, plan, serve, trace
 from brim.errors import BrimError, DoesNotFit, OutOfMemory
 from brim.version import __version__
 
 DOES_NOT_FIT = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
-COMMANDS = (plan, trace, fit, generate, chat, hold, leases, models, gpus)
+COMMANDS = (plan, trace, fit, generate, chat, serve, hold, leases, models, gpus)
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -1,0 +1,148 @@
+"""`brim serve`: an OpenAI-compatible server that plans, fits and guards its memory."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brim.cli.engine_options import add_engine_options, add_model, make_engine
+from brim.cli.fit import add_fit_options, fit_wishes, memory_budget
+from brim.engine.weights.builtin import BUILTIN_NAME
+from brim.errors import InvalidRequest
+from brim.model.packaged import packaged_folder
+from brim.model.transformers_classes import check_libraries
+from brim.units import parse_bytes
+
+if TYPE_CHECKING:
+    from brim.cli.options import Commands
+    from brim.engine.engine import Engine
+    from brim.ports import MemoryProbe
+    from brim.records.fit import FitReport
+    from brim.records.progress import Told
+    from brim.serve.server import Loaded
+    from brim.serve.settings import ServeSettings
+
+PACKAGED_BUDGET = "512MiB"  # on the CPU, for the models in the package
+BATCH_TOKENS, CPU_BATCH_TOKENS = "2048", "512"  # where nothing was said: a step of 2048 tokens on a CPU takes long
+KEY_VARIABLE = "BRIM_API_KEY"
+
+
+def add_command(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve a model over OpenAI's API",
+        description="Load a model, size its KV cache by measurement, and serve it over OpenAI's API. With no model it "
+        "serves brim-tiny, which is in the package; on the CPU, --memory is the budget. Needs torch, transformers, "
+        "starlette and uvicorn (pip install 'brim[serve]').",
+    )
+    parser.set_defaults(run=run)
+    add_model(parser)
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, metavar="PORT", help="port; 0: any that is free (8000)")
+    parser.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help=f"a key that clients must send; several may be given, and {KEY_VARIABLE} is one",
+    )
+    parser.add_argument("--insecure", action="store_true", help="let other machines in without a key")
+    parser.add_argument("--served-model-name", metavar="NAME", help="the model's name in the API (its folder's name)")
+    parser.add_argument(
+        "--max-queue", type=int, default=256, metavar="N", help="answers that may wait behind those that run (256)"
+    )
+    parser.add_argument("--max-body", default="16MiB", metavar="SIZE", help="largest request (16MiB)")
+    parser.add_argument(
+        "--drain-seconds", type=float, default=60.0, metavar="S", help="for answers under way when it is stopped (60)"
+    )
+    parser.add_argument("--no-request-log", action="store_true", help="no line for each request on standard error")
+    parser.add_argument(
+        "--memory", metavar="SIZE", help=f"on the CPU: the memory budget ({PACKAGED_BUDGET} for models in the package)"
+    )
+    parser.add_argument("--kv-tokens", metavar="N", help="validate exactly this size, without a search")
+    add_fit_options(parser)
+    add_engine_options(parser)
+    parser.set_defaults(batch_tokens=None)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.tp != 1:
+        raise InvalidRequest(f"tp is {options.tp}; brim serve runs on one device so far")
+    settings = _settings(options)
+    starter = _Starter(options, fit_wishes(options))
+    from brim.serve.server import Server, listen
+
+    server = Server(
+        settings,
+        starter,
+        write_log=None if options.no_request_log else partial(_write, ""),
+        say=lambda line: None if options.quiet else _write("brim: ", line + "\n"),
+        progress=False if options.quiet else None,
+    )
+    return asyncio.run(server.run(listen(settings.host, settings.port)))
+
+
+def _write(before: str, line: str) -> None:
+    sys.stderr.write(before + line)
+    sys.stderr.flush()
+
+
+def _settings(options: argparse.Namespace) -> ServeSettings:
+    try:
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise InvalidRequest(f"serving needs {error.name}: pip install 'brim[serve]'") from None
+    from brim.serve.settings import Limits, ServeSettings
+
+    key = os.environ.get(KEY_VARIABLE)
+    return ServeSettings(
+        model_name=options.served_model_name or Path(options.model).name,
+        host=options.host,
+        port=options.port,
+        api_keys=(*options.api_key, *([key] if key else [])),
+        insecure=options.insecure,
+        max_queue=options.max_queue,
+        drain_seconds=options.drain_seconds,
+        limits=Limits(body_bytes=parse_bytes(options.max_body, "max-body")),
+    )
+
+
+def _of_gpu(engine: Engine) -> MemoryProbe:
+    from brim.probes.cuda import CudaProbe
+
+    return CudaProbe(engine.device.index or 0)
+
+
+def _in_package(model: str) -> bool:
+    return model == BUILTIN_NAME or packaged_folder(model) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Starter:
+    """The engine that the options describe; what imports torch comes after the server listens."""
+
+    options: argparse.Namespace
+    wishes: dict[str, Any]
+
+    def load(self, told: Told) -> Loaded:
+        from brim.serve.server import Loaded
+
+        check_libraries()
+        probe = memory_budget(self.options, PACKAGED_BUDGET if _in_package(self.options.model) else None)
+        if self.options.batch_tokens is None:
+            self.options.batch_tokens = BATCH_TOKENS if probe is None else CPU_BATCH_TOKENS
+        engine = make_engine(self.options, kv_tokens=0, probe=probe, progress=told)
+        return Loaded(engine, probe or _of_gpu(engine))
+
+    def fit(self, loaded: Loaded, told: Told) -> FitReport:
+        from brim.serving import fit_engine
+
+        return fit_engine(loaded.engine, probe=loaded.probe, progress=told, **self.wishes)

@@ -1,0 +1,176 @@
+"""The messages of a chat, as a model's template takes them, and the exchanges that may be dropped from it.
+
+In: OpenAI's messages. Out: a `Dialogue`. Texts in parts become one text where there is no image, since most templates
+know no parts; arguments of tool calls become objects, which templates write as JSON themselves. Images are data URIs
+here and are not looked into: they are decoded where the tokens are made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from brim.serve.asked.fields import Fields, entries
+from brim.serve.problems import Problem, invalid
+from brim.serve.settings import Limits
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_CALLING = ("tool_calls", "tool_call_id", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image as it was sent, and where: for the message if it is refused."""
+
+    uri: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    entry: Mapping[str, Any]  # as templates take it
+    images: tuple[Image, ...] = ()
+
+    @property
+    def role(self) -> str:
+        return str(self.entry["role"])
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """The opening always stays; exchanges (a turn of the user, and all that followed it) may be dropped."""
+
+    opening: tuple[Message, ...]
+    exchanges: tuple[tuple[Message, ...], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+    def with_exchanges(self, numbers: Sequence[int]) -> Dialogue:
+        return replace(self, exchanges=tuple(self.exchanges[number] for number in numbers))
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return (*self.opening, *chain.from_iterable(self.exchanges))
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        return tuple(image for message in self.messages for image in message.images)
+
+
+def read_dialogue(fields: Fields, limits: Limits) -> Dialogue:
+    """The fields `messages`, `tools` and `tool_choice`."""
+    found = fields.items("messages")
+    if not found:
+        raise invalid("messages", "at least one message is needed", "missing_required_parameter")
+    messages = [_message(entry) for entry in entries(found, "messages")]
+    dialogue = _grouped(messages, _tools(fields))
+    if len(dialogue.images) > limits.images:
+        raise invalid("messages", f"they have {len(dialogue.images)} images; at most {limits.images} may be sent")
+    return dialogue
+
+
+def _grouped(messages: Sequence[Message], tools: tuple[Mapping[str, Any], ...]) -> Dialogue:
+    """System messages at the beginning are the opening; then each turn of the user begins an exchange."""
+    starts = next((number for number, one in enumerate(messages) if one.role != "system"), len(messages))
+    exchanges: list[list[Message]] = []
+    for message in messages[starts:]:
+        if message.role == "user" or not exchanges:
+            exchanges.append([])
+        exchanges[-1].append(message)
+    return Dialogue(tuple(messages[:starts]), tuple(map(tuple, exchanges)), tools)
+
+
+def _message(fields: Fields) -> Message:
+    role = fields.text("role")
+    if role not in ROLES:
+        raise invalid(fields.path("role"), f"{role!r:.40} is not one of {', '.join(ROLES)}")
+    content, images = _content(fields)
+    entry: dict[str, Any] = {"role": ROLES[role], "content": content}
+    if (name := fields.text("name")) is not None:
+        entry["name"] = name
+    if (answers := fields.text("tool_call_id")) is not None:
+        entry["tool_call_id"] = answers
+    if calls := fields.items("tool_calls"):
+        entry["tool_calls"] = [_call(one) for one in entries(calls, fields.path("tool_calls"))]
+    elif content is None:
+        raise invalid(fields.path("content"), "it is missing", "missing_required_parameter")
+    entry["content"] = content or ""
+    fields.leave_out(["refusal", "annotations"])
+    fields.refuse_others(["audio", "function_call"])
+    return Message(entry, images)
+
+
+def _content(fields: Fields) -> tuple[Any, tuple[Image, ...]]:
+    content = fields.raw("content")
+    if content is None or isinstance(content, str):
+        return content, ()
+    if not isinstance(content, list):
+        raise invalid(fields.path("content"), "it must be a text or a list of parts", "invalid_type")
+    parts: list[dict[str, str]] = []
+    images: list[Image] = []
+    for part in entries(content, fields.path("content")):
+        match part.text("type"):
+            case "text":
+                parts.append({"type": "text", "text": part.text("text") or ""})
+            case "image_url":
+                parts.append({"type": "image"})
+                images.append(_image(part))
+            case other:
+                raise invalid(
+                    part.path("type"), f"{other!r:.40} is not supported; text and image_url are", "unsupported_value"
+                )
+        part.refuse_others()
+    if not images:
+        return "\n".join(part["text"] for part in parts), ()
+    return parts, tuple(images)
+
+
+def _image(part: Fields) -> Image:
+    where = part.inner("image_url")
+    uri = where.text("url") if where is not None else None
+    if where is None or uri is None:
+        raise invalid(part.path("image_url"), "it needs a url", "missing_required_parameter")
+    path = where.path("url")
+    if not uri.startswith("data:"):
+        raise Problem(
+            400,
+            f"{path}: only data URIs are taken (data:image/png;base64,…): this server fetches nothing; send the image",
+            param=path,
+            code="remote_url_refused",
+        )
+    where.leave_out(["detail"])
+    where.refuse_others()
+    return Image(uri, path)
+
+
+def _call(fields: Fields) -> dict[str, Any]:
+    """A call that the model made earlier."""
+    function = fields.inner("function")
+    name = function.text("name") if function is not None else None
+    if function is None or not name:
+        raise invalid(fields.path("function"), "it needs a name and arguments", "missing_required_parameter")
+    written = function.raw("arguments")
+    try:
+        arguments = json.loads(written) if isinstance(written, str) else written
+    except ValueError:
+        arguments = written
+    function.refuse_others()
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    call |= fields.given("id")
+    fields.leave_out(["type", "index"])
+    fields.refuse_others()
+    return call
+
+
+def _tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
+    tools = fields.items("tools") or []
+    for tool in entries(tools, "tools"):
+        if tool.text("type") != "function" or (function := tool.inner("function")) is None or not function.text("name"):
+            raise invalid(tool.path("function"), "a tool is a function with a name", "missing_required_parameter")
+    choice = fields.raw("tool_choice")
+    if choice not in (None, "auto", "none"):
+        raise invalid("tool_choice", "only auto and none are supported yet", "unsupported_value")
+    fields.leave_out(["parallel_tool_calls"])
+    return () if choice == "none" else tuple(tools)

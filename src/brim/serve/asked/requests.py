@@ -1,0 +1,164 @@
+"""The requests for answers: `/v1/chat/completions` and `/v1/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from brim.engine.requests.params import MAX_ALTERNATIVES, SamplingParams
+from brim.serve.asked.dialogue import Dialogue, read_dialogue
+from brim.serve.asked.fields import Fields
+from brim.serve.asked.sampling import HARMLESS, sampling, wants_usage
+from brim.serve.problems import invalid
+from brim.serve.settings import Limits
+
+DEFAULT_COMPLETION = 16  # tokens, as in OpenAI's API
+DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls
+MOST_TOKENS = 2**31 - 1
+TRUNCATION = ("auto", "disabled")
+_NOT_YET = (
+    "audio",
+    "function_call",
+    "functions",
+    "guided_json",
+    "prediction",
+    "reasoning_effort",
+    "response_format",
+    "structured_outputs",
+    "suffix",
+    "verbosity",
+    "web_search_options",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What requests for answers have in common."""
+
+    model: str | None
+    params: SamplingParams
+    stream: bool
+    include_usage: bool
+    deadline_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAsked:
+    wanted: Wanted
+    dialogue: Dialogue
+    rolls: bool  # the oldest exchanges are dropped where all of them do not fit
+    room: int  # tokens for the answer, where it rolls
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionAsked:
+    wanted: Wanted
+    prompts: tuple[str | tuple[int, ...], ...]
+    echo: bool
+    scored_only: bool  # max_tokens is 0: nothing is generated, the prompt is scored
+
+    @property
+    def answers(self) -> int:
+        return len(self.prompts) * self.wanted.params.n
+
+
+def read_chat(body: Mapping[str, Any], longest: int, limits: Limits) -> ChatAsked:
+    """A chat request. `longest` is what the engine holds of one request: an answer may fill it."""
+    fields = Fields(body)
+    dialogue = read_dialogue(fields, limits)
+    most = _first(fields, "max_completion_tokens", "max_tokens")
+    alternatives = fields.integer("top_logprobs", 0, MAX_ALTERNATIVES)
+    scored = fields.flag("logprobs")
+    if alternatives is not None and not scored:
+        raise invalid("top_logprobs", "it needs logprobs to be true")
+    params = sampling(fields, max_tokens=most or longest, logprobs=(alternatives or 0) if scored else None)
+    rolls = fields.choice("truncation", TRUNCATION, "disabled") == "auto"
+    _text_only(fields)
+    wanted = _wanted(fields, params)
+    room = min(DEFAULT_ROOM, longest // 4) if most is None else min(most, longest // 2)
+    return ChatAsked(wanted, dialogue, rolls, max(1, room))
+
+
+def read_completion(body: Mapping[str, Any]) -> CompletionAsked:
+    """A request to go on with texts or tokens."""
+    fields = Fields(body)
+    prompts = _prompts(fields)
+    echo = fields.flag("echo")
+    alternatives = fields.integer("logprobs", 0, MAX_ALTERNATIVES)
+    most = fields.integer("max_tokens", 0, MOST_TOKENS)
+    if most == 0 and not echo:
+        raise invalid("max_tokens", "0 is for scoring a prompt, with echo; ask for at least 1")
+    params = sampling(
+        fields,
+        max_tokens=DEFAULT_COMPLETION if most is None else max(1, most),
+        logprobs=alternatives,
+        prompt_logprobs=alternatives if echo else None,
+    )
+    if (best := fields.integer("best_of", 1, MOST_TOKENS)) is not None and best != params.n:
+        raise invalid("best_of", f"it is supported only where it equals n, {params.n}", "unsupported_value")
+    wanted = _wanted(fields, params)
+    if wanted.stream and echo and alternatives is not None:
+        raise invalid("echo", "log-probabilities of a prompt are not streamed; leave out stream, echo or logprobs")
+    return CompletionAsked(wanted, prompts, echo, scored_only=most == 0)
+
+
+def _wanted(fields: Fields, params: SamplingParams) -> Wanted:
+    """The fields of both; nothing else may be left."""
+    stream = fields.flag("stream")
+    wanted = Wanted(
+        model=fields.text("model"),
+        params=params,
+        stream=stream,
+        include_usage=wants_usage(fields, stream),
+        deadline_seconds=fields.number("deadline_seconds", 0),
+    )
+    fields.leave_out(HARMLESS)
+    fields.refuse_others(_NOT_YET)
+    return wanted
+
+
+def _first(fields: Fields, *names: str) -> int | None:
+    """The first of several names for the most tokens of an answer."""
+    found = [value for name in names if (value := fields.integer(name, 1, MOST_TOKENS)) is not None]
+    return found[0] if found else None
+
+
+def _text_only(fields: Fields) -> None:
+    """Fields whose only supported value says that the answer is plain text."""
+    if fields.raw("response_format") not in (None, {"type": "text"}):
+        raise invalid("response_format", "only text is supported yet; leave it out", "unsupported_value")
+    if fields.raw("modalities") not in (None, ["text"]):
+        raise invalid("modalities", "only text is supported; leave it out", "unsupported_value")
+
+
+def _prompts(fields: Fields) -> tuple[str | tuple[int, ...], ...]:
+    prompt = fields.raw("prompt")
+    if isinstance(prompt, str):
+        return (prompt,)
+    if isinstance(prompt, list) and prompt:
+        if all(isinstance(one, int) and not isinstance(one, bool) for one in prompt):
+            return (tuple(prompt),)
+        return tuple(_prompt(one, number) for number, one in enumerate(prompt))
+    raise invalid("prompt", "a text, a list of token ids, or a list of these is needed", "missing_required_parameter")
+
+
+def _prompt(one: Any, number: int) -> str | tuple[int, ...]:
+    if isinstance(one, str):
+        return one
+    if isinstance(one, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in one):
+        return tuple(one)
+    raise invalid(f"prompt[{number}]", "it must be a text or a list of token ids", "invalid_type")
+
+
+def sooner(wanted: Wanted, header: str | None) -> Wanted:
+    """With the deadline of the header `X-Deadline-Seconds`, where that is sooner."""
+    if header is None:
+        return wanted
+    try:
+        seconds = float(header)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise invalid("X-Deadline-Seconds", f"{header!r:.40} is not a positive number of seconds")
+    return replace(wanted, deadline_seconds=min(seconds, wanted.deadline_seconds or seconds))

@@ -1,0 +1,264 @@
+"""The endpoints that generate: a request is read, let in, made into tokens, answered, and logged.
+
+Raw ASGI: the client is watched while it is answered, and an answer that nobody reads any more is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from starlette.requests import Request
+
+from brim.engine.front.answers import Update
+from brim.errors import BrimError
+from brim.serve.asked.fields import parse_object
+from brim.serve.asked.requests import ChatAsked, CompletionAsked, Wanted, read_chat, read_completion, sooner
+from brim.serve.http.keys import Tenant
+from brim.serve.http.reading import ClientGone, read_body, until_gone
+from brim.serve.http.reply import Reply
+from brim.serve.life import Life, Running
+from brim.serve.log import Entry, Journal
+from brim.serve.prepare.jobs import ChatJob, Prepared
+from brim.serve.problems import Problem, problem_of
+from brim.serve.settings import ServeSettings
+from brim.serve.shape.answers import Ended, Head, Shape
+from brim.serve.shape.chat import ChatShape
+from brim.serve.shape.completion import CompletionShape
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+CLIENT_LEFT = 499  # as proxies log it
+DEADLINE_HEADER = "x-deadline-seconds"
+
+
+class Kind(Protocol):
+    """What is different between the endpoints."""
+
+    def read(self, body: Mapping[str, Any], running: Running) -> Any: ...
+
+    def answers(self, asked: Any) -> int: ...
+
+    async def prepare(self, asked: Any, running: Running) -> tuple[Prepared, ...]: ...
+
+    def shape(self, asked: Any, prepared: tuple[Prepared, ...], running: Running) -> Shape: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    settings: ServeSettings
+
+    def read(self, body: Mapping[str, Any], running: Running) -> ChatAsked:
+        return read_chat(body, running.engine.longest_request, self.settings.limits)
+
+    def answers(self, asked: ChatAsked) -> int:
+        return asked.wanted.params.n
+
+    async def prepare(self, asked: ChatAsked, running: Running) -> tuple[Prepared, ...]:
+        room = asked.room if asked.rolls else None
+        job = ChatJob(asked.dialogue, self.settings.limits, running.engine.longest_request, room)
+        return (await running.tokenising.chat(job),)
+
+    def shape(self, asked: ChatAsked, prepared: tuple[Prepared, ...], running: Running) -> ChatShape:
+        params = asked.wanted.params
+        return ChatShape(
+            head=Head.new("chatcmpl", self.settings.model_name),
+            prepared=prepared[0],
+            answers=params.n,
+            scored=params.logprobs is not None,
+            include_usage=asked.wanted.include_usage,
+            texts=running.texts,
+            ends={*running.engine.loaded.eos_ids, *params.stop_token_ids},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    settings: ServeSettings
+
+    def read(self, body: Mapping[str, Any], running: Running) -> CompletionAsked:
+        return read_completion(body)
+
+    def answers(self, asked: CompletionAsked) -> int:
+        return asked.answers
+
+    async def prepare(self, asked: CompletionAsked, running: Running) -> tuple[Prepared, ...]:
+        texts = [prompt for prompt in asked.prompts if isinstance(prompt, str)]
+        made = iter(await running.tokenising.texts(texts) if texts else ())
+        return tuple(Prepared(next(made) if isinstance(one, str) else one) for one in asked.prompts)
+
+    def shape(self, asked: CompletionAsked, prepared: tuple[Prepared, ...], running: Running) -> CompletionShape:
+        params, texts = asked.wanted.params, running.texts
+        echoed = tuple(one if isinstance(one, str) else texts.whole(one) for one in asked.prompts)
+        return CompletionShape(
+            head=Head.new("cmpl", self.settings.model_name),
+            prepared=prepared,
+            prompts=echoed if asked.echo else (),
+            answers=params.n,
+            scored=params.logprobs is not None,
+            scored_only=asked.scored_only,
+            include_usage=asked.wanted.include_usage,
+            texts=texts,
+        )
+
+
+class Answering:
+    """One of these endpoints, as an ASGI application."""
+
+    def __init__(self, path: str, kind: Kind, life: Life, settings: ServeSettings, journal: Journal) -> None:
+        self._path = path
+        self._kind = kind
+        self._life = life
+        self._settings = settings
+        self._journal = journal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        tenant: Tenant = scope["state"]["tenant"]
+        entry = self._journal.entry(self._path, tenant.name)
+        reply = Reply(send, {"x-request-id": entry.id})
+        try:
+            body = await read_body(request, self._settings.limits.body_bytes)
+            await until_gone(receive, self._answer(request, body, tenant, reply, entry))
+        except ClientGone:
+            entry.status = CLIENT_LEFT
+        except Problem as problem:
+            await self._refuse(problem, reply, entry)
+        except BrimError as error:
+            await self._refuse(problem_of(error), reply, entry)
+        finally:
+            entry.status = entry.status or reply.status or 500
+            self._journal.write(entry)
+
+    async def _refuse(self, problem: Problem, reply: Reply, entry: Entry) -> None:
+        entry.error = problem.code or problem.kind
+        entry.status = problem.status
+        await reply.problem(problem)
+
+    async def _answer(self, request: Request, body: bytes, tenant: Tenant, reply: Reply, entry: Entry) -> None:
+        running = self._life.admit()
+        asked = self._kind.read(parse_object(body), running)
+        wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))
+        self._check_model(wanted.model)
+        with running.gate.entered(self._kind.answers(asked)):
+            prepared = await self._kind.prepare(asked, running)
+            entry.prepared(prepared)
+            shape = self._kind.shape(asked, prepared, running)
+            updates = merged([self._stream(running, one, wanted, tenant, entry) for one in prepared])
+            async with aclosing(updates):
+                numbered = _Numbered(updates, wanted.params.n, entry)
+                await (_events(shape, wanted, numbered, reply) if wanted.stream else _whole(shape, numbered, reply))
+
+    def _check_model(self, name: str | None) -> None:
+        served = self._settings.model_name
+        if name is not None and name != served:
+            raise Problem(
+                404,
+                f"model: there is no '{name:.60}' here; this server has '{served}'",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _stream(
+        self, running: Running, prepared: Prepared, wanted: Wanted, tenant: Tenant, entry: Entry
+    ) -> AsyncGenerator[Update, None]:
+        deadline = wanted.deadline_seconds
+        if deadline is not None:
+            deadline -= time.monotonic() - entry.began
+            if deadline <= 0:
+                raise Problem(
+                    504, f"deadline_seconds: {wanted.deadline_seconds:g} passed before it began", code="deadline"
+                )
+        return running.serving.stream(
+            prepared.tokens,
+            wanted.params,
+            images=_tensors(prepared.media),
+            deadline_seconds=deadline,
+            salt=tenant.salt,
+        )
+
+
+async def _events(shape: Shape, wanted: Wanted, numbered: _Numbered, reply: Reply) -> None:
+    """Stream an answer. What is refused is refused before anything is sent: the first update is waited for."""
+    async for number, update in numbered:
+        found = shape.events(number, update)
+        if not reply.status:
+            await reply.begin_events()
+            found = shape.opening() + found
+        await reply.events(found)
+    if wanted.include_usage:
+        await reply.events([shape.usage_event(numbered.ended)])
+    await reply.end_events()
+
+
+async def _whole(shape: Shape, numbered: _Numbered, reply: Reply) -> None:
+    async for _ in numbered:
+        pass
+    await reply.json(shape.whole(sorted(numbered.ended, key=lambda one: one.number)))
+
+
+class _Numbered:
+    """Updates with the number of their answer among all of the request; answers that have ended are kept."""
+
+    def __init__(self, updates: AsyncGenerator[tuple[int, Update], None], answers: int, entry: Entry) -> None:
+        self._updates = updates
+        self._answers = answers
+        self._entry = entry
+        self.ended: list[Ended] = []
+
+    async def __aiter__(self) -> AsyncGenerator[tuple[int, Update], None]:
+        async for prompt, update in self._updates:
+            number = prompt * self._answers + update.index
+            self._entry.took_token()
+            if update.completion is not None:
+                self.ended.append(Ended(number, update.completion))
+                self._entry.ended(update.completion)
+            yield number, update
+
+
+async def merged(streams: Sequence[AsyncGenerator[Update, None]]) -> AsyncGenerator[tuple[int, Update], None]:
+    """Updates of several requests as they come, with the number of the request; an error of one ends all."""
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as only:
+            async for update in only:
+                yield 0, update
+        return
+    news: asyncio.Queue[tuple[int, Update | Exception | None]] = asyncio.Queue()
+
+    async def read(number: int, stream: AsyncGenerator[Update, None]) -> None:
+        try:
+            async with aclosing(stream):
+                async for update in stream:
+                    news.put_nowait((number, update))
+            news.put_nowait((number, None))
+        except Exception as error:  # noqa: BLE001 - raised below, where the answer is awaited
+            news.put_nowait((number, error))
+
+    tasks = [asyncio.create_task(read(number, stream)) for number, stream in enumerate(streams)]
+    try:
+        left = len(tasks)
+        while left:
+            number, one = await news.get()
+            if isinstance(one, Exception):
+                raise one
+            if one is None:
+                left -= 1
+            else:
+                yield number, one
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _tensors(media: Mapping[str, Any] | None) -> Any:
+    if media is None:
+        return ()
+    import torch
+
+    return {name: torch.from_numpy(array) for name, array in media.items()}

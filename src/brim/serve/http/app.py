@@ -1,0 +1,147 @@
+"""The application: all endpoints, behind their keys."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from brim.errors import BrimError
+from brim.serve.asked.dialogue import read_dialogue
+from brim.serve.asked.fields import Fields, parse_object
+from brim.serve.http.answering import CLIENT_LEFT, Answering, Chat, Completions, Kind
+from brim.serve.http.keys import Guarded, Keys
+from brim.serve.http.reading import ClientGone, read_body
+from brim.serve.life import Life
+from brim.serve.log import Journal
+from brim.serve.memory import memory_report
+from brim.serve.metrics import Metrics
+from brim.serve.prepare.jobs import ChatJob
+from brim.serve.problems import SERVER, Problem, problem_of
+from brim.serve.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+
+def make_app(life: Life, settings: ServeSettings, write_log: Callable[[str], object] | None = None) -> ASGIApp:
+    """All of it. `write_log` takes a line for each request; None: there is no log."""
+    metrics = Metrics(life)
+    journal = Journal(write_log, metrics.count)
+    about = _About(life, settings, metrics)
+
+    def generating(path: str, kind: Kind) -> Route:
+        return Route(path, Answering(path, kind, life, settings, journal), methods=["POST"])
+
+    app = Starlette(
+        routes=[
+            Route("/health", about.health),
+            Route("/metrics", about.metrics),
+            Route("/v1/models", about.models),
+            Route("/v1/models/{name:path}", about.model),
+            Route("/v1/memory", about.memory),
+            Route("/tokenize", about.tokenize, methods=["POST"]),
+            generating("/v1/chat/completions", Chat(settings)),
+            generating("/v1/completions", Completions(settings)),
+        ],
+        exception_handlers={
+            Problem: _problem,
+            BrimError: _brim_problem,
+            HTTPException: _http_problem,
+            ClientGone: _nobody_there,
+            Exception: _bug,
+        },
+    )
+    return Guarded(app, Keys(settings.api_keys))
+
+
+class _About:
+    """The endpoints that generate nothing."""
+
+    def __init__(self, life: Life, settings: ServeSettings, metrics: Metrics) -> None:
+        self._life = life
+        self._settings = settings
+        self._metrics = metrics
+        self._created = int(time.time())
+
+    async def health(self, request: Request) -> Response:
+        status, found = self._life.report()
+        return JSONResponse(found, status)
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name != self._settings.model_name:
+            raise Problem(404, f"model: there is no '{name:.60}' here", param="model", code="model_not_found")
+        return JSONResponse(self._model())
+
+    def _model(self) -> dict[str, Any]:
+        found = {
+            "id": self._settings.model_name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "brim",
+        }
+        running = self._life.running
+        return found if running is None else found | {"max_model_len": running.engine.longest_request}
+
+    async def memory(self, request: Request) -> Response:
+        running = self._life.running
+        return JSONResponse(memory_report(self._life.admit() if running is None else running))
+
+    async def tokenize(self, request: Request) -> Response:
+        """A prompt, or the messages of a chat, as tokens."""
+        limits = self._settings.limits
+        fields = Fields(parse_object(await read_body(request, limits.body_bytes)))
+        running = self._life.admit()
+        longest = running.engine.longest_request
+        fields.leave_out(["model"])
+        prompt = fields.text("prompt")
+        if prompt is None:
+            dialogue = read_dialogue(fields, limits)
+            fields.refuse_others()
+            tokens = (await running.tokenising.chat(ChatJob(dialogue, limits, longest, None))).tokens
+        else:
+            plain = fields.raw("add_special_tokens") is False
+            fields.refuse_others()
+            (tokens,) = await running.tokenising.texts([prompt], special=not plain)
+        return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return JSONResponse(error.body, error.status, dict(error.headers))
+
+
+async def _brim_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BrimError)
+    return await _problem(request, problem_of(error))
+
+
+async def _nobody_there(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT)
+
+
+async def _http_problem(request: Request, error: Exception) -> Response:
+    """What the router says: no such path, or not with this method."""
+    assert isinstance(error, HTTPException)
+    said = {404: f"there is no {request.url.path} here", 405: f"{request.method} is not for {request.url.path}"}
+    message = said.get(error.status_code, str(error.detail))
+    return JSONResponse(Problem(error.status_code, message).body, error.status_code, error.headers)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    """An error that nobody foresaw: the server's log has its traceback."""
+    return JSONResponse(Problem(500, "an error inside of the server", kind=SERVER).body, 500)

@@ -1,0 +1,88 @@
+"""Who asks: API keys, and what keeps the prefixes of one key from another's requests."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import TYPE_CHECKING
+
+from brim.serve.http.reply import Reply
+from brim.serve.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+OPEN_TO_ALL = ("/health",)
+_SALT_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One key. Prefixes are found by requests of the same salt only, so one tenant cannot time another's prompts."""
+
+    name: str  # for logs: tells keys apart, and does not tell the key
+    salt: bytes
+
+
+ANYBODY = Tenant("", b"")
+
+
+class Keys:
+    """Keys are compared as digests, all of them each time: the time taken does not depend on what was sent."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._secret = secrets.token_bytes(32)  # so that salts cannot be foreseen
+        self._tenants = [(self._digest(key), self._tenant(key)) for key in keys]
+
+    def _digest(self, key: str) -> bytes:
+        return blake2b(key.encode(errors="replace"), key=self._secret).digest()
+
+    def _tenant(self, key: str) -> Tenant:
+        salt = blake2b(key.encode(), key=self._secret, digest_size=_SALT_BYTES, person=b"salt").digest()
+        return Tenant(blake2b(key.encode(), digest_size=4, person=b"name").hexdigest(), salt)
+
+    def tenant(self, key: str) -> Tenant | None:
+        """Whose key this is."""
+        if not self._tenants:
+            return ANYBODY
+        sent, found = self._digest(key), None
+        for digest, tenant in self._tenants:
+            if compare_digest(digest, sent):
+                found = tenant
+        return found
+
+
+class Guarded:
+    """An application behind its keys: everything but `/health` asks for one, where there are any."""
+
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        tenant = ANYBODY if scope["path"] in OPEN_TO_ALL else self._keys.tenant(_sent_key(scope))
+        if tenant is None:
+            problem = Problem(
+                401,
+                "the API key is missing or wrong; send the server's --api-key as Authorization: Bearer KEY",
+                kind="authentication_error",
+                code="invalid_api_key",
+            )
+            await Reply(send, {"www-authenticate": "Bearer"}).problem(problem)
+            return
+        scope.setdefault("state", {})["tenant"] = tenant
+        await self._app(scope, receive, send)
+
+
+def _sent_key(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            kind, _, key = value.decode("latin-1").partition(" ")
+            return key.strip() if kind.lower() == "bearer" else ""
+    return ""

@@ -1,0 +1,55 @@
+"""One response: a JSON object, or a stream of events. Knows whether it has begun: then an error is an event."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from brim.serve.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.types import Send
+
+Json = Mapping[str, Any]
+
+
+def dumped(found: Json) -> bytes:
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+class Reply:
+    def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
+        self._send = send
+        self._headers = headers
+        self.status = 0  # of the response; 0: it has not begun
+
+    async def json(self, found: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        body = dumped(found)
+        own = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+        await self._begin(status, own)
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def begin_events(self) -> None:
+        await self._begin(200, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"})
+
+    async def events(self, found: list[dict[str, Any]]) -> None:
+        """Several events in one write."""
+        if found:
+            body = b"".join(b"data: " + dumped(one) + b"\n\n" for one in found)
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def end_events(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    async def problem(self, problem: Problem) -> None:
+        if not self.status:
+            await self.json(problem.body, problem.status, problem.headers)
+            return
+        await self.events([problem.body])
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _begin(self, status: int, headers: Mapping[str, str]) -> None:
+        self.status = status
+        written = [(name.lower().encode(), value.encode()) for name, value in {**self._headers, **headers}.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": written})

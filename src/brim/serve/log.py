@@ -1,0 +1,83 @@
+"""One line of JSON for each request, without a word of what was said; metrics are counted from the same entries."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brim.engine.front.answers import Completion
+from brim.serve.prepare.jobs import Prepared
+
+
+@dataclass(slots=True)
+class Entry:
+    """A request while it is answered."""
+
+    path: str
+    tenant: str
+    id: str = field(default_factory=lambda: f"req-{secrets.token_hex(8)}")
+    began: float = field(default_factory=time.monotonic)
+    status: int = 0
+    error: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    evicted_tokens: int = 0
+    finish_reasons: list[str] = field(default_factory=list)
+    preemptions: int = 0
+    first_token_seconds: float | None = None
+    seconds: float = 0.0
+
+    def prepared(self, prompts: Sequence[Prepared]) -> None:
+        self.prompt_tokens = sum(len(one.tokens) for one in prompts)
+        self.evicted_tokens = sum(one.evicted_tokens for one in prompts)
+
+    def took_token(self) -> None:
+        if self.first_token_seconds is None:
+            self.first_token_seconds = time.monotonic() - self.began
+
+    def ended(self, completion: Completion) -> None:
+        self.completion_tokens += len(completion.tokens)
+        self.cached_tokens += completion.reused_tokens if completion.index == 0 else 0
+        self.preemptions += completion.preemptions
+        self.finish_reasons.append(str(completion.finish_reason))
+
+    def to_json(self) -> dict[str, Any]:
+        first = self.first_token_seconds
+        return {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "id": self.id,
+            "path": self.path,
+            "key": self.tenant,
+            "status": self.status,
+            "error": self.error,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "completion_tokens": self.completion_tokens,
+            "evicted_tokens": self.evicted_tokens,
+            "finish_reasons": self.finish_reasons,
+            "preemptions": self.preemptions,
+            "first_token_ms": None if first is None else round(first * 1000, 1),
+            "ms": round(self.seconds * 1000, 1),
+        }
+
+
+class Journal:
+    """Where entries go when a request is done."""
+
+    def __init__(self, write: Callable[[str], object] | None, count: Callable[[Entry], None]) -> None:
+        self._write = write
+        self._count = count
+
+    def entry(self, path: str, tenant: str) -> Entry:
+        return Entry(path, tenant)
+
+    def write(self, entry: Entry) -> None:
+        entry.seconds = time.monotonic() - entry.began
+        self._count(entry)
+        if self._write is not None:
+            self._write(json.dumps(entry.to_json()) + "\n")

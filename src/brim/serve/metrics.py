@@ -1,0 +1,101 @@
+"""`/metrics` for Prometheus: requests as they end, and the engine as it is when somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from brim.serve.life import Life, Running, State
+from brim.serve.log import Entry
+
+_FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Metrics:
+    """The registry of one server."""
+
+    def __init__(self, life: Life) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(_EngineCollector(life))
+
+        def counter(name: str, said: str, *labels: str) -> Counter:
+            return Counter(name, said, labels, registry=self.registry)
+
+        self._requests = counter("brim_requests", "Requests that have ended", "path", "status")
+        self._prompt = counter("brim_prompt_tokens", "Tokens of prompts")
+        self._cached = counter("brim_cached_tokens", "Tokens of prompts that were found in the KV pool")
+        self._generated = counter("brim_completion_tokens", "Tokens of answers")
+        self._evicted = counter("brim_evicted_tokens", "Tokens that rolling conversations have dropped")
+        self._first = Histogram(
+            "brim_first_token_seconds", "To the first token", buckets=_FIRST_TOKEN_SECONDS, registry=self.registry
+        )
+        self._whole = Histogram(
+            "brim_request_seconds", "To the end of a request", buckets=_SECONDS, registry=self.registry
+        )
+
+    def count(self, entry: Entry) -> None:
+        self._requests.labels(entry.path, str(entry.status)).inc()
+        self._prompt.inc(entry.prompt_tokens)
+        self._cached.inc(entry.cached_tokens)
+        self._generated.inc(entry.completion_tokens)
+        self._evicted.inc(entry.evicted_tokens)
+        self._whole.observe(entry.seconds)
+        if entry.first_token_seconds is not None:
+            self._first.observe(entry.first_token_seconds)
+
+
+class _EngineCollector(Collector):
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    def collect(self) -> Iterator[Metric]:
+        state = GaugeMetricFamily("brim_state", "1 for the state that the server is in", labels=["state"])
+        now = self._life.state
+        for one in State:
+            state.add_metric([str(one)], float(one is now))
+        yield state
+        if self._life.running is not None:
+            yield from _of_engine(self._life.running)
+
+
+def _of_engine(running: Running) -> Iterator[Metric]:
+    figures, health = running.engine.figures, running.serving.health
+    admission, gate = figures.admission, running.gate
+    blocks = GaugeMetricFamily("brim_kv_blocks", "Blocks of the KV pool", labels=["state"])
+    for name, value in (
+        ("held", figures.blocks_held),
+        ("cached", figures.blocks_cached),
+        ("free", figures.blocks_free),
+    ):
+        blocks.add_metric([name], value)
+    yield blocks
+    held = CounterMetricFamily("brim_admission_held", "Decisions that a request waits", labels=["cause"])
+    held.add_metric(["slots"], admission.held_for_slots)
+    held.add_metric(["blocks"], admission.held_for_blocks)
+    yield held
+    for name, said, value in (
+        ("brim_running", "Answers that the engine computes", figures.running),
+        ("brim_waiting", "Answers that wait in the engine", figures.waiting),
+        ("brim_inside", "Answers that were let in and have not ended", gate.inside),
+        ("brim_places", "Answers that may be inside", gate.places),
+        ("brim_kv_bytes", "Size of the KV pool", figures.kv_bytes),
+        ("brim_weight_bytes", "Size of the weights", figures.weight_bytes),
+        ("brim_step_tokens", "Most tokens of a step now", health.step_tokens),
+    ):
+        yield GaugeMetricFamily(name, said, value=value)
+    for name, said, count in (
+        ("brim_steps", "Steps of the engine", figures.steps),
+        ("brim_drawn_tokens", "Tokens that the engine has drawn", figures.drawn),
+        ("brim_preemptions", "Requests that gave their blocks up and were computed again", figures.preemptions),
+        ("brim_admission_started", "Decisions that a request starts", admission.started),
+        ("brim_admission_passes", "Requests that started before one that waited longer", admission.passes),
+        ("brim_queue_refusals", "Requests refused because the queue was full", gate.refused),
+        ("brim_rescues", "Steps that ran out of memory and were run again in parts", health.rescues),
+        ("brim_ended_by_memory", "Requests that ended because they could not run alone", health.ended_requests),
+        ("brim_rebuilds", "Times that the KV pool was built anew", health.rebuilds),
+    ):
+        yield CounterMetricFamily(name, said, value=count)

@@ -1,0 +1,107 @@
+"""Tokens made in a process of their own: the engine's thread and the event loop share an interpreter with nothing slow.
+
+`Tokenising` is all that the endpoints know of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from typing import Any, TypeVar
+
+from brim.errors import BrimError, DeviceError, InvalidRequest
+from brim.serve.prepare.jobs import ChatJob, Prepared, TokenizerSource
+
+Result = TypeVar("Result")
+_TRIES = 2
+
+
+class Tokenising:
+    """Makes prompts; a worker that died is replaced, and its jobs are given to the new one once."""
+
+    def __init__(self, source: TokenizerSource, workers: int = 1) -> None:
+        self._source = source
+        self._workers = workers
+        self._pool: Executor = self._new_pool()
+
+    async def chat(self, job: ChatJob) -> Prepared:
+        return await self._run(_chat, self._source, job)
+
+    async def texts(self, texts: Sequence[str], special: bool = True) -> list[tuple[int, ...]]:
+        return await self._run(_texts, self._source, list(texts), special)
+
+    async def ready(self) -> None:
+        """Wait until the tokenizer is loaded."""
+        await self._run(_load, self._source)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        for _ in range(_TRIES):
+            pool = self._pool
+            try:
+                return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
+            except BrokenProcessPool:
+                if self._pool is pool:  # nobody else has replaced it meanwhile
+                    self._pool = self._new_pool()
+        raise DeviceError("the process that makes tokens has died twice on this request")
+
+    def _new_pool(self) -> Executor:
+        return ProcessPoolExecutor(
+            self._workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
+        )
+
+
+# -- in a worker: the heavy imports are here, so that the server listens before them -------------------------------
+
+
+def _load(source: TokenizerSource) -> None:
+    from brim.serve.prepare.desk import desk_of
+
+    desk_of(source)
+
+
+def _chat(source: TokenizerSource, job: ChatJob) -> Prepared:
+    from brim.serve.prepare.desk import desk_of
+
+    with _plain_errors():
+        return desk_of(source).chat(job)
+
+
+def _texts(source: TokenizerSource, texts: Sequence[str], special: bool) -> list[tuple[int, ...]]:
+    from brim.serve.prepare.desk import desk_of
+
+    with _plain_errors():
+        return [desk_of(source).tokens(text, special) for text in texts]
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Errors as they can cross between processes: with one text."""
+    try:
+        yield
+    except BrimError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def _end_with_parent() -> None:
+    """In a worker: interrupts are the server's, and when the server is gone, nobody needs this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

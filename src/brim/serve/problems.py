@@ -1,0 +1,63 @@
+"""What a client is told when its request is refused or fails, in OpenAI's shape.
+
+In: errors of Brim. Out: a `Problem`, with the status, the field it is about, a code for programs, and the sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from brim.errors import BrimError, InputError
+
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+_FIELD = re.compile(r"([a-z_]+(?:\[\d+\]|\.[a-z_]+)*)(?:: | is |, )")
+_TOO_LONG = re.compile(r"leave no room in the context|do not fit the KV pool|are wanted for the answer")
+
+
+class Problem(Exception):
+    """A request that is not answered, and why."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = INVALID,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+    @property
+    def body(self) -> dict[str, Any]:
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+
+
+def invalid(param: str, problem: str, code: str = "invalid_value") -> Problem:
+    """A field that is wrong."""
+    return Problem(400, f"{param}: {problem}", param=param, code=code)
+
+
+def problem_of(error: BrimError) -> Problem:
+    """An error of the engine as the client's; its messages begin with the field that they are about."""
+    said = str(error)
+    if not isinstance(error, InputError):
+        return Problem(503, said, kind=SERVER, code="engine_unavailable")
+    found = _FIELD.match(said)
+    code = "context_length_exceeded" if _TOO_LONG.search(said) else "invalid_value"
+    return Problem(400, said, param=found[1] if found else None, code=code)

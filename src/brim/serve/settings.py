@@ -1,0 +1,59 @@
+"""How a server is set up (`ServeSettings`), and what it takes at most (`Limits`)."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+
+from brim.errors import InvalidRequest
+from brim.units import MIB
+
+DEFAULT_QUEUE = 256
+LOCAL_NAMES = ("localhost", "ip6-localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request may bring."""
+
+    body_bytes: int = 16 * MIB
+    image_bytes: int = 8 * MIB  # of a file, before it is decoded
+    image_pixels: int = 1 << 25  # read from the file's header, before it is decoded
+    images: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """A server: where it listens, who may ask, and how much."""
+
+    model_name: str
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    insecure: bool = False
+    max_queue: int = DEFAULT_QUEUE
+    drain_seconds: float = 60.0
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise InvalidRequest(f"port is {self.port}; it must be from 0 (any that is free) to 65535")
+        if self.max_queue < 0:
+            raise InvalidRequest(f"max-queue is {self.max_queue}; it must be at least 0")
+        if any(not key for key in self.api_keys):
+            raise InvalidRequest("api-key is empty; give one that nobody guesses, or none")
+        if not self.api_keys and not self.insecure and not is_loopback(self.host):
+            raise InvalidRequest(
+                f"host {self.host} can be reached from other machines, and there is no api-key; give --api-key KEY, "
+                "or say --insecure if everybody who can reach it may use it"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    if host in LOCAL_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

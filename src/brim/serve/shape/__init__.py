@@ -1,0 +1,1 @@
+"""What a client gets: OpenAI's objects."""

@@ -1,0 +1,79 @@
+"""What all answers share: their head, their usage, how they ended."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from brim.engine.front.answers import Completion, Update
+from brim.engine.requests.request import FinishReason
+from brim.serve.prepare.jobs import Prepared
+from brim.serve.problems import SERVER, Problem
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every object of one answer begins with."""
+
+    id: str
+    created: int
+    model: str
+
+    @staticmethod
+    def new(prefix: str, model: str) -> Head:
+        return Head(f"{prefix}-{secrets.token_hex(12)}", int(time.time()), model)
+
+    def of(self, kind: str, choices: list[Json]) -> Json:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One finished answer, and its number among all of the request."""
+
+    number: int
+    completion: Completion
+
+
+class Shape(Protocol):
+    """How answers of one endpoint look."""
+
+    def whole(self, ended: Sequence[Ended]) -> Json:
+        """All of it at once."""
+        ...
+
+    def opening(self) -> list[Json]:
+        """Events before the first token."""
+        ...
+
+    def events(self, number: int, update: Update) -> list[Json]:
+        """Events of one update."""
+        ...
+
+    def usage_event(self, ended: Sequence[Ended]) -> Json:
+        """The last event, where it was asked for."""
+        ...
+
+
+def usage(prepared: Iterable[Prepared], ended: Sequence[Ended], scored_only: bool = False) -> Json:
+    prompt = sum(len(one.tokens) for one in prepared)
+    generated = 0 if scored_only else sum(len(one.completion.tokens) for one in ended)
+    firsts = (one.completion for one in ended if one.completion.index == 0)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": sum(one.reused_tokens for one in firsts)},
+    }
+
+
+def finish_reason(completion: Completion) -> str:
+    """stop, length or deadline. An answer that failed is no answer."""
+    if completion.finish_reason is FinishReason.ERROR:
+        raise Problem(500, completion.error or "the request failed", kind=SERVER, code="request_failed")
+    return str(completion.finish_reason)

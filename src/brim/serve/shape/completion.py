@@ -1,0 +1,96 @@
+"""Answers of `/v1/completions`, with the prompt before them where that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from brim.engine.front.answers import Completion, Update
+from brim.engine.schedule.events import TokenLogprobs
+from brim.serve.prepare.jobs import Prepared
+from brim.serve.shape.answers import Ended, Head, Json, finish_reason, usage
+from brim.serve.token_texts import TokenTexts
+
+KIND = "text_completion"
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionShape:
+    head: Head
+    prepared: tuple[Prepared, ...]
+    prompts: tuple[str, ...]  # texts to echo; empty where they are not
+    answers: int  # to each prompt
+    scored: bool
+    scored_only: bool  # nothing was to be generated
+    include_usage: bool
+    texts: TokenTexts
+
+    def whole(self, ended: Sequence[Ended]) -> Json:
+        found = self.head.of(KIND, [self._choice(one) for one in ended])
+        return found | {"usage": usage(self.prepared, ended, self.scored_only)}
+
+    def opening(self) -> list[Json]:
+        if not self.prompts:
+            return []
+        numbers = range(len(self.prepared) * self.answers)
+        return [self._chunk(number, self._echo(number), None, None) for number in numbers]
+
+    def events(self, number: int, update: Update) -> list[Json]:
+        if self.scored_only:
+            return [] if update.completion is None else [self._chunk(number, "", None, "length")]
+        reason = None if update.completion is None else finish_reason(update.completion)
+        if not update.text and update.logprobs is None and reason is None:
+            return []
+        scores = self._scores((update.logprobs,), 0) if update.logprobs is not None else None
+        return [self._chunk(number, update.text, scores, reason)]
+
+    def usage_event(self, ended: Sequence[Ended]) -> Json:
+        return self.head.of(KIND, []) | {"usage": usage(self.prepared, ended, self.scored_only)}
+
+    def _chunk(self, number: int, text: str, scores: Json | None, reason: str | None) -> Json:
+        choice = {"index": number, "text": text, "logprobs": scores, "finish_reason": reason}
+        found = self.head.of(KIND, [choice])
+        return found | {"usage": None} if self.include_usage else found
+
+    def _echo(self, number: int) -> str:
+        return self.prompts[number // self.answers] if self.prompts else ""
+
+    def _choice(self, one: Ended) -> Json:
+        done = one.completion
+        reason = finish_reason(done)
+        text = self._echo(one.number) + ("" if self.scored_only else done.text or "")
+        return {
+            "index": one.number,
+            "text": text,
+            "logprobs": self._all_scores(one.number, done) if self.scored else None,
+            "finish_reason": "length" if self.scored_only else reason,
+        }
+
+    def _all_scores(self, number: int, done: Completion) -> Json:
+        own = () if self.scored_only else done.logprobs
+        if not self.prompts:
+            return self._scores(own, 0)
+        prompt = self.prepared[number // self.answers].tokens
+        start = len(self._echo(number)) - sum(
+            len(self.texts.of(token)) for token in prompt
+        )  # some strip the first space
+        first = TokenLogprobs(prompt[0], 0.0, ())  # nothing stands before it: it has no likelihood
+        found = self._scores((first, *done.prompt_logprobs, *own), start)
+        found["token_logprobs"][0] = None
+        if found["top_logprobs"] is not None:
+            found["top_logprobs"][0] = None
+        return found
+
+    def _scores(self, scores: Sequence[TokenLogprobs], start: int) -> Json:
+        tokens = [self.texts.of(score.token) for score in scores]
+        offsets = []
+        for token in tokens:
+            offsets.append(max(0, start))
+            start += len(token)
+        tops = [{self.texts.of(token): logprob for token, logprob in score.top} for score in scores]
+        return {
+            "tokens": tokens,
+            "token_logprobs": [score.logprob for score in scores],
+            "top_logprobs": tops if any(tops) else None,
+            "text_offset": offsets,
+        }

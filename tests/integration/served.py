@@ -1,0 +1,111 @@
+"""A server in a thread, around an engine that is built already; and clients for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from brim.engine.engine import Engine
+from brim.records.progress import Told
+from brim.serve.server import Loaded, Server, address, listen
+from brim.serve.settings import ServeSettings
+from tests.integration.streaming_clients import nothing_is_held
+
+SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A start that has nothing left to do."""
+
+    engine: Engine
+
+    def load(self, told: Told) -> Loaded:
+        return Loaded(self.engine)
+
+    def fit(self, loaded: Loaded, told: Told) -> None:
+        return None
+
+
+@dataclass(slots=True)
+class Served:
+    """A running server, seen from outside and from inside."""
+
+    server: Server
+    engine: Engine
+    url: str
+    thread: threading.Thread
+    key: str
+    log: list[dict[str, Any]]
+    ended: list[int] = field(default_factory=list)  # its exit code, when it has ended
+
+    def client(self, **options: Any) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=SECONDS, **options)
+
+    def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        with self.client() as client:
+            return client.post(path, json=body, **options) if body is not None else client.post(path, **options)
+
+    def get(self, path: str) -> httpx.Response:
+        with self.client() as client:
+            return client.get(path)
+
+    def logged(self, response: httpx.Response) -> list[dict[str, Any]]:
+        """The lines of the log about a request; there must be one soon."""
+
+        def found() -> list[dict[str, Any]]:
+            return [entry for entry in self.log if entry["id"] == response.headers["x-request-id"]]
+
+        wait(found)
+        return found()
+
+    def is_empty(self) -> bool:
+        """Wait until nobody is inside any more; nothing may be held then."""
+        running = self.server.life.running
+        assert running is not None
+        wait(lambda: running.gate.inside == 0 and running.serving.in_flight == 0 and self.engine.idle)
+        return nothing_is_held(self.engine)
+
+
+def wait(done: Any, seconds: float = SECONDS) -> None:
+    until = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < until, "it does not happen"
+        time.sleep(0.01)
+
+
+@contextmanager
+def served(engine: Engine, **settings: Any) -> Iterator[Served]:
+    """The server until it is not needed any more, or was stopped."""
+    log: list[dict[str, Any]] = []
+    chosen = ServeSettings(**{"model_name": "tiny", "port": 0, **settings})
+    listening = listen(chosen.host, chosen.port)
+    server = Server(chosen, Built(engine), write_log=lambda line: log.append(json.loads(line)))
+    ended: list[int] = []
+    thread = threading.Thread(target=lambda: ended.append(asyncio.run(server.run(listening, signals=False))))
+    found = Served(server, engine, address(listening), thread, (*chosen.api_keys, "")[0], log, ended)
+    thread.start()
+    try:
+        wait(lambda: found.get("/health").status_code == 200)
+        yield found
+    finally:
+        server.stop()
+        server.stop()
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+def events(response: httpx.Response) -> list[Any]:
+    """All events of a stream; the last must be the end."""
+    lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]

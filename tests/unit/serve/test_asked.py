@@ -1,0 +1,206 @@
+"""What clients write: read as it was meant, or refused by the name of the field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from brim.engine.requests.params import SamplingParams
+from brim.serve.asked.dialogue import Image
+from brim.serve.asked.fields import parse_object
+from brim.serve.asked.requests import Wanted, read_chat, read_completion, sooner
+from brim.serve.problems import Problem
+from brim.serve.settings import Limits
+
+HI = {"role": "user", "content": "Hi."}
+PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}}
+
+
+def chat(**fields: Any) -> Any:
+    return read_chat({"messages": [HI], **fields}, longest=1000, limits=Limits(images=2))
+
+
+def test_a_chat_request_is_read() -> None:
+    asked = chat(
+        model="m",
+        temperature=0,
+        stop="END",
+        logit_bias={"5": -100},
+        logprobs=True,
+        top_logprobs=2,
+        max_completion_tokens=7,
+        seed=3,
+        n=2,
+        stream=True,
+        stream_options={"include_usage": True},
+        user="somebody",
+        truncation="auto",
+        deadline_seconds=2,
+    )
+    params = SamplingParams(
+        max_tokens=7, temperature=0, stop=("END",), logit_bias=((5, -100),), logprobs=2, seed=3, n=2
+    )
+    assert asked.wanted == Wanted("m", params, stream=True, include_usage=True, deadline_seconds=2)
+    assert (asked.rolls, asked.room) == (True, 7)
+
+
+def test_an_answer_of_open_length_may_fill_the_context_and_leaves_room_when_it_rolls() -> None:
+    asked = chat()
+    assert (asked.wanted.params.max_tokens, asked.room, asked.rolls) == (1000, 250, False)
+    assert chat(max_tokens=900).room == 500  # half of the context at most: the rest is for the conversation
+
+
+def test_messages_become_what_templates_take() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
+    messages = [
+        {"role": "developer", "content": "Be kind."},
+        {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "2", "tool_call_id": "a"},
+        {"role": "user", "content": [PIXEL, {"type": "text", "text": "What is it?"}]},
+    ]
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    dialogue = chat(messages=messages, tools=tools).dialogue
+    read = call | {"function": {"name": "add", "arguments": {"x": 1}}}
+    assert [message.entry for message in dialogue.messages] == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "one\ntwo"},
+        {"role": "assistant", "content": "", "tool_calls": [read]},
+        {"role": "tool", "content": "2", "tool_call_id": "a"},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]},
+    ]
+    assert dialogue.images == (Image("data:image/png;base64,aGk=", "messages[4].content[0].image_url.url"),)
+    assert [len(exchange) for exchange in dialogue.exchanges] == [3, 1]
+    assert dialogue.tools == tuple(tools)
+    assert chat(messages=messages, tools=tools, tool_choice="none").dialogue.tools == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"messages": []}, "messages", "missing_required_parameter"),
+        ({"messages": ["Hi."]}, "messages[0]", "invalid_type"),
+        ({"messages": [{"role": "king", "content": ""}]}, "messages[0].role", "invalid_value"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
+        ({"messages": [HI | {"colour": 1}]}, "messages[0].colour", "unknown_parameter"),
+        ({"messages": [{"role": "user", "content": [PIXEL] * 3}]}, "messages", "invalid_value"),
+        ({"temperature": 300}, "temperature", "invalid_value"),
+        ({"temperature": float("nan")}, "temperature", "invalid_value"),
+        ({"temperature": "hot"}, "temperature", "invalid_value"),
+        ({"n": 0}, "n", "invalid_value"),
+        ({"max_tokens": 0}, "max_tokens", "invalid_value"),
+        ({"max_tokens": True}, "max_tokens", "invalid_type"),
+        ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        ({"logprobs": 2}, "logprobs", "invalid_type"),
+        ({"stop": 5}, "stop", "invalid_type"),
+        ({"stop": [""]}, "stop", "invalid_value"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"1": "x"}}, "logit_bias", "invalid_value"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
+        ({"truncation": "middle"}, "truncation", "invalid_value"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
+        ({"tool_choice": "required"}, "tool_choice", "unsupported_value"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
+        ({"functions": []}, "functions", "unsupported_parameter"),
+        ({"temprature": 1}, "temprature", "unknown_parameter"),
+        ({"deadline_seconds": 0}, "deadline_seconds", "invalid_value"),
+        ({"stream": "yes"}, "stream", "invalid_type"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], param: str, code: str) -> None:
+    with pytest.raises(Problem) as refused:
+        chat(**fields)
+    assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)
+    assert param.split(".")[-1].split("[")[0] in refused.value.message
+
+
+def test_what_was_meant_is_guessed() -> None:
+    with pytest.raises(Problem, match="did you mean temperature"):
+        chat(temprature=1)
+
+
+@pytest.mark.parametrize("url", ["https://example.org/a.png", "file:///etc/passwd", "/etc/passwd"])
+def test_nothing_is_fetched(url: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": url}}
+    with pytest.raises(Problem) as refused:
+        chat(messages=[{"role": "user", "content": [part]}])
+    assert refused.value.code == "remote_url_refused"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "read"),
+    [
+        ("a", ("a",)),
+        (["a", "b"], ("a", "b")),
+        ([1, 2], ((1, 2),)),
+        ([[1, 2], [3]], ((1, 2), (3,))),
+    ],
+)
+def test_prompts_in_every_form(prompt: Any, read: Any) -> None:
+    asked = read_completion({"prompt": prompt, "n": 3})
+    assert asked.prompts == read
+    assert asked.answers == 3 * len(read)
+    assert asked.wanted.params.max_tokens == 16
+
+
+def test_a_prompt_can_be_scored_alone() -> None:
+    asked = read_completion({"prompt": "a", "max_tokens": 0, "echo": True, "logprobs": 1})
+    assert asked.scored_only
+    assert asked.wanted.params == SamplingParams(max_tokens=1, logprobs=1, prompt_logprobs=1)
+    for wrong, param in (
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "echo"),
+        ({"best_of": 3}, "best_of"),
+        ({"suffix": "x"}, "suffix"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[1], "a", True]}, "prompt[2]"),
+    ):
+        with pytest.raises(Problem) as refused:
+            read_completion({"prompt": "a"} | wrong)
+        assert refused.value.param == param
+
+
+def test_the_sooner_deadline_counts() -> None:
+    wanted = chat(deadline_seconds=5).wanted
+    assert sooner(wanted, None).deadline_seconds == 5
+    assert sooner(wanted, "2.5").deadline_seconds == 2.5
+    assert sooner(wanted, "9").deadline_seconds == 5
+    for wrong in ("soon", "-1", "nan", "inf"):
+        with pytest.raises(Problem, match="positive"):
+            sooner(wanted, wrong)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'"text"', b"nul"])
+def test_a_body_that_is_no_object(body: bytes) -> None:
+    with pytest.raises(Problem) as refused:
+        parse_object(body)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_json")
+
+
+_TEXT = st.text("aé5-\ud800\0", max_size=5)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+_NAMES = (
+    *("messages", "prompt", "temperature", "top_p", "n", "stop", "seed", "max_tokens", "logit_bias", "logprobs"),
+    *("top_logprobs", "tools", "tool_choice", "stream", "stream_options", "truncation", "response_format"),
+    *("modalities", "deadline_seconds", "echo", "best_of", "model", "stop_token_ids"),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(_NAMES), _JSON, max_size=4))
+def test_whatever_is_sent_is_read_or_refused(fields: dict[str, Any]) -> None:
+    for read in (lambda body: read_chat(body, 1000, Limits()), read_completion):
+        for body in (fields, {"messages": [HI], "prompt": "a"} | fields):
+            try:
+                read(body)
+            except Problem as problem:
+                assert problem.status == 400  # noqa: PT017 - nothing else may be raised
+                json.dumps(problem.body)
