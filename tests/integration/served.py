@@ -7,14 +7,17 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
 
 from brim.engine.engine import Engine
 from brim.records.progress import Told
+from brim.serve.prepare.worker import Tokenising
 from brim.serve.server import Loaded, Server, address, listen
 from brim.serve.settings import ServeSettings
 from tests.integration.streaming_clients import nothing_is_held
@@ -84,12 +87,21 @@ def wait(done: Any, seconds: float = SECONDS) -> None:
 
 
 @contextmanager
-def served(engine: Engine, **settings: Any) -> Iterator[Served]:
-    """The server until it is not needed any more, or was stopped."""
+def served(engine: Engine, *, threads: bool = False, **settings: Any) -> Iterator[Served]:
+    """The server until it is not needed any more, or was stopped.
+
+    `threads`: tokens are made in this process, which saves a worker the import of torch.
+    """
     log: list[dict[str, Any]] = []
     chosen = ServeSettings(**{"model_name": "tiny", "port": 0, **settings})
     listening = listen(chosen.host, chosen.port)
-    server = Server(chosen, Built(engine), write_log=lambda line: log.append(json.loads(line)))
+    pool = partial(ThreadPoolExecutor, 1) if threads else None
+    server = Server(
+        chosen,
+        Built(engine),
+        write_log=lambda line: log.append(json.loads(line)),
+        tokenising=partial(Tokenising, new_pool=pool),
+    )
     ended: list[int] = []
     thread = threading.Thread(target=lambda: ended.append(asyncio.run(server.run(listening, signals=False))))
     found = Served(server, engine, address(listening), thread, (*chosen.api_keys, "")[0], log, ended)

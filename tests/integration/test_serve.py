@@ -36,7 +36,7 @@ def tiny() -> Iterator[Served]:
     """A tiny model with random weights; places for as many answers again as it runs; two keys."""
     engine = engine_of(copy=7, kv_tokens=2048)
     limits = Limits(body_bytes=200_000)
-    with served(engine, api_keys=KEYS, max_queue=PLACES - 4, limits=limits) as found:
+    with served(engine, threads=True, api_keys=KEYS, max_queue=PLACES - 4, limits=limits) as found:
         yield found
         assert found.is_empty()
 

@@ -79,12 +79,14 @@ class Server:
         write_log: Callable[[str], object] | None = None,
         say: Callable[[str], object] = lambda line: None,
         progress: Progress = False,
+        tokenising: Callable[[TokenizerSource], Tokenising] = Tokenising,
     ) -> None:
         self.life = Life()
         self._settings = settings
         self._starter = starter
         self._say = say
         self._progress = progress
+        self._tokenising = tokenising
         self._app = make_app(self.life, settings, write_log)
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
@@ -158,7 +160,7 @@ class Server:
 
             loaded = await in_thread(self._starter.load, told)
             engine, source = loaded.engine, tokenizer_source(loaded.engine)
-            tokenising = Tokenising(source)
+            tokenising = self._tokenising(source)
             loading = asyncio.create_task(tokenising.ready())  # in its process, beside the fit
             try:
                 report = await in_thread(self._starter.fit, loaded, told)

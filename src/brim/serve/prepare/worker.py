@@ -27,10 +27,10 @@ _TRIES = 2
 class Tokenising:
     """Makes prompts; a worker that died is replaced, and its jobs are given to the new one once."""
 
-    def __init__(self, source: TokenizerSource, workers: int = 1) -> None:
+    def __init__(self, source: TokenizerSource, new_pool: Callable[[], Executor] | None = None) -> None:
         self._source = source
-        self._workers = workers
-        self._pool: Executor = self._new_pool()
+        self._new_pool = new_pool or one_process
+        self._pool = self._new_pool()
 
     async def chat(self, job: ChatJob) -> Prepared:
         return await self._run(_chat, self._source, job)
@@ -55,10 +55,10 @@ class Tokenising:
                     self._pool = self._new_pool()
         raise DeviceError("the process that makes tokens has died twice on this request")
 
-    def _new_pool(self) -> Executor:
-        return ProcessPoolExecutor(
-            self._workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent
-        )
+
+def one_process() -> Executor:
+    """A worker that starts when it is first needed."""
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
 
 # -- in a worker: the heavy imports are here, so that the server listens before them -------------------------------

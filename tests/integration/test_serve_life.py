@@ -1,0 +1,339 @@
+"""The life of a server: it starts, answers, survives what fails, drains and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("httpx")
+
+import httpx
+
+from brim.engine.engine import Engine
+from brim.engine.settings import EngineSettings
+from brim.errors import DoesNotFit, InvalidRequest
+from brim.records.progress import Stage, Told
+from brim.serve.server import Loaded, Server, address, listen
+from brim.serve.settings import ServeSettings
+from tests.integration.faults import out_of_memory
+from tests.integration.served import SECONDS, Served, served, wait
+from tests.integration.streaming_clients import fail_at_a_step
+
+LONG = {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True, "stream": True}
+SHORT = {"prompt": "Once", "max_tokens": 3, "ignore_eos": True}
+
+
+def small() -> Engine:
+    settings = EngineSettings(max_batch=4, max_batch_tokens=64)
+    return Engine("brim-random", kv_tokens=2048, device="cpu", settings=settings)
+
+
+@pytest.fixture
+def server() -> Iterator[Served]:
+    with served(small(), model_name="random") as found:
+        yield found
+
+
+# -- start ---------------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """A start that waits in the middle until it is let go, and may fail."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.go = threading.Event()
+        self._error = error
+
+    def load(self, told: Told) -> Loaded:
+        told(Stage("load", "weights", 3, 8))
+        while not self.go.wait(0.01):
+            told(Stage("load", "weights", 3, 8))
+        if self._error is not None:
+            raise self._error
+        return Loaded(small())
+
+    def fit(self, loaded: Loaded, told: Told) -> None:
+        return None
+
+
+def starting(starter: Slow) -> tuple[Server, str, Any]:
+    listening = listen("127.0.0.1", 0)
+    server = Server(ServeSettings("m", port=0), starter)
+    pool = ThreadPoolExecutor(1)
+    ended = pool.submit(lambda: asyncio.run(server.run(listening, signals=False)))
+    url = address(listening)
+    wait(lambda: server.life.stage.phase == "load")
+    return server, url, ended
+
+
+def test_it_answers_health_before_the_model_is_there() -> None:
+    server, url, ended = starting(starter := Slow())
+    found = httpx.get(f"{url}/health")
+    assert (found.status_code, found.json()) == (503, {"status": "starting", "phase": "load (weights): 3 of 8"})
+    early = httpx.post(f"{url}/v1/completions", json=SHORT)
+    assert (early.status_code, early.json()["error"]["code"]) == (503, "server_starting")
+    assert int(early.headers["retry-after"]) > 0
+    assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "m"
+    assert 'brim_state{state="starting"} 1.0' in httpx.get(f"{url}/metrics").text
+    starter.go.set()
+    wait(lambda: httpx.get(f"{url}/health").status_code == 200)
+    server.stop()
+    assert ended.result(SECONDS) == 0
+
+
+def test_it_ends_at_once_while_it_starts() -> None:
+    server, _, ended = starting(Slow())
+    server.stop()
+    assert ended.result(SECONDS) == 0
+
+
+def test_a_start_that_fails_says_why() -> None:
+    _, _, ended = starting(starter := Slow(DoesNotFit("it does not fit")))
+    starter.go.set()
+    with pytest.raises(DoesNotFit):
+        ended.result(SECONDS)
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    taken = listen("127.0.0.1", 0)
+    with pytest.raises(InvalidRequest, match="cannot listen there"):
+        listen(*taken.getsockname())
+    taken.close()
+
+
+# -- what fails ----------------------------------------------------------------------------------------------------
+
+
+def test_out_of_memory_costs_one_request(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(server.engine._parts.runner, "launch", lambda *_: out_of_memory())
+        whole = server.post("/v1/completions", SHORT)
+        with server.client() as client, client.stream("POST", "/v1/completions", json=LONG) as streamed:
+            streamed.read()
+    for found in (whole, streamed):
+        error = json.loads(found.text.removeprefix("data: "))["error"]
+        assert (error["type"], error["code"]) == ("server_error", "request_failed")
+        assert "memory" in error["message"]
+    assert server.get("/health").json()["status"] == "degraded"
+    assert server.get("/health").status_code == 200
+    assert server.post("/v1/completions", SHORT).status_code == 200
+    assert server.get("/v1/memory").json()["health"]["ended_requests"] == 2
+
+
+def test_an_engine_that_ends_is_not_hidden(server: Served) -> None:
+    fail_at_a_step(server.engine, ValueError("out of luck"))
+    found = server.post("/v1/completions", SHORT)
+    assert (found.status_code, found.json()["error"]["code"]) == (503, "engine_unavailable")
+    health = server.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "failed")
+    assert "out of luck" in health.json()["reason"]
+    later = server.post("/v1/completions", SHORT)
+    assert (later.status_code, later.json()["error"]["code"]) == (503, "server_failed")
+
+
+def test_a_worker_that_dies_is_replaced(server: Served) -> None:
+    running = server.server.life.running
+    assert running is not None
+    for process in list(running.tokenising._pool._processes.values()):  # type: ignore[attr-defined]
+        process.kill()
+    assert server.post("/v1/completions", SHORT).status_code == 200
+
+
+# -- end -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_drain_answers_those_inside_and_refuses_others(server: Served) -> None:
+    with server.client() as client, client.stream("POST", "/v1/completions", json=LONG) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        server.server.stop()
+        wait(lambda: server.get("/health").json() == {"status": "draining"})
+        refused = server.post("/v1/completions", SHORT)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_draining")
+        left = [json.loads(line[6:]) for line in lines if line and not line.endswith("[DONE]")]
+    assert left[-1]["choices"][0]["finish_reason"] == "length"
+    server.thread.join(SECONDS)
+    assert server.ended == [0]
+
+
+def test_a_second_signal_cuts_answers_off(server: Served) -> None:
+    with server.client() as client, client.stream("POST", "/v1/completions", json=LONG | {"n": 4}) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        server.server.stop()
+        server.server.stop()
+        rest = [line for line in lines if line]
+    assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "engine_unavailable"
+    server.thread.join(SECONDS)
+    assert server.ended == [1]
+
+
+# -- images --------------------------------------------------------------------------------------------------------
+
+
+def image(side: int, colour: str) -> dict[str, Any]:
+    pillow = pytest.importorskip("PIL.Image")
+    written = BytesIO()
+    pillow.new("RGB", (side, side), colour).save(written, "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def test_images_are_seen() -> None:
+    engine = Engine(
+        "brim-tiny-vl",
+        kv_tokens=1024,
+        device="cpu",
+        settings=EngineSettings(max_batch=4, max_batch_tokens=256, max_length=256),
+    )
+    question = {"type": "text", "text": "What is it?"}
+
+    def asked(*parts: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "messages": [{"role": "user", "content": [*parts, question]}],
+            "max_tokens": 6,
+            "temperature": 0,
+            "logprobs": True,
+        }
+
+    with served(engine, threads=True, model_name="vl") as found:
+        small, large, other = (
+            found.post("/v1/chat/completions", asked(image(side, colour))).json()
+            for side, colour in ((56, "red"), (112, "red"), (56, "blue"))
+        )
+        assert large["usage"]["prompt_tokens"] > small["usage"]["prompt_tokens"] == other["usage"]["prompt_tokens"]
+        assert small["choices"][0]["logprobs"] != other["choices"][0]["logprobs"], "pixels change the answer"
+        rolled = asked(image(56, "red")) | {"truncation": "auto"}
+        rolled["messages"] = [*rolled["messages"], {"role": "assistant", "content": "Red."}] * 30 + rolled["messages"]
+        answer = found.post("/v1/chat/completions", rolled)
+        assert answer.json()["error"]["code"] == "invalid_value", "more images than are taken"
+        rolled["messages"] = rolled["messages"][-31:]
+        answer = found.post("/v1/chat/completions", rolled).json()
+        assert answer["brim"]["evicted_turns"] > 0
+        huge = found.post("/v1/chat/completions", asked(image(2000, "red")))
+        assert huge.status_code == 400
+        assert found.is_empty()
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+def test_the_command_serves_and_drains() -> None:
+    options = "serve brim-random --port 0 --device cpu --memory 64MiB --canary 8MiB --no-store --scaling off"
+    sizes = "--max-seqs 4 --batch-tokens 64 --max-len 256 --served-model-name some/name"
+    command = [sys.executable, "-m", "brim.cli.main", *options.split(), *sizes.split()]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[3].rstrip(";")
+        assert httpx.get(f"{url}/health").status_code in (200, 503)
+        wait(lambda: httpx.get(f"{url}/health").status_code == 200)
+        answer = httpx.post(f"{url}/v1/completions", json=SHORT | {"model": "some/name"}, timeout=SECONDS)
+        assert answer.json()["usage"]["completion_tokens"] == 3
+        memory = httpx.get(f"{url}/v1/memory").json()
+        assert memory["now"]["total_bytes"] == 64 << 20
+        assert memory["fit"]["kv_bytes"] == memory["kv"]["bytes"]
+        names = {item["name"] for item in memory["fit"]["items"]}
+        assert {"weights", "activation", "kv", "canary"} <= names
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, rest
+    logged = [json.loads(line) for line in rest.splitlines() if line.startswith("{")]
+    assert [entry["status"] for entry in logged] == [200]
+    assert "stopped" in rest
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--host 0.0.0.0", "no api-key"),
+        ("--tp 2", "tp is 2"),
+        ("--max-queue -1", "max-queue is -1"),
+        ("--max-body much", "max-body"),
+        ("--scaling odd", "scaling"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_loaded(
+    options: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from brim.cli.main import run
+
+    assert run(["serve", *options.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+# -- many ----------------------------------------------------------------------------------------------------------
+
+
+def crowd(server: Served, clients: int, seconds: float) -> dict[str, int]:
+    """Streaming clients that come again and again, some leave early, some send rubbish; how they ended."""
+    import random
+    import time
+    from collections import Counter
+
+    until = time.monotonic() + seconds
+    limits = httpx.Limits(max_connections=None)
+
+    async def one(client: httpx.AsyncClient, numbers: random.Random) -> Counter[str]:
+        ended: Counter[str] = Counter()
+        while time.monotonic() < until:
+            ended[await visit(client, numbers)] += 1
+        return ended
+
+    async def visit(client: httpx.AsyncClient, numbers: random.Random) -> str:
+        way = numbers.choice(["stays", "stays", "leaves", "rubbish", "oversized"])
+        if way == "rubbish":
+            wrong = numbers.choice([{"prompt": []}, {"prompt": "x", "n": 0}, {"prompt": [-1]}, {"colour": 1}])
+            return f"rubbish {(await client.post('/v1/completions', json=wrong)).status_code}"
+        if way == "oversized":
+            return f"oversized {(await client.post('/v1/completions', json={'prompt': 'x' * 60_000})).status_code}"
+        tokens = numbers.randint(2, 20)
+        body = {"prompt": "Once " * numbers.randint(1, 30), "max_tokens": tokens, "ignore_eos": True, "stream": True}
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            if answer.status_code != 200:
+                await asyncio.sleep(numbers.random())
+                return f"{way} {answer.status_code}"
+            read = 0
+            async for line in answer.aiter_lines():
+                read += line.startswith("data: ")
+                if way == "leaves" and read > tokens // 2:
+                    return "left"
+            assert line or read, "a stream has an end"
+        return "answered"
+
+    async def everybody() -> Counter[str]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
+            found = await asyncio.gather(*(one(client, random.Random(number)) for number in range(clients)))
+        return sum(found, Counter[str]())
+
+    return dict(asyncio.run(everybody()))
+
+
+@pytest.mark.parametrize(("clients", "seconds"), [(20, 1.5), pytest.param(200, 120, marks=pytest.mark.soak)])
+def test_a_crowd_comes_and_goes(clients: int, seconds: float) -> None:
+    from brim.serve.settings import Limits
+
+    settings = EngineSettings(max_batch=16, max_batch_tokens=256)
+    engine = Engine("brim-random", kv_tokens=4096, device="cpu", settings=settings)
+    with served(engine, model_name="random", max_queue=clients // 4, limits=Limits(body_bytes=50_000)) as found:
+        ended = crowd(found, clients, seconds)
+        assert found.is_empty()
+        assert found.get("/health").json() == {"status": "ready"}
+    assert ended["answered"] > clients / 10, ended
+    assert ended["left"] > 0
+    allowed = {"answered", "left", "stays 429", "leaves 429", "rubbish 400", "oversized 413"}
+    assert set(ended) <= allowed, ended
