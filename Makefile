@@ -43,7 +43,7 @@ layers: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m 'not soak and not gpu'
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m 'not soak and not gpu'
 
 test-oldest:  ## the tests against the oldest transformers
 	$(MAKE) unit VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
@@ -59,7 +59,7 @@ $(FLAGS_STAMP): tests/flags/engines.txt tests/flags/libraries.txt
 	touch $@
 
 soak: setup  ## the long runs
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m soak
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m soak
 
 bench: setup  ## every number of the README that needs no GPU
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[bench]'
