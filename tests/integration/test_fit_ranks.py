@@ -27,7 +27,7 @@ from tests.unit.fit.sizable import Fault, HonestEngine, WatchedProbe, request  #
 pytestmark = pytest.mark.xdist_group("test_fit_ranks")  # what its processes have loaded is used by all of it
 
 LIMIT_SECONDS = 30.0  # no test takes a tenth of it, but that of the rank that hangs
-AT_ONCE_SECONDS = 8.0
+AT_ONCE_SECONDS = 20.0
 PATIENCE_SECONDS = 60.0  # of the exchange: longer than any test, so that nothing ends by giving up
 PHASES = [
     *(("build", 1), ("prefill", 1), ("decode", 1), ("teardown", 1)),
