@@ -3,6 +3,7 @@
     python benchmarks/guard.py thief [--seconds 300] [--out FILE] [--commit HASH]
     python benchmarks/guard.py refusals [--refusals 50] ...
     python benchmarks/guard.py thief|refusals --vllm CONFIG_DIR [--fraction 0.98] ...
+    python benchmarks/guard.py gate --free 24 [--draft llama-3.2-1b] [--seconds 60] ...
 
 `thief`: the engine is fitted, then another process takes all free memory again and again. `refusals`: every few seconds
 the allocator's cache is emptied and a ballast takes what the driver has, for as long as it takes until an allocation is
@@ -10,6 +11,9 @@ refused. The load beside it is the worst there is (`fit.py`). Afterwards answers
 engine, undisturbed: each of their tokens must have been the most likely one, or as good as that (`NEAR_TIE`).
 
 With `--vllm` the same is done to vLLM 0.26 in its place, in the same process, with the same requests.
+
+`gate`: on a card made small by a ballast, every request is speculated for as far as is allowed, whether drafts are
+right or not (weights are random); once with the gate, and once without its limits. Preemptions of both are counted.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from fit import hold_ballast
 from stamp import stamp
 from thief import Thief
 
@@ -68,10 +73,17 @@ class BrimServer:
             max_batch_tokens=options.batch_tokens,
             max_length=options.max_length,
             compile=options.compile,
+            speculate=None if options.what != "gate" or options.draft else "lookup",
         )
         where = {"device": "cuda"} if not options.tiny else {"device": "cpu", "probe": tiny_probe()}
         self.engine = Engine(
-            options.model, load_format="dummy", dtype=options.dtype, settings=settings, kv_tokens=0, **where
+            options.model,
+            draft=options.draft if options.what == "gate" else None,
+            load_format=options.load_format,
+            dtype=options.dtype,
+            settings=settings,
+            kv_tokens=0,
+            **where,
         )
         self.report = fit_engine(self.engine, probe=where.get("probe"), store=options.store)
         self.longest, self.vocab = self.engine.longest_request, self.engine.loaded.vocab
@@ -120,6 +132,7 @@ class BrimServer:
             "step_tokens": health.step_tokens,
             "preemptions": self.engine.figures.preemptions,
             "blocks_held": self.engine.figures.blocks_held,
+            "speculation": None if (drafts := self.engine.figures.speculation) is None else drafts.to_json(),
         }
 
 
@@ -306,6 +319,38 @@ def with_refusals(server: Server, options: argparse.Namespace) -> dict[str, Any]
     return {**row, "ballasts_refused": made, "ballasts": options.refusals}
 
 
+def with_gate(server: BrimServer, options: argparse.Namespace) -> dict[str, Any]:
+    """Long and short prompts, speculated for as far as the gate lets them; then the same without its limits."""
+    from brim.engine.drafts import speculator as speculating
+
+    speculating.depth_for = lambda rate, most: most  # type: ignore[assignment]  # right or wrong
+    rows = {}
+    for name in ("with the gate", "without its limits"):
+        before = server.engine.figures
+        if name != "with the gate":
+            _lift_limits(server.engine.loop.speculator)
+
+        def steps(_: Load) -> Iterator[None]:
+            over = time.perf_counter() + options.seconds
+            while time.perf_counter() < over:
+                yield
+
+        _, row = disturb(server, steps)
+        after = server.engine.figures
+        rows[name] = {
+            **row,
+            "preemptions": after.preemptions - before.preemptions,
+            "proposed": after.speculation.proposed - before.speculation.proposed,
+        }
+    return {**rows["with the gate"], "without_limits": rows["without its limits"]}
+
+
+def _lift_limits(speculator: Any) -> None:
+    """Neither batch nor weight closes the gate. No user can ask for that."""
+    for name, value in (("max_batch", 1 << 30), ("max_weight", float("inf"))):
+        object.__setattr__(speculator.settings, name, value)
+
+
 def take_ballast(leave: int) -> Any:
     import torch
 
@@ -323,9 +368,12 @@ def tiny_probe() -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("thief", "refusals"))
+    parser.add_argument("what", choices=("thief", "refusals", "gate"))
     parser.add_argument("--model", default="llama-3.1-8b")
     parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--load-format", default="dummy", choices=("auto", "dummy"))
+    parser.add_argument("--draft", help="for gate: a draft model; without one, prompt lookup")
+    parser.add_argument("--free", type=float, help="make the card small: GiB that a ballast leaves")
     parser.add_argument("--max-batch", type=int, default=256)
     parser.add_argument("--batch-tokens", type=int, default=8192)
     parser.add_argument("--max-length", type=int, default=8192)
@@ -343,13 +391,19 @@ def main() -> None:
     options = parser.parse_args()
 
     thief = Thief() if options.what == "thief" and not options.tiny else None  # its context comes before the fit
-    server: Server = VllmServer(options) if options.vllm else BrimServer(options)
-    row = with_thief(server, options, thief) if options.what == "thief" else with_refusals(server, options)
+    ballast = hold_ballast(int(options.free * (1 << 30))) if options.free else None
+    server = VllmServer(options) if options.vllm else BrimServer(options)
+    if options.what == "gate":
+        assert isinstance(server, BrimServer), "vLLM has no gate"
+        row = with_gate(server, options)
+    else:
+        row = with_thief(server, options, thief) if options.what == "thief" else with_refusals(server, options)
+    row["ballast_bytes"] = 0 if ballast is None else ballast.nbytes
     result = {**stamp(options.commit), "what": options.what, "server": server.name, "model": options.model, **row}
     print(json.dumps(result), flush=True)
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    allowed = 0 if options.what == "thief" else options.refusals
+    allowed = options.refusals if options.what == "refusals" else 0
     if server.name == "brim" and (row["died"] or row["wrong_answers"] or row["failed"] > allowed):
         sys.exit(1)
 
