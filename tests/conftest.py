@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,11 @@ def truth_rows() -> list[dict[str, Any]]:
     """The measured peaks; empty where they are not here."""
     path = TRUTH / "peaks_h200.json"
     return read_json(path) if path.is_file() else []
+
+
+def sampled(names: Iterable[str], sample: Collection[str]) -> list[Any]:
+    """For `parametrize`: those of the sample always, the others in the soak."""
+    return [name if name in sample else pytest.param(name, marks=pytest.mark.soak) for name in names]
 
 
 @pytest.fixture(scope="session", autouse=True)

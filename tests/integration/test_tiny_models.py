@@ -65,7 +65,7 @@ def test_a_name_is_remembered() -> None:
 
 
 def test_a_share_of_the_evaluation() -> None:
-    metrics = evaluate(folder("brim-tiny"), folder("brim-tiny-draft"), share=0.03)
+    metrics = evaluate(folder("brim-tiny"), folder("brim-tiny-draft"), share=0.015)
     barred = [group for name, group in metrics["groups"].items() if name in BARS]
     assert len(barred) == len(BARS)
     right, asked = sum(group["right"] for group in barred), sum(group["cases"] for group in barred)
