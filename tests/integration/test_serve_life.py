@@ -335,5 +335,5 @@ def test_a_crowd_comes_and_goes(clients: int, seconds: float) -> None:
         assert found.get("/health").json() == {"status": "ready"}
     assert ended["answered"] > clients / 10, ended
     assert ended["left"] > 0
-    allowed = {"answered", "left", "stays 429", "leaves 429", "rubbish 400", "oversized 413"}
+    allowed = {"answered", "left", "stays 429", "leaves 429", "rubbish 429", "rubbish 400", "oversized 413"}
     assert set(ended) <= allowed, ended

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
 Result = TypeVar("Result")
+_DISCARDED = 4  # times the limit is read and thrown away: a client reads the answer when it has sent all of its request
 
 
 class ClientGone(Exception):
@@ -27,17 +28,20 @@ async def read_body(request: Request, most: int) -> bytes:
     if kind != "application/json":
         raise Problem(415, "the body must be JSON: send it with Content-Type: application/json", code="not_json")
     said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > most:
+    if said.isdecimal() and int(said) > _DISCARDED * most:
         raise _too_large(most)
     parts, size = [], 0
     try:
         async for part in request.stream():
             size += len(part)
-            if size > most:
-                raise _too_large(most)
-            parts.append(part)
+            if size <= most:
+                parts.append(part)
+            elif size > _DISCARDED * most:
+                break
     except ClientDisconnect:
         raise ClientGone from None
+    if size > most:
+        raise _too_large(most)
     return b"".join(parts)
 
 
