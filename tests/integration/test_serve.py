@@ -203,6 +203,7 @@ def test_models_are_listed(client: Any) -> None:
         ({"messages": ADA, "stop_token_ids": [10**6]}, 400, "invalid_value"),
         ({"messages": ADA, "n": PLACES + 1}, 400, "invalid_value"),
         ({"messages": [{"role": "user", "content": "word " * 2000}]}, 400, "context_length_exceeded"),
+        ({"messages": [{"role": "user", "content": "w" * 100_000}]}, 400, "context_length_exceeded"),
         ({"messages": [{"role": "user", "content": "a\ud800b"}]}, 400, "invalid_value"),
         ({"messages": [{"role": "user", "content": "x" * 300_000}]}, 413, "body_too_large"),
     ],

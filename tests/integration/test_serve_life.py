@@ -154,6 +154,11 @@ def test_a_worker_that_dies_is_replaced(server: Served) -> None:
     assert server.post("/v1/completions", SHORT).status_code == 200
 
 
+def test_a_page_that_points_its_name_here_is_refused(server: Served) -> None:
+    for host, status in (("evil.example:80", 421), ("", 421), ("localhost:1", 200), ("[::1]:8000", 200)):
+        assert httpx.get(f"{server.url}/v1/models", headers={"Host": host}).status_code == status, host
+
+
 # -- end -----------------------------------------------------------------------------------------------------------
 
 

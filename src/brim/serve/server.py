@@ -144,7 +144,7 @@ class Server:
             await asyncio.wait({starting}, timeout=_LEAVE_SECONDS)
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
-        elif (error := starting.exception()) is not None:
+        elif (error := starting.exception()) is not None and not isinstance(error, _Abandoned):
             raise error
 
     async def _start(self) -> None:

@@ -40,6 +40,11 @@ DEADLINE_HEADER = "x-deadline-seconds"
 class Kind(Protocol):
     """What is different between the endpoints."""
 
+    @property
+    def field(self) -> str:
+        """Where the prompt is."""
+        ...
+
     def read(self, body: Mapping[str, Any], running: Running) -> Any: ...
 
     def answers(self, asked: Any) -> int: ...
@@ -52,6 +57,7 @@ class Kind(Protocol):
 @dataclass(frozen=True, slots=True)
 class Chat:
     settings: ServeSettings
+    field: str = "messages"
 
     def read(self, body: Mapping[str, Any], running: Running) -> ChatAsked:
         return read_chat(body, running.engine.longest_request, self.settings.limits)
@@ -80,6 +86,7 @@ class Chat:
 @dataclass(frozen=True, slots=True)
 class Completions:
     settings: ServeSettings
+    field: str = "prompt"
 
     def read(self, body: Mapping[str, Any], running: Running) -> CompletionAsked:
         return read_completion(body)
@@ -89,7 +96,8 @@ class Completions:
 
     async def prepare(self, asked: CompletionAsked, running: Running) -> tuple[Prepared, ...]:
         texts = [prompt for prompt in asked.prompts if isinstance(prompt, str)]
-        made = iter(await running.tokenising.texts(texts) if texts else ())
+        longest = running.engine.longest_request
+        made = iter(await running.tokenising.texts(texts, longest=longest) if texts else ())
         return tuple(Prepared(next(made) if isinstance(one, str) else one) for one in asked.prompts)
 
     def shape(self, asked: CompletionAsked, prepared: tuple[Prepared, ...], running: Running) -> CompletionShape:
@@ -148,6 +156,7 @@ class Answering:
         with running.gate.entered(self._kind.answers(asked)):
             prepared = await self._kind.prepare(asked, running)
             entry.prepared(prepared)
+            _check_lengths(prepared, running.engine.longest_request, self._kind.field)
             shape = self._kind.shape(asked, prepared, running)
             updates = merged([self._stream(running, one, wanted, tenant, entry) for one in prepared])
             async with aclosing(updates):
@@ -181,6 +190,19 @@ class Answering:
             deadline_seconds=deadline,
             salt=tenant.salt,
         )
+
+
+def _check_lengths(prepared: Sequence[Prepared], longest: int, field: str) -> None:
+    """Before the engine's thread looks at every token of a prompt that is far too long."""
+    for one in prepared:
+        if len(one.tokens) >= longest:
+            raise Problem(
+                400,
+                f"{field}: {len(one.tokens)} tokens leave no room for an answer in the {longest} of one request; "
+                'send less, or let a chat roll with "truncation": "auto"',
+                param=field,
+                code="context_length_exceeded",
+            )
 
 
 async def _events(shape: Shape, wanted: Wanted, numbered: _Numbered, reply: Reply) -> None:

@@ -59,7 +59,8 @@ def make_app(life: Life, settings: ServeSettings, write_log: Callable[[str], obj
             Exception: _bug,
         },
     )
-    return Guarded(app, Keys(settings.api_keys))
+    local_only = not settings.api_keys and not settings.insecure
+    return Guarded(app, Keys(settings.api_keys), local_only=local_only)
 
 
 class _About:

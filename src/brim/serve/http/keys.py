@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from brim.serve.http.reply import Reply
 from brim.serve.problems import Problem
+from brim.serve.settings import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -56,15 +57,24 @@ class Keys:
 
 
 class Guarded:
-    """An application behind its keys: everything but `/health` asks for one, where there are any."""
+    """An application behind its keys: everything but `/health` asks for one, where there are any.
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+    Where there is none and it listens on loopback only, it must have been asked for by such a name: a web page whose
+    own name was made to point to this machine sends that name.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, *, local_only: bool) -> None:
         self._app = app
         self._keys = keys
+        self._local_only = local_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if self._local_only and not is_loopback(_host(scope)):
+            problem = Problem(421, f"this server is for this machine only, and was asked for as '{_host(scope):.60}'")
+            await Reply(send, {}).problem(problem)
             return
         tenant = ANYBODY if scope["path"] in OPEN_TO_ALL else self._keys.tenant(_sent_key(scope))
         if tenant is None:
@@ -81,8 +91,15 @@ class Guarded:
 
 
 def _sent_key(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            kind, _, key = value.decode("latin-1").partition(" ")
-            return key.strip() if kind.lower() == "bearer" else ""
-    return ""
+    kind, _, key = _header(scope, b"authorization").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else ""
+
+
+def _host(scope: Scope) -> str:
+    """The host's name or address, without the port."""
+    host = _header(scope, b"host").lower()
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+def _header(scope: Scope, wanted: bytes) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), "")

@@ -7,7 +7,7 @@ template is applied to what would be kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from brim.engine.front.chat_template import chat_text, has_chat_template
@@ -26,12 +26,27 @@ class Desk:
         self._source = source
         self._tokenizer: Any = ByteTokenizer() if source.bytes_only else _find(source)
 
-    def tokens(self, text: str, special: bool = True) -> tuple[int, ...]:
+    def tokens(self, text: str, special: bool = True, longest: int | None = None) -> tuple[int, ...]:
         if self._tokenizer is None:
             raise InvalidRequest("prompt: the model has no tokenizer; give token ids")
         _check_unicode(text)
+        if longest is not None:
+            self._check_length(text, longest)
         options = {} if special else {"add_special_tokens": False}
         return tuple(self._tokenizer(text, **options)["input_ids"])
+
+    def _check_length(self, text: str, longest: int) -> None:
+        """Refuse a text by its length alone, where even the longest tokens would be too many."""
+        if len(text) > self._token_characters * longest:
+            raise InvalidRequest(
+                f"prompt: its {len(text)} characters leave no room in the context of {longest} tokens; shorten it"
+            )
+
+    @cached_property
+    def _token_characters(self) -> int:
+        """Of the longest token; a character is at least one of a token's."""
+        vocabulary = self._tokenizer.get_vocab() if hasattr(self._tokenizer, "get_vocab") else ("x",)
+        return max(map(len, vocabulary))
 
     def chat(self, job: ChatJob) -> Prepared:
         if not has_chat_template(self._tokenizer):
@@ -39,10 +54,11 @@ class Desk:
         if job.dialogue.images:
             return _Illustrated(self._tokenizer, self._source, job).prepared()
         kept, turns, evicted = _rolled(job, lambda dialogue: len(self._chat_tokens(dialogue)))
-        return Prepared(self._chat_tokens(kept), None, turns, evicted, job.room is not None)
+        tokens = self._chat_tokens(kept, job.threshold)
+        return Prepared(tokens, None, turns, evicted, job.room is not None)
 
-    def _chat_tokens(self, dialogue: Dialogue) -> tuple[int, ...]:
-        return self.tokens(_written(self._tokenizer, dialogue), special=False)
+    def _chat_tokens(self, dialogue: Dialogue, longest: int | None = None) -> tuple[int, ...]:
+        return self.tokens(_written(self._tokenizer, dialogue), special=False, longest=longest)
 
 
 def _find(source: TokenizerSource) -> Any:

@@ -35,8 +35,11 @@ class Tokenising:
     async def chat(self, job: ChatJob) -> Prepared:
         return await self._run(_chat, self._source, job)
 
-    async def texts(self, texts: Sequence[str], special: bool = True) -> list[tuple[int, ...]]:
-        return await self._run(_texts, self._source, list(texts), special)
+    async def texts(
+        self, texts: Sequence[str], *, special: bool = True, longest: int | None = None
+    ) -> list[tuple[int, ...]]:
+        """Tokens of texts; those that cannot have fewer than `longest` are refused before they are read."""
+        return await self._run(_texts, self._source, list(texts), special, longest)
 
     async def ready(self) -> None:
         """Wait until the tokenizer is loaded."""
@@ -77,11 +80,11 @@ def _chat(source: TokenizerSource, job: ChatJob) -> Prepared:
         return desk_of(source).chat(job)
 
 
-def _texts(source: TokenizerSource, texts: Sequence[str], special: bool) -> list[tuple[int, ...]]:
+def _texts(source: TokenizerSource, texts: Sequence[str], special: bool, longest: int | None) -> list[tuple[int, ...]]:
     from brim.serve.prepare.desk import desk_of
 
     with _plain_errors():
-        return [desk_of(source).tokens(text, special) for text in texts]
+        return [desk_of(source).tokens(text, special, longest) for text in texts]
 
 
 @contextmanager

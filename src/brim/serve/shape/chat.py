@@ -14,6 +14,7 @@ from brim.serve.shape.answers import Ended, Head, Json, finish_reason, usage
 from brim.serve.token_texts import TokenTexts
 
 WHOLE, CHUNK = "chat.completion", "chat.completion.chunk"
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token that is a part of a character: its bytes are not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,8 @@ class ChatShape:
 
     def _token(self, token: int, logprob: float) -> Json:
         text = self.texts.of(token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        whole = _UNFINISHED not in text
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if whole else None}
 
 
 def _delta(number: int, delta: dict[str, Any], reason: str | None = None) -> Json:
