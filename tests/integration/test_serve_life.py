@@ -135,6 +135,12 @@ def test_out_of_memory_costs_one_request(server: Served, monkeypatch: pytest.Mon
     assert server.get("/v1/memory").json()["health"]["ended_requests"] == 2
 
 
+def test_a_model_without_a_template_takes_no_chat(server: Served) -> None:
+    found = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi."}]})
+    assert (found.status_code, found.json()["error"]["param"]) == (400, "messages")
+    assert "no chat template" in found.json()["error"]["message"]
+
+
 def test_an_engine_that_ends_is_not_hidden(server: Served) -> None:
     fail_at_a_step(server.engine, ValueError("out of luck"))
     found = server.post("/v1/completions", SHORT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 from dataclasses import dataclass
@@ -76,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidRequest(f"tp is {options.tp}; brim serve runs on one device so far")
     settings = _settings(options)
     starter = _Starter(options, fit_wishes(options))
+    import asyncio
+
     from brim.serve.server import Server, listen
 
     server = Server(

@@ -18,7 +18,7 @@ class Limits:
 
     body_bytes: int = 16 * MIB
     image_bytes: int = 8 * MIB  # of a file, before it is decoded
-    image_pixels: int = 1 << 25  # read from the file's header, before it is decoded
+    image_pixels: int = 1 << 25  # of all images, read from their headers before they are decoded
     images: int = 16
 
 

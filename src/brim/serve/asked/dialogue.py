@@ -18,7 +18,6 @@ from brim.serve.problems import Problem, invalid
 from brim.serve.settings import Limits
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-_CALLING = ("tool_calls", "tool_call_id", "name")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,114 +5,34 @@ Raw ASGI: the client is watched while it is answered, and an answer that nobody 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
 from brim.engine.front.answers import Update
 from brim.errors import BrimError
 from brim.serve.asked.fields import parse_object
-from brim.serve.asked.requests import ChatAsked, CompletionAsked, Wanted, read_chat, read_completion, sooner
+from brim.serve.asked.requests import Wanted, sooner
 from brim.serve.http.keys import Tenant
+from brim.serve.http.kinds import Kind
 from brim.serve.http.reading import ClientGone, read_body, until_gone
 from brim.serve.http.reply import Reply
+from brim.serve.http.updates import Numbered, merged
 from brim.serve.life import Life, Running
 from brim.serve.log import Entry, Journal
-from brim.serve.prepare.jobs import ChatJob, Prepared
+from brim.serve.prepare.jobs import Prepared
 from brim.serve.problems import Problem, problem_of
 from brim.serve.settings import ServeSettings
-from brim.serve.shape.answers import Ended, Head, Shape
-from brim.serve.shape.chat import ChatShape
-from brim.serve.shape.completion import CompletionShape
+from brim.serve.shape.answers import Shape
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 CLIENT_LEFT = 499  # as proxies log it
 DEADLINE_HEADER = "x-deadline-seconds"
-
-
-class Kind(Protocol):
-    """What is different between the endpoints."""
-
-    @property
-    def field(self) -> str:
-        """Where the prompt is."""
-        ...
-
-    def read(self, body: Mapping[str, Any], running: Running) -> Any: ...
-
-    def answers(self, asked: Any) -> int: ...
-
-    async def prepare(self, asked: Any, running: Running) -> tuple[Prepared, ...]: ...
-
-    def shape(self, asked: Any, prepared: tuple[Prepared, ...], running: Running) -> Shape: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    settings: ServeSettings
-    field: str = "messages"
-
-    def read(self, body: Mapping[str, Any], running: Running) -> ChatAsked:
-        return read_chat(body, running.engine.longest_request, self.settings.limits)
-
-    def answers(self, asked: ChatAsked) -> int:
-        return asked.wanted.params.n
-
-    async def prepare(self, asked: ChatAsked, running: Running) -> tuple[Prepared, ...]:
-        room = asked.room if asked.rolls else None
-        job = ChatJob(asked.dialogue, self.settings.limits, running.engine.longest_request, room)
-        return (await running.tokenising.chat(job),)
-
-    def shape(self, asked: ChatAsked, prepared: tuple[Prepared, ...], running: Running) -> ChatShape:
-        params = asked.wanted.params
-        return ChatShape(
-            head=Head.new("chatcmpl", self.settings.model_name),
-            prepared=prepared[0],
-            answers=params.n,
-            scored=params.logprobs is not None,
-            include_usage=asked.wanted.include_usage,
-            texts=running.texts,
-            ends={*running.engine.loaded.eos_ids, *params.stop_token_ids},
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Completions:
-    settings: ServeSettings
-    field: str = "prompt"
-
-    def read(self, body: Mapping[str, Any], running: Running) -> CompletionAsked:
-        return read_completion(body)
-
-    def answers(self, asked: CompletionAsked) -> int:
-        return asked.answers
-
-    async def prepare(self, asked: CompletionAsked, running: Running) -> tuple[Prepared, ...]:
-        texts = [prompt for prompt in asked.prompts if isinstance(prompt, str)]
-        longest = running.engine.longest_request
-        made = iter(await running.tokenising.texts(texts, longest=longest) if texts else ())
-        return tuple(Prepared(next(made) if isinstance(one, str) else one) for one in asked.prompts)
-
-    def shape(self, asked: CompletionAsked, prepared: tuple[Prepared, ...], running: Running) -> CompletionShape:
-        params, texts = asked.wanted.params, running.texts
-        echoed = tuple(one if isinstance(one, str) else texts.whole(one) for one in asked.prompts)
-        return CompletionShape(
-            head=Head.new("cmpl", self.settings.model_name),
-            prepared=prepared,
-            prompts=echoed if asked.echo else (),
-            answers=params.n,
-            scored=params.logprobs is not None,
-            scored_only=asked.scored_only,
-            include_usage=asked.wanted.include_usage,
-            texts=texts,
-        )
 
 
 class Answering:
@@ -134,7 +54,7 @@ class Answering:
             body = await read_body(request, self._settings.limits.body_bytes)
             await until_gone(receive, self._answer(request, body, tenant, reply, entry))
         except ClientGone:
-            entry.status = CLIENT_LEFT
+            entry.status = 0 if reply.ended else CLIENT_LEFT  # a server may say so as soon as the last byte is sent
         except Problem as problem:
             await self._refuse(problem, reply, entry)
         except BrimError as error:
@@ -160,7 +80,7 @@ class Answering:
             shape = self._kind.shape(asked, prepared, running)
             updates = merged([self._stream(running, one, wanted, tenant, entry) for one in prepared])
             async with aclosing(updates):
-                numbered = _Numbered(updates, wanted.params.n, entry)
+                numbered = Numbered(updates, wanted.params.n, entry)
                 await (_events(shape, wanted, numbered, reply) if wanted.stream else _whole(shape, numbered, reply))
 
     def _check_model(self, name: str | None) -> None:
@@ -205,7 +125,7 @@ def _check_lengths(prepared: Sequence[Prepared], longest: int, field: str) -> No
             )
 
 
-async def _events(shape: Shape, wanted: Wanted, numbered: _Numbered, reply: Reply) -> None:
+async def _events(shape: Shape, wanted: Wanted, numbered: Numbered, reply: Reply) -> None:
     """Stream an answer. What is refused is refused before anything is sent: the first update is waited for."""
     async for number, update in numbered:
         found = shape.events(number, update)
@@ -218,64 +138,10 @@ async def _events(shape: Shape, wanted: Wanted, numbered: _Numbered, reply: Repl
     await reply.end_events()
 
 
-async def _whole(shape: Shape, numbered: _Numbered, reply: Reply) -> None:
+async def _whole(shape: Shape, numbered: Numbered, reply: Reply) -> None:
     async for _ in numbered:
         pass
     await reply.json(shape.whole(sorted(numbered.ended, key=lambda one: one.number)))
-
-
-class _Numbered:
-    """Updates with the number of their answer among all of the request; answers that have ended are kept."""
-
-    def __init__(self, updates: AsyncGenerator[tuple[int, Update], None], answers: int, entry: Entry) -> None:
-        self._updates = updates
-        self._answers = answers
-        self._entry = entry
-        self.ended: list[Ended] = []
-
-    async def __aiter__(self) -> AsyncGenerator[tuple[int, Update], None]:
-        async for prompt, update in self._updates:
-            number = prompt * self._answers + update.index
-            self._entry.took_token()
-            if update.completion is not None:
-                self.ended.append(Ended(number, update.completion))
-                self._entry.ended(update.completion)
-            yield number, update
-
-
-async def merged(streams: Sequence[AsyncGenerator[Update, None]]) -> AsyncGenerator[tuple[int, Update], None]:
-    """Updates of several requests as they come, with the number of the request; an error of one ends all."""
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as only:
-            async for update in only:
-                yield 0, update
-        return
-    news: asyncio.Queue[tuple[int, Update | Exception | None]] = asyncio.Queue()
-
-    async def read(number: int, stream: AsyncGenerator[Update, None]) -> None:
-        try:
-            async with aclosing(stream):
-                async for update in stream:
-                    news.put_nowait((number, update))
-            news.put_nowait((number, None))
-        except Exception as error:  # noqa: BLE001 - raised below, where the answer is awaited
-            news.put_nowait((number, error))
-
-    tasks = [asyncio.create_task(read(number, stream)) for number, stream in enumerate(streams)]
-    try:
-        left = len(tasks)
-        while left:
-            number, one = await news.get()
-            if isinstance(one, Exception):
-                raise one
-            if one is None:
-                left -= 1
-            else:
-                yield number, one
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _tensors(media: Mapping[str, Any] | None) -> Any:

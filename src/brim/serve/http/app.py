@@ -15,8 +15,9 @@ from starlette.routing import Route
 from brim.errors import BrimError
 from brim.serve.asked.dialogue import read_dialogue
 from brim.serve.asked.fields import Fields, parse_object
-from brim.serve.http.answering import CLIENT_LEFT, Answering, Chat, Completions, Kind
+from brim.serve.http.answering import CLIENT_LEFT, Answering
 from brim.serve.http.keys import Guarded, Keys
+from brim.serve.http.kinds import Chat, Completions, Kind
 from brim.serve.http.reading import ClientGone, read_body
 from brim.serve.life import Life
 from brim.serve.log import Journal

@@ -23,12 +23,13 @@ class Reply:
         self._send = send
         self._headers = headers
         self.status = 0  # of the response; 0: it has not begun
+        self.ended = False  # all of it was sent
 
     async def json(self, found: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         body = dumped(found)
         own = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
         await self._begin(status, own)
-        await self._send({"type": "http.response.body", "body": body})
+        await self._end(body)
 
     async def begin_events(self) -> None:
         await self._begin(200, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"})
@@ -40,14 +41,18 @@ class Reply:
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def end_events(self) -> None:
-        await self._send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        await self._end(b"data: [DONE]\n\n")
 
     async def problem(self, problem: Problem) -> None:
         if not self.status:
             await self.json(problem.body, problem.status, problem.headers)
             return
         await self.events([problem.body])
-        await self._send({"type": "http.response.body", "body": b""})
+        await self._end(b"")
+
+    async def _end(self, body: bytes) -> None:
+        self.ended = True
+        await self._send({"type": "http.response.body", "body": body})
 
     async def _begin(self, status: int, headers: Mapping[str, str]) -> None:
         self.status = status

@@ -15,7 +15,7 @@ from brim.engine.weights.builtin import ByteTokenizer
 from brim.errors import InvalidRequest
 from brim.guard.rolling import RollingSettings, roll
 from brim.serve.asked.dialogue import Dialogue
-from brim.serve.prepare.images import decode
+from brim.serve.prepare.images import decode_all
 from brim.serve.prepare.jobs import ChatJob, Prepared, TokenizerSource
 
 
@@ -74,7 +74,7 @@ class _Illustrated:
         self._tokenizer = tokenizer
         self._job = job
         self._processor, self._family = _vision(source)
-        self._images = {image: decode(image, job.limits) for image in job.dialogue.images}
+        self._images = decode_all(job.dialogue.images, job.limits)
         self._counts: dict[Any, int] = {}
 
     def prepared(self) -> Prepared:
@@ -101,16 +101,19 @@ class _Illustrated:
         return len(self._text_tokens(dialogue)) + sum(self._counts[image] for image in dialogue.images)
 
 
+@cache
 def _vision(source: TokenizerSource) -> tuple[Any, Any]:
+    """The model's image processor, and how its family takes images."""
     from transformers import AutoConfig
 
     from brim.engine.media.families import family_of
+    from brim.engine.media.reading import load_processor
 
     config: Any = AutoConfig
     family = None if source.folder is None else family_of(config.from_pretrained(str(source.folder)))
     if family is None:
         raise InvalidRequest("messages: this model takes text only; leave out the images")
-    return _processor(source), family
+    return load_processor(source.folder), family
 
 
 def _written(tokenizer: Any, dialogue: Dialogue) -> str:
@@ -151,10 +154,3 @@ def _check_unicode(text: str) -> None:
 def desk_of(source: TokenizerSource) -> Desk:
     """One for each process."""
     return Desk(source)
-
-
-@cache
-def _processor(source: TokenizerSource) -> Any:
-    from brim.engine.media.reading import load_processor
-
-    return load_processor(source.folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
@@ -17,9 +18,16 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _URI = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
 
 
-def decode(image: Image, limits: Limits) -> Any:
-    """A PIL image with all its pixels read."""
-    content = _content(image, limits)
+def decode_all(images: Sequence[Image], limits: Limits) -> dict[Image, Any]:
+    """PIL images with all their pixels read."""
+    found, left = {}, limits.image_pixels
+    for image in images:
+        found[image] = _decode(image, _content(image, limits), left, limits.image_pixels)
+        left -= found[image].width * found[image].height
+    return found
+
+
+def _decode(image: Image, content: bytes, left: int, limit: int) -> Any:
     try:
         from PIL import Image as Pillow
     except ImportError:
@@ -29,10 +37,10 @@ def decode(image: Image, limits: Limits) -> Any:
     except Exception as error:  # noqa: BLE001 - whatever a decoder says about foreign bytes
         raise InvalidRequest(f"{image.path}: it is no image that can be read ({first_line(error)})") from None
     width, height = opened.size
-    if width * height > limits.image_pixels:
+    if width * height > left:
         raise InvalidRequest(
-            f"{image.path}: the image has {width} × {height} pixels, more than the {limits.image_pixels} that are "
-            "taken; send a smaller one"
+            f"{image.path}: the image has {width} × {height} pixels, more than the {left} that are left of {limit} for "
+            "all images of a request; send smaller ones"
         )
     try:
         opened.load()

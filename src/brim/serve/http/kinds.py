@@ -1,0 +1,93 @@
+"""What is different between the endpoints that generate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from brim.serve.asked.requests import ChatAsked, CompletionAsked, read_chat, read_completion
+from brim.serve.life import Running
+from brim.serve.prepare.jobs import ChatJob, Prepared
+from brim.serve.settings import ServeSettings
+from brim.serve.shape.answers import Head, Shape
+from brim.serve.shape.chat import ChatShape
+from brim.serve.shape.completion import CompletionShape
+
+
+class Kind(Protocol):
+    """How one of them reads a request, makes its prompts, and shapes its answers."""
+
+    @property
+    def field(self) -> str:
+        """Where the prompt is."""
+        ...
+
+    def read(self, body: Mapping[str, Any], running: Running) -> Any: ...
+
+    def answers(self, asked: Any) -> int: ...
+
+    async def prepare(self, asked: Any, running: Running) -> tuple[Prepared, ...]: ...
+
+    def shape(self, asked: Any, prepared: tuple[Prepared, ...], running: Running) -> Shape: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    settings: ServeSettings
+    field: str = "messages"
+
+    def read(self, body: Mapping[str, Any], running: Running) -> ChatAsked:
+        return read_chat(body, running.engine.longest_request, self.settings.limits)
+
+    def answers(self, asked: ChatAsked) -> int:
+        return asked.wanted.params.n
+
+    async def prepare(self, asked: ChatAsked, running: Running) -> tuple[Prepared, ...]:
+        room = asked.room if asked.rolls else None
+        job = ChatJob(asked.dialogue, self.settings.limits, running.engine.longest_request, room)
+        return (await running.tokenising.chat(job),)
+
+    def shape(self, asked: ChatAsked, prepared: tuple[Prepared, ...], running: Running) -> ChatShape:
+        params = asked.wanted.params
+        return ChatShape(
+            head=Head.new("chatcmpl", self.settings.model_name),
+            prepared=prepared[0],
+            answers=params.n,
+            scored=params.logprobs is not None,
+            include_usage=asked.wanted.include_usage,
+            texts=running.texts,
+            ends={*running.engine.loaded.eos_ids, *params.stop_token_ids},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    settings: ServeSettings
+    field: str = "prompt"
+
+    def read(self, body: Mapping[str, Any], running: Running) -> CompletionAsked:
+        return read_completion(body)
+
+    def answers(self, asked: CompletionAsked) -> int:
+        return asked.answers
+
+    async def prepare(self, asked: CompletionAsked, running: Running) -> tuple[Prepared, ...]:
+        texts = [prompt for prompt in asked.prompts if isinstance(prompt, str)]
+        longest = running.engine.longest_request
+        made = iter(await running.tokenising.texts(texts, longest=longest) if texts else ())
+        return tuple(Prepared(next(made) if isinstance(one, str) else one) for one in asked.prompts)
+
+    def shape(self, asked: CompletionAsked, prepared: tuple[Prepared, ...], running: Running) -> CompletionShape:
+        params, texts = asked.wanted.params, running.texts
+        echoed = tuple(one if isinstance(one, str) else texts.whole(one) for one in asked.prompts)
+        return CompletionShape(
+            head=Head.new("cmpl", self.settings.model_name),
+            prepared=prepared,
+            prompts=echoed if asked.echo else (),
+            answers=params.n,
+            scored=params.logprobs is not None,
+            scored_only=asked.scored_only,
+            include_usage=asked.wanted.include_usage,
+            texts=texts,
+        )
