@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -244,11 +245,12 @@ def test_images_are_seen() -> None:
 # -- the command ---------------------------------------------------------------------------------------------------
 
 
-def test_the_command_serves_and_drains() -> None:
-    options = "serve brim-random --port 0 --device cpu --memory 64MiB --canary 8MiB --no-store --scaling off"
+def test_the_command_serves_and_drains(tmp_path: Path) -> None:
+    options = "serve brim-random --port 0 --device cpu:shared:64MiB --canary 8MiB --no-store --scaling off"
     sizes = "--max-seqs 4 --batch-tokens 64 --max-len 256 --served-model-name some/name"
     command = [sys.executable, "-m", "brim.cli.main", *options.split(), *sizes.split()]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
+    environment = {**os.environ, "BRIM_LEASES": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         url = process.stderr.readline().split()[3].rstrip(";")
         assert httpx.get(f"{url}/health").status_code in (200, 503)
@@ -257,6 +259,9 @@ def test_the_command_serves_and_drains() -> None:
         assert answer.json()["usage"]["completion_tokens"] == 3
         memory = httpx.get(f"{url}/v1/memory").json()
         assert memory["now"]["total_bytes"] == 64 << 20
+        (lease,) = memory["leases"]
+        assert (lease["pid"], lease["role"], lease["state"]) == (process.pid, "llm", "held")
+        assert memory["kv"]["bytes"] < lease["held_bytes"] <= lease["promised_bytes"] == 64 << 20
         assert memory["fit"]["kv_bytes"] == memory["kv"]["bytes"]
         names = {item["name"] for item in memory["fit"]["items"]}
         assert {"weights", "activation", "kv", "canary"} <= names

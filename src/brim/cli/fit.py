@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 
     shown = None if options.as_json else True  # a log wants a line for each phase; a script wants none
     with part_of_device(options, place) as part:
-        probe = _probe(place, part)
+        probe = budget_probe(place, part)
         with serving(make_engine(options, kv_tokens=0, probe=probe, progress=shown)) as engine:
             _show(fit_engine(engine, probe=probe, neighbours=part, **wishes), options)
     return 0
@@ -123,16 +123,11 @@ def _coefficients(written: str | None) -> Scaling | None:
         raise InvalidRequest(f"scaling-coefficients '{shown(written)}' cannot be read ({first_line(error)})") from None
 
 
-def _probe(place: Place, part: Sizer | None) -> CpuProbe | None:
+def budget_probe(place: Place, part: Sizer | None) -> CpuProbe | None:
     """A budget on the CPU, or this process' part of one; None where the device itself is the limit."""
     if place.budget_bytes is None:
         return None
     return cpu_budget(place.budget_bytes if part is None else part.part.promised_bytes)
-
-
-def memory_budget(options: argparse.Namespace, default: str | None = None) -> CpuProbe | None:
-    """A budget on the CPU, or the default one there; None where the device itself is the limit."""
-    return _probe(engine_place(options, default), None)
 
 
 def engine_place(options: argparse.Namespace, default: str | None = None) -> Place:

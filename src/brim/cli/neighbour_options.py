@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from brim.cli.engine_options import Place
 from brim.errors import DeviceError, InvalidRequest, OutOfMemory
+from brim.records.progress import Progress
 from brim.suggest import shown
 from brim.units import parse_bytes, parse_seconds
 
@@ -44,11 +45,14 @@ def add_neighbour_options(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def part_of_device(options: argparse.Namespace, place: Place) -> Iterator[Sizer | None]:
-    """This process' part of its device, after the neighbours are ready; None where nobody can share it."""
+def part_of_device(options: argparse.Namespace, place: Place, progress: Progress = None) -> Iterator[Sizer | None]:
+    """This process' part of its device, after the neighbours are ready; None where nobody can share it.
+
+    `progress` is as in `brim.progress`; None: as the options say.
+    """
     wanted = _read(options)
     with ExitStack() as leased:
-        sizer = _entered(options, place, wanted, leased)
+        sizer = _entered(options, place, wanted, leased, _shown(options) if progress is None else progress)
         try:
             yield sizer
         except OutOfMemory as error:
@@ -59,7 +63,11 @@ def part_of_device(options: argparse.Namespace, place: Place) -> Iterator[Sizer 
 
 
 def _entered(
-    options: argparse.Namespace, place: Place, wanted: tuple[float, Expected, Share], leased: ExitStack
+    options: argparse.Namespace,
+    place: Place,
+    wanted: tuple[float, Expected, Share],
+    leased: ExitStack,
+    progress: Progress,
 ) -> Sizer | None:
     from brim.progress import showing
     from brim.reserve.sizing import sizing
@@ -72,7 +80,6 @@ def _entered(
     if private:
         return None
     seconds, expected, share = wanted
-    progress = False if options.quiet else None if options.as_json else True
     try:
         with showing(progress) as told:
             device = _device(place)
@@ -83,6 +90,10 @@ def _entered(
             raise  # asked for, or a neighbour's doing
         print(f"note: neighbours are not asked: {error}", file=sys.stderr)
         return None
+
+
+def _shown(options: argparse.Namespace) -> Progress:
+    return False if options.quiet else None if options.as_json else True
 
 
 def _device(place: Place) -> LeasedDevice:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.cli.engine_options import add_engine_options, add_model, make_engine
-from brim.cli.fit import add_fit_options, fit_wishes, memory_budget
+from brim.cli.fit import add_fit_options, budget_probe, engine_place, fit_wishes
+from brim.cli.neighbour_options import add_neighbour_options, part_of_device
 from brim.engine.weights.builtin import BUILTIN_NAME
 from brim.errors import InvalidRequest
 from brim.model.packaged import packaged_folder
@@ -67,26 +69,27 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--kv-tokens", metavar="N", help="validate exactly this size, without a search")
     add_fit_options(parser)
     add_engine_options(parser)
+    add_neighbour_options(parser)
     parser.set_defaults(batch_tokens=None)
 
 
 def run(options: argparse.Namespace) -> int:
     if options.tp != 1:
         raise InvalidRequest(f"tp is {options.tp}; brim serve runs on one device so far")
-    settings = _settings(options)
-    starter = _Starter(options, fit_wishes(options))
+    settings, wishes = _settings(options), fit_wishes(options)
     import asyncio
 
     from brim.serve.server import Server, listen
 
-    server = Server(
-        settings,
-        starter,
-        write_log=None if options.no_request_log else partial(_write, ""),
-        say=lambda line: None if options.quiet else _write("brim: ", line + "\n"),
-        progress=False if options.quiet else None,
-    )
-    return asyncio.run(server.run(listen(settings.host, settings.port)))
+    with ExitStack() as leased:
+        server = Server(
+            settings,
+            _Starter(options, wishes, leased),
+            write_log=None if options.no_request_log else partial(_write, ""),
+            say=lambda line: None if options.quiet else _write("brim: ", line + "\n"),
+            progress=False if options.quiet else None,
+        )
+        return asyncio.run(server.run(listen(settings.host, settings.port)))
 
 
 def _write(before: str, line: str) -> None:
@@ -132,18 +135,21 @@ class _Starter:
 
     options: argparse.Namespace
     wishes: dict[str, Any]
+    leased: ExitStack  # until the server ends
 
     def load(self, told: Told) -> Loaded:
         from brim.serve.server import Loaded
 
         check_libraries()
-        probe = memory_budget(self.options, PACKAGED_BUDGET if _in_package(self.options.model) else None)
+        place = engine_place(self.options, PACKAGED_BUDGET if _in_package(self.options.model) else None)
+        part = self.leased.enter_context(part_of_device(self.options, place, told))
+        probe = budget_probe(place, part)
         if self.options.batch_tokens is None:
             self.options.batch_tokens = BATCH_TOKENS if probe is None else CPU_BATCH_TOKENS
         engine = make_engine(self.options, kv_tokens=0, probe=probe, progress=told)
-        return Loaded(engine, probe or _of_gpu(engine))
+        return Loaded(engine, probe or _of_gpu(engine), part)
 
     def fit(self, loaded: Loaded, told: Told) -> FitReport:
         from brim.serving import fit_engine
 
-        return fit_engine(loaded.engine, probe=loaded.probe, progress=told, **self.wishes)
+        return fit_engine(loaded.engine, probe=loaded.probe, progress=told, neighbours=loaded.neighbours, **self.wishes)

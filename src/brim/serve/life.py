@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from brim.engine.engine import Engine
     from brim.engine.streaming import StreamingEngine
     from brim.ports import MemoryProbe
+    from brim.reserve.sizing import Sizer
 
 _SECONDS_TO_START = 5  # what a client that comes too early is told to wait
 
@@ -39,6 +40,7 @@ class Started:
     tokenizer: TokenizerSource
     report: FitReport | None = None  # None: the size was given
     probe: MemoryProbe | None = None
+    neighbours: Sizer | None = None  # None: nobody shares the device
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from brim.serve.token_texts import TokenTexts
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
     from brim.ports import MemoryProbe
+    from brim.reserve.sizing import Sizer
 
 Result = TypeVar("Result")
 _LOOK_SECONDS = 0.05  # how often a drain looks whether anybody is left
@@ -44,6 +45,7 @@ class Loaded:
 
     engine: Engine
     probe: MemoryProbe | None = None
+    neighbours: Sizer | None = None  # its part of a device that others share
 
 
 class Starter(Protocol):
@@ -172,7 +174,7 @@ class Server:
         serving = StreamingEngine(engine)
         serving.start()
         gate = Gate(engine.settings.max_batch, self._settings.max_queue)
-        started = Started(engine, source, report, loaded.probe)
+        started = Started(engine, source, report, loaded.probe, loaded.neighbours)
         self.life.running = Running(started, serving, tokenising, gate, TokenTexts(engine.tokenizer))
         self._say(f"ready: {self._settings.model_name}, {engine.kv_tokens:,} tokens of KV on {engine.device}")
 

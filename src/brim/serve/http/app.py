@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -101,7 +102,8 @@ class _About:
 
     async def memory(self, request: Request) -> Response:
         running = self._life.running
-        return JSONResponse(memory_report(self._life.admit() if running is None else running))
+        found = await asyncio.to_thread(memory_report, self._life.admit() if running is None else running)
+        return JSONResponse(found)
 
     async def tokenize(self, request: Request) -> Response:
         """A prompt, or the messages of a chat, as tokens."""
