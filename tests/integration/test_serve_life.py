@@ -140,6 +140,10 @@ def test_a_model_without_a_template_takes_no_chat(server: Served) -> None:
     found = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi."}]})
     assert (found.status_code, found.json()["error"]["param"]) == (400, "messages")
     assert "no chat template" in found.json()["error"]["message"]
+    tokens = server.post("/tokenize", {"prompt": "Hi"}).json()
+    assert tokens == {"count": 3, "max_model_len": 2048, "tokens": [1, ord("H") + 3, ord("i") + 3]}
+    plain = server.post("/tokenize", {"prompt": "Hi", "add_special_tokens": False})
+    assert (plain.status_code, plain.json()["error"]["param"]) == (400, "add_special_tokens")
 
 
 def test_an_engine_that_ends_is_not_hidden(server: Served) -> None:

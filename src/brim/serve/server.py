@@ -209,7 +209,7 @@ def tokenizer_source(engine: Engine) -> TokenizerSource:
 
     own = getattr(engine.tokenizer, "name_or_path", None)  # it may have been given to the engine
     folder = Path(own) if own and Path(own).is_dir() else engine.loaded.folder
-    return TokenizerSource(folder, isinstance(engine.tokenizer, ByteTokenizer))
+    return TokenizerSource(folder, isinstance(engine.tokenizer, ByteTokenizer), engine.image_limits is not None)
 
 
 def listen(host: str, port: int) -> socket.socket:

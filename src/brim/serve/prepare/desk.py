@@ -7,12 +7,13 @@ template is applied to what would be kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
 
 from brim.engine.front.chat_template import chat_text, has_chat_template
 from brim.engine.weights.builtin import ByteTokenizer
-from brim.errors import InvalidRequest
+from brim.errors import InputError, InvalidRequest
 from brim.guard.rolling import RollingSettings, roll
 from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.images import decode_all
@@ -26,12 +27,20 @@ class Desk:
         self._source = source
         self._tokenizer: Any = ByteTokenizer() if source.bytes_only else _find(source)
 
+    def load_processor(self) -> None:
+        """Before the first image comes: it takes seconds. Where it cannot be loaded, images are refused."""
+        if self._source.images:
+            with suppress(InputError):
+                _vision(self._source)
+
     def tokens(self, text: str, special: bool = True, longest: int | None = None) -> tuple[int, ...]:
         if self._tokenizer is None:
             raise InvalidRequest("prompt: the model has no tokenizer; give token ids")
         _check_unicode(text)
         if longest is not None:
             self._check_length(text, longest)
+        if not special and self._source.bytes_only:
+            raise InvalidRequest("add_special_tokens: this model's tokenizer always adds them; leave it out")
         options = {} if special else {"add_special_tokens": False}
         return tuple(self._tokenizer(text, **options)["input_ids"])
 
@@ -52,6 +61,8 @@ class Desk:
         if not has_chat_template(self._tokenizer):
             raise InvalidRequest("messages: the model's tokenizer has no chat template; use /v1/completions")
         if job.dialogue.images:
+            if not self._source.images:
+                raise InvalidRequest("messages: this model takes text only; leave out the images")
             return _Illustrated(self._tokenizer, self._source, job).prepared()
         kept, turns, evicted = _rolled(job, lambda dialogue: len(self._chat_tokens(dialogue)))
         tokens = self._chat_tokens(kept, job.threshold)
@@ -109,11 +120,9 @@ def _vision(source: TokenizerSource) -> tuple[Any, Any]:
     from brim.engine.media.families import family_of
     from brim.engine.media.reading import load_processor
 
+    processor = load_processor(source.folder)
     config: Any = AutoConfig
-    family = None if source.folder is None else family_of(config.from_pretrained(str(source.folder)))
-    if family is None:
-        raise InvalidRequest("messages: this model takes text only; leave out the images")
-    return load_processor(source.folder), family
+    return processor, family_of(config.from_pretrained(str(source.folder)))
 
 
 def _written(tokenizer: Any, dialogue: Dialogue) -> str:

@@ -16,6 +16,7 @@ class TokenizerSource:
 
     folder: Path | None
     bytes_only: bool = False  # every byte is a token
+    images: bool = False  # the model takes them, and the folder has their processor
 
 
 @dataclass(frozen=True, slots=True)

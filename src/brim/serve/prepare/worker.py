@@ -70,7 +70,8 @@ def one_process() -> Executor:
 def _load(source: TokenizerSource) -> None:
     from brim.serve.prepare.desk import desk_of
 
-    desk_of(source)
+    with _plain_errors():
+        desk_of(source).load_processor()
 
 
 def _chat(source: TokenizerSource, job: ChatJob) -> Prepared:
