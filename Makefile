@@ -59,7 +59,8 @@ $(FLAGS_STAMP): tests/flags/engines.txt tests/flags/libraries.txt
 	touch $@
 
 soak: setup  ## the long runs
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m soak
+	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m soak
+	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m 'not soak and not gpu'
 
 bench: setup  ## every number of the README that needs no GPU
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[bench]'

@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# `make test` draws the same examples every time; `make soak` draws others, and so finds what nobody has seen yet.
+settings.register_profile("same examples", derandomize=True)
+settings.register_profile("new examples", derandomize=False)
+settings.load_profile(os.environ.get("BRIM_EXAMPLES", "same") + " examples")
 
 SHARED = Path(__file__).parents[2] / "shared"
 CONFIGS = SHARED / "configs"

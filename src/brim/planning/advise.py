@@ -125,7 +125,8 @@ class _Advisor:
             return after.fits or self._frees(turn) >= -now.slack_bytes * _LEAST_HELP
         if self._settings.kv_tokens is not None:
             return self._frees(turn) >= _LEAST_GAIN_BYTES
-        return after.fits and after.kv_tokens >= now.kv_tokens * (1 + _LEAST_GAIN)
+        gains = after.fits and after.kv_tokens >= now.kv_tokens * (1 + _LEAST_GAIN)
+        return gains and self._frees(turn) > 0  # more tokens alone may come from what was open, and is now given
 
     def advice(self, turn: _Turn) -> Advice:
         change, after = turn.change, turn.after
