@@ -39,6 +39,18 @@ def truth_rows() -> list[dict[str, Any]]:
     return read_json(path) if path.is_file() else []
 
 
+def needs_image_files() -> None:
+    """Skip where the processor of the tiny model cannot be loaded: older transformers need torchvision for it."""
+    from brim.engine.media.reading import load_processor
+    from brim.errors import InvalidRequest
+    from brim.model.packaged import packaged_folder
+
+    try:
+        load_processor(packaged_folder("brim-tiny-vl"))
+    except InvalidRequest as missing:
+        pytest.skip(str(missing))
+
+
 def sampled(names: Iterable[str], sample: Collection[str]) -> list[Any]:
     """For `parametrize`: those of the sample always, the others in the soak."""
     return [name if name in sample else pytest.param(name, marks=pytest.mark.soak) for name in names]

@@ -24,6 +24,7 @@ from brim.engine.front.chat_template import chat_text, chat_tokens
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import BrimError, InvalidRequest
 from brim.model.packaged import packaged_folder
+from tests.conftest import needs_image_files
 from tests.integration.faults import out_of_memory
 from tests.integration.test_engine import one_thread
 from tests.integration.tiny_models import tiny_config
@@ -146,6 +147,7 @@ def test_a_session_outlives_other_prefixes() -> None:
 
 @pytest.mark.parametrize(("turns", "check_every"), [(24, 6), pytest.param(500, 25, marks=pytest.mark.soak)])
 def test_images_of_kept_turns_stay_and_others_go(turns: int, check_every: int) -> None:
+    needs_image_files()
     pillow = pytest.importorskip("PIL.Image")
     settings = EngineSettings(max_batch=2, max_batch_tokens=128, max_length=512, block_size=8)
     rng = random.Random(3)

@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.conftest import needs_image_files
+
 
 def chat(lines: list[str], *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "brim.cli.main", "chat", "--quiet", "--device", "cpu", *options]
@@ -59,6 +61,7 @@ def test_a_conversation_and_its_commands(tmp_path: Path) -> None:
 
 
 def test_json_lines_and_images(tmp_path: Path) -> None:
+    needs_image_files()
     pillow = pytest.importorskip("PIL.Image")
     image = tmp_path / "red.png"
     pillow.new("RGB", (64, 48), (200, 30, 30)).save(image)

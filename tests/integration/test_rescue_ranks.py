@@ -6,6 +6,7 @@ and four processes on the CPU.
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from tests.integration.rescue_ranks import KINDS, VICTIM, Load, Served, befallen
 
 pytestmark = pytest.mark.xdist_group("test_rescue_ranks")  # what its processes have loaded is used by all of it
 
-FEW = ("llama", "granitemoehybrid")
+# Older transformers have no plan for splitting the hybrid.
+HYBRID = ("granitemoehybrid",) if tuple(map(int, version("transformers").split(".")[:2])) > (5, 17) else ()
+FEW = ("llama", *HYBRID)
 SOAK_SECONDS = 3600.0
 
 
