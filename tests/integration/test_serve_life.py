@@ -31,6 +31,7 @@ from brim.errors import DoesNotFit, InvalidRequest
 from brim.records.progress import Stage, Told
 from brim.serve.server import Loaded, Server, address, listen
 from brim.serve.settings import ServeSettings
+from tests.conftest import needs_image_files
 from tests.integration.faults import out_of_memory
 from tests.integration.served import SECONDS, Served, served, wait
 from tests.integration.streaming_clients import fail_at_a_step
@@ -211,6 +212,7 @@ def image(side: int, colour: str) -> dict[str, Any]:
 
 
 def test_images_are_seen() -> None:
+    needs_image_files()
     engine = Engine(
         "brim-tiny-vl",
         kv_tokens=1024,
