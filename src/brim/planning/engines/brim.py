@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from brim.model.kv import KvStorage
-from brim.planning.engines.record import Engine, Sizes
+from brim.planning.engines.record import Algorithm, Engine, Sizes
 from brim.planning.engines.writing import media_notes, option, several, switch
 from brim.records.model import Dtype
 
 
+_DRAFTS = {Algorithm.DRAFT_MODEL: "--draft"}
+
+
 def _flags(sizes: Sizes) -> list[str]:
+    draft = sizes.draft
     return [
         *option("--kv-tokens", sizes.kv_tokens),
         *option("--max-len", sizes.max_len),
@@ -18,13 +22,17 @@ def _flags(sizes: Sizes) -> list[str]:
         *option("--dtype", sizes.other_plain_weights),
         *option("--tp", several(sizes.ranks)),
         *option("--image-pixels", sizes.image_pixels),
+        *option("--draft", draft.model if draft else None),
+        *option("--draft-tokens", draft.tokens if draft else None),
         *switch("--no-graphs", not sizes.graphs),
     ]
 
 
 def _notes(sizes: Sizes) -> list[str]:
+    models = [sizes.model, *([sizes.draft.model] if sizes.draft else [])]
     return [
-        f"the engine loads local files: put the folder of {sizes.model} in its place, and add --prompt or --input",
+        *(f"the engine loads local files: put the folder of {model} in its place" for model in models),
+        "add --prompt or --input",
         *media_notes(sizes, "brim", pixels=True),
     ]
 
@@ -38,5 +46,7 @@ BRIM = Engine(
     launch=("brim", "generate"),
     flags=_flags,
     notes=_notes,
+    drafts=_DRAFTS,
+    drafts_on_several=False,
     other_kv_dtypes=frozenset({Dtype.BF16, Dtype.FP16, Dtype.FP8}),
 )

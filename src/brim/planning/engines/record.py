@@ -137,6 +137,7 @@ class Engine:
     formats: frozenset[str] = frozenset()  # formats that it runs, from a checkpoint stored in them
     quantised: frozenset[str] = frozenset()  # stored formats that it runs, by `quant_method`
     drafts: Mapping[Algorithm, str] = field(default_factory=dict)  # its names of how drafts draft
+    drafts_on_several: bool = True  # GPUs
     attention: AttentionKind = AttentionKind.FUSED
     attentions: frozenset[AttentionKind] = frozenset({AttentionKind.FUSED})
 
@@ -162,6 +163,8 @@ class Engine:
             known = ", ".join(self.drafts)
             remedy = f"it drafts with {known}" if known else "leave out draft"
             raise InvalidRequest(f"engine {self.name} has no {sizes.draft.algorithm} drafts; {remedy}")
+        if sizes.draft and sizes.ranks > 1 and not self.drafts_on_several:
+            raise InvalidRequest(f"engine {self.name} drafts on one GPU only; leave out draft, or plan for one GPU")
         if sizes.attention not in self.attentions:
             raise InvalidRequest(f"engine {self.name} has no {sizes.attention} attention; leave out attn")
 
