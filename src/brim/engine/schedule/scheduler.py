@@ -122,11 +122,11 @@ class Scheduler:
         """End a request, waiting or running; everything it holds is freed at once."""
         if sequence.finish is not None:
             return
+        self._keep_session(sequence)  # before anything is changed
         sequence.finish = reason
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.outlook.growth.ended(sequence.generated)
         del self._by_key[sequence.request.key]
-        self._keep_session(sequence)
         self.host_copies.drop(sequence, self.ledger)
         if sequence.slot is None:
             self.waiting.remove(sequence)
