@@ -177,7 +177,13 @@ def make_engine(
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """Modules are no garbage: they are not searched for it while they are imported (a fifth of the time), nor later."""
+    """Modules are no garbage: they are not searched for it while they are imported (a fifth of the time), nor later.
+
+    Only the first time: a later freeze would keep what an earlier engine has left behind.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
     was_enabled = gc.isenabled()
     gc.disable()
     try:
