@@ -15,7 +15,7 @@ from brim.cli.chat.reading import Reader, reader
 from brim.cli.chat.talk import Talk
 from brim.cli.engine_options import add_engine_options, add_model, make_engine, serving
 from brim.cli.options import add_json
-from brim.errors import BrimError
+from brim.errors import BrimError, InvalidRequest
 from brim.units import parse_count
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def add_command(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.tp != 1:
+        raise InvalidRequest(f"tp is {options.tp}; brim chat runs on one device, since one process reads what is typed")
     from brim.engine.chat.chat import Chat
 
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None

@@ -50,13 +50,13 @@ class Terminal:
             history=FileHistory(str(history)),
             completer=WordCompleter(NAMES, sentence=True),
             complete_while_typing=False,
-            bottom_toolbar=status,
         )
+        self._status = status
 
     def __iter__(self) -> Iterator[str]:
         while True:
             try:
-                yield self._session.prompt("> ")
+                yield self._session.prompt("> ", bottom_toolbar=self._status())  # asked once: it is drawn at every key
             except KeyboardInterrupt:
                 continue  # what was being typed is gone, the conversation is not
             except EOFError:
