@@ -7,10 +7,11 @@
 
 `thief`: the engine is fitted, then another process takes all free memory again and again. `refusals`: every few seconds
 the allocator's cache is emptied and a ballast takes what the driver has, for as long as it takes until an allocation is
-refused. The load beside it is the worst there is (`fit.py`). Afterwards answers that were greedy are scored by the same
-engine, undisturbed: each of their tokens must have been the most likely one, or as good as that (`NEAR_TIE`).
+refused. The load beside it is long prompts, bursts of short ones and mixed ones. Afterwards some of the greedy answers
+are scored by the same engine, undisturbed: each of their tokens must have been the likeliest, or nearly (`NEAR_TIE`).
 
-With `--vllm` the same is done to vLLM 0.26 in its place, in the same process, with the same requests.
+With `--vllm` the same is done to vLLM 0.26 in its place, in the same process, with the same requests; its answers are
+not scored.
 
 `gate`: on a card made small by a ballast, every request is speculated for as far as is allowed, whether drafts are
 right or not (weights are random); once with the gate, and once without its limits. Preemptions of both are counted.
@@ -53,8 +54,8 @@ class Server(Protocol):
 
     def busy(self) -> int: ...
     def rescues(self) -> int: ...
-    def gap(self, prompt: list[int], answer: list[int]) -> float:
-        """How much less likely than the likeliest a token of the answer was, at most."""
+    def gap(self, prompt: list[int], answer: list[int]) -> float | None:
+        """How much less likely than the likeliest a token of the answer was, at most; None: it cannot be told."""
         ...
 
     def figures(self) -> dict[str, Any]: ...
@@ -188,8 +189,8 @@ class VllmServer:
     def rescues(self) -> int:
         return 0  # it has none: the first refusal is an error of `step`
 
-    def gap(self, prompt: list[int], answer: list[int]) -> float:
-        return 0.0
+    def gap(self, prompt: list[int], answer: list[int]) -> float | None:
+        return None
 
     def figures(self) -> dict[str, Any]:
         config = self.engine.vllm_config.cache_config
@@ -262,7 +263,8 @@ def disturb(server: Server, steps: Callable[[Load], Iterator[None]]) -> tuple[Ou
         outcome.died = f"{type(error).__name__}: {str(error)[:300]}"
         outcome.failed += server.busy()
     spent = time.perf_counter() - began
-    gaps = [] if outcome.died else [server.gap(*one) for one in _sample(outcome.greedy)]
+    scored = [] if outcome.died else [server.gap(*one) for one in _sample(outcome.greedy)]
+    gaps = [gap for gap in scored if gap is not None]
     row = {
         "seconds": spent,
         "submitted": outcome.submitted,
