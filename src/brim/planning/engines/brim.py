@@ -7,7 +7,6 @@ from brim.planning.engines.record import Algorithm, Engine, Sizes
 from brim.planning.engines.writing import media_notes, option, several, switch
 from brim.records.model import Dtype
 
-
 _DRAFTS = {Algorithm.DRAFT_MODEL: "--draft"}
 
 
