@@ -12,13 +12,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from brim.engine.device.interrupts import Interrupts
-from brim.engine.drafts.speculator import SpeculationFigures
+from brim.engine.figures import EngineFigures, figures_of
 from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.door import Door, Prompt, find_tokenizer
 from brim.engine.loop import ServingLoop
@@ -27,9 +26,7 @@ from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence
 from brim.engine.schedule.events import Event
-from brim.engine.schedule.figures import AdmissionFigures
-from brim.engine.schedule.host_copies import PreemptionFigures
-from brim.engine.settings import DRAFT, EngineSettings
+from brim.engine.settings import EngineSettings
 from brim.engine.stress.worst_steps import WorstSteps
 from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer, lacks_weights
 from brim.engine.weights.load import LoadedModel, load
@@ -52,26 +49,6 @@ if TYPE_CHECKING:
     from brim.engine.rescue import Rescue
 
 DEFAULT_KV_TOKENS = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class EngineFigures:
-    """What an engine holds and has done."""
-
-    kv_tokens: int
-    kv_bytes: int
-    weight_bytes: int
-    blocks_held: int
-    blocks_cached: int
-    blocks_free: int
-    running: int
-    waiting: int
-    preemptions: int
-    steps: int
-    drawn: int
-    admission: AdmissionFigures
-    preemption: PreemptionFigures
-    speculation: SpeculationFigures | None  # None: this engine does not speculate
 
 
 class Engine:
@@ -101,7 +78,7 @@ class Engine:
         from brim.engine.preempted import PreemptedMemory
         from brim.engine.verify import verify
 
-        self.settings = _with_draft(settings or EngineSettings(), draft is not None, tensor_parallel)
+        self.settings = (settings or EngineSettings()).with_draft(draft is not None, tensor_parallel)
         self._probe = probe or nullcontext()
         self.progress = progress  # how loading and building are shown (`brim.progress`)
         place = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -369,24 +346,8 @@ class Engine:
 
     @property
     def figures(self) -> EngineFigures:
-        loop = self.loop
-        pools = loop.scheduler.ledger.pools
-        return EngineFigures(
-            kv_tokens=self.kv_tokens,
-            kv_bytes=self._parts.kv_bytes(self.kv_tokens),
-            weight_bytes=self.loaded.weight_bytes + (0 if self.draft is None else self.draft.weight_bytes),
-            blocks_held=sum(pool.held for pool in pools),
-            blocks_cached=sum(pool.cached for pool in pools),
-            blocks_free=sum(pool.available - pool.cached for pool in pools),
-            running=len(loop.scheduler.running),
-            waiting=len(loop.scheduler.waiting),
-            preemptions=loop.scheduler.preemptions,
-            steps=loop.figures.steps,
-            drawn=loop.figures.drawn,
-            admission=loop.scheduler.counts.figures,
-            preemption=loop.scheduler.host_copies.figures,
-            speculation=None if loop.speculator is None else loop.speculator.figures,
-        )
+        weights = self.loaded.weight_bytes + (0 if self.draft is None else self.draft.weight_bytes)
+        return figures_of(self.loop, self.kv_tokens, self._parts.kv_bytes(self.kv_tokens), weights)
 
     @property
     def health(self) -> Health:
@@ -544,16 +505,3 @@ class Engine:
                     if progress:
                         progress(total - left, total)
         return done
-
-
-def _with_draft(settings: EngineSettings, has_draft: bool, tensor_parallel: bool) -> EngineSettings:
-    """The settings of an engine with a draft model, or without one."""
-    if not has_draft:
-        if settings.speculate == DRAFT:
-            raise InvalidRequest("speculate is 'draft', and no draft model is named; give the engine a draft")
-        return settings
-    if settings.speculate not in (None, DRAFT):
-        raise InvalidRequest(f"draft: speculate is '{settings.speculate}', which needs none; leave out one of the two")
-    if tensor_parallel:
-        raise InvalidRequest("draft: a draft model runs with one rank only; use speculate='lookup', or leave out tp")
-    return replace(settings, speculate=DRAFT)

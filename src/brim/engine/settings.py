@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brim.errors import InvalidRequest
 from brim.guard.admission import AdmissionSettings
@@ -61,6 +61,20 @@ class EngineSettings:
             raise InvalidRequest(f"speculate is {self.speculate!r}; it must be {LOOKUP} or {DRAFT}, or left out")
         self.admission_settings  # noqa: B018 - checked when they are made
         self.speculation_settings  # noqa: B018
+
+    def with_draft(self, has_draft: bool, tensor_parallel: bool) -> EngineSettings:
+        """The settings of an engine with a draft model, or without one."""
+        if not has_draft:
+            if self.speculate == DRAFT:
+                raise InvalidRequest("speculate is 'draft', and no draft model is named; give the engine a draft")
+            return self
+        if self.speculate not in (None, DRAFT):
+            raise InvalidRequest(f"draft: speculate is '{self.speculate}', which needs none; leave out one of the two")
+        if tensor_parallel:
+            raise InvalidRequest(
+                "draft: a draft model runs on one rank only; use speculate='lookup', or leave out tp"
+            )
+        return replace(self, speculate=DRAFT)
 
     @property
     def max_drafted(self) -> int:
