@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--running", type=int, default=256, help="requests that run (default 256)")
     parser.add_argument("--decisions", type=int, default=2000, help="decisions to measure (default 2000)")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
+    parser.add_argument("--commit", default="unknown")
     arguments = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -157,6 +158,7 @@ def main() -> None:
         "running": running,
         "decisions": arguments.decisions,
         "python": sys.version.split()[0],
+        "commit": arguments.commit,
         "bar_microseconds": BAR_MICROSECONDS,
         "microseconds": {},
         "within_bar": {},

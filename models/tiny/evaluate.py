@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--share", type=float, default=1.0, help="of the cases of each group (1)")
     parser.add_argument("--wording", choices=WORDINGS, default="development", help="of the cases (development)")
+    parser.add_argument("--commit", default="", help="what the metrics say they were made from")
     parser.add_argument("--out", type=Path, help="write the metrics here too, with the versions they were made with")
     options = parser.parse_args()
     metrics = evaluate(options.model, options.draft, options.share, WORDINGS[options.wording])
@@ -197,7 +198,10 @@ def main() -> None:
     print()
     if options.out:
         options.out.write_text(
-            json.dumps(stamp("") | {"wording": options.wording, "share": options.share, **metrics}, indent=2) + "\n"
+            json.dumps(
+                stamp(options.commit) | {"wording": options.wording, "share": options.share, **metrics}, indent=2
+            )
+            + "\n"
         )
 
 

@@ -16,7 +16,7 @@ from brim.cli.engine_options import (
     read_place,
     serving,
 )
-from brim.cli.neighbour_options import add_neighbour_options, part_of_device
+from brim.cli.neighbours.options import add_neighbour_options, part_of_device
 from brim.cli.options import add_json
 from brim.errors import InvalidRequest, first_line
 from brim.fit.scaling.given import check_given, check_margin, check_mode, parse_scaling

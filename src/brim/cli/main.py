@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from brim.cli import chat, fit, generate, gpus, hold, leases, models, plan, serve, trace
+from brim.cli import chat, fit, generate, gpus, models, plan, serve, trace
+from brim.cli.neighbours import hold, leases
 from brim.errors import BrimError, DoesNotFit, OutOfMemory
 from brim.version import __version__
 

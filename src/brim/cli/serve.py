@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from brim.cli.engine_options import add_engine_options, add_model, make_engine
 from brim.cli.fit import add_fit_options, budget_probe, engine_place, fit_wishes
-from brim.cli.neighbour_options import add_neighbour_options, part_of_device
+from brim.cli.neighbours.options import add_neighbour_options, part_of_device
 from brim.engine.weights.builtin import BUILTIN_NAME
 from brim.errors import InvalidRequest
 from brim.model.packaged import packaged_folder

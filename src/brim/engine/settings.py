@@ -71,9 +71,7 @@ class EngineSettings:
         if self.speculate not in (None, DRAFT):
             raise InvalidRequest(f"draft: speculate is '{self.speculate}', which needs none; leave out one of the two")
         if tensor_parallel:
-            raise InvalidRequest(
-                "draft: a draft model runs on one rank only; use speculate='lookup', or leave out tp"
-            )
+            raise InvalidRequest("draft: a draft model runs on one rank only; use speculate='lookup', or leave out tp")
         return replace(self, speculate=DRAFT)
 
     @property

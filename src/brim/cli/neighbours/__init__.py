@@ -1,0 +1,1 @@
+"""Commands and options for processes that share a device (`brim.reserve`)."""
