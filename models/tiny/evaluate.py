@@ -197,12 +197,8 @@ def main() -> None:
     json.dump(metrics, sys.stdout, indent=2)
     print()
     if options.out:
-        options.out.write_text(
-            json.dumps(
-                stamp(options.commit) | {"wording": options.wording, "share": options.share, **metrics}, indent=2
-            )
-            + "\n"
-        )
+        record = stamp(options.commit) | {"wording": options.wording, "share": options.share, **metrics}
+        options.out.write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

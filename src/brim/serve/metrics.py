@@ -90,7 +90,7 @@ def _of_engine(running: Running) -> Iterator[Metric]:
     for name, said, count in (
         ("brim_steps", "Steps of the engine", figures.steps),
         ("brim_drawn_tokens", "Tokens that the engine has drawn", figures.drawn),
-        ("brim_preemptions", "Requests that gave their blocks up and were computed again", figures.preemptions),
+        ("brim_preemptions", "Times that a request gave its blocks up for others", figures.preemptions),
         ("brim_admission_started", "Decisions that a request starts", admission.started),
         ("brim_admission_passes", "Requests that started before one that waited longer", admission.passes),
         ("brim_queue_refusals", "Requests refused because the queue was full", gate.refused),

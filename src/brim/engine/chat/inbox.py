@@ -1,4 +1,8 @@
-"""Steps an engine for several conversations in one thread: nobody takes the updates of another."""
+"""Steps an engine for several conversations in one thread: nobody takes the updates of another.
+
+Requests that were not submitted here are served too, and their updates are dropped: an engine that has conversations is
+not driven by hand at the same time.
+"""
 
 from __future__ import annotations
 
