@@ -24,6 +24,7 @@ class Case:
     changes: tuple[tuple[str, Any], ...] = ()
     temperature: float = 0.0
     source: str = "memory"  # or a folder, or "config" for random weights
+    speculate: str | None = None
 
     def __str__(self) -> str:
         return "-".join([self.kind, *(f"{name}={value}" for name, value in self.changes), f"t={self.temperature:g}"])
@@ -36,6 +37,7 @@ class Outcome:
     tokens: tuple[tuple[int, ...], ...]
     kv_bytes: int
     weight_bytes: int
+    drafted: int = 0  # tokens
 
 
 def make_engine(case: Case, tensor_parallel: bool) -> Any:
@@ -50,7 +52,7 @@ def make_engine(case: Case, tensor_parallel: bool) -> Any:
     return Engine(
         model,
         kv_tokens=256,
-        settings=EngineSettings(max_batch=4, max_batch_tokens=24, block_size=8),
+        settings=EngineSettings(max_batch=4, max_batch_tokens=24, block_size=8, speculate=case.speculate),
         device="cpu",
         dtype="fp32",
         tensor_parallel=tensor_parallel,
@@ -85,7 +87,8 @@ def answer(case: Case, tensor_parallel: bool) -> Outcome:
     completions = engine.generate(PROMPTS, params)
     figures = engine.figures
     engine.teardown()
-    return Outcome(tuple(tuple(one.tokens) for one in completions), figures.kv_bytes, figures.weight_bytes)
+    drafted = 0 if figures.speculation is None else figures.speculation.proposed
+    return Outcome(tuple(tuple(one.tokens) for one in completions), figures.kv_bytes, figures.weight_bytes, drafted)
 
 
 def answer_all(rank: int, cases: list[Case]) -> dict[Case, Outcome | str]:

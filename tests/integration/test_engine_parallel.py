@@ -35,6 +35,7 @@ SPLIT = [  # in the second place: the part of the KV cache that a rank holds
 SAMPLED = Case("llama", temperature=1.0)
 DUMMY = Case("llama", source="config")
 FROM_FOLDER = Case("llama", source="folder")
+DRAFTED = Case("llama", speculate="lookup")
 NO_PLAN = Case("gpt_bigcode")
 ODD_HEADS = Case("qwen3", (("num_attention_heads", 3), ("num_key_value_heads", 3)))
 
@@ -67,7 +68,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reports(folder: Path) -> list[dict[str, Any]]:
-    cases = [*(case for case, _ in SPLIT), SAMPLED, DUMMY, replace(FROM_FOLDER, source=str(folder)), NO_PLAN, ODD_HEADS]
+    cases = [*(case for case, _ in SPLIT), SAMPLED, DUMMY, replace(FROM_FOLDER, source=str(folder)), DRAFTED]
+    cases += [NO_PLAN, ODD_HEADS]
     late, dead = (str(folder.parent / name) for name in ("late", "dead"))
     return ranks(("answer_all", cases), ("with_deadline",), ("disagree",), ("late", late), ("dead", dead))
 
@@ -111,6 +113,12 @@ def test_a_folder_and_random_weights_are_split_too(reported: list[dict[Case, Out
 def test_ranks_draw_the_same_without_a_seed(reported: list[dict[Case, Outcome]]) -> None:
     assert reported[0][SAMPLED] == reported[1][SAMPLED]
     assert reported[0][SAMPLED].tokens != reported[0][replace(SAMPLED, temperature=0.0)].tokens
+
+
+def test_ranks_draft_the_same(reported: list[dict[Case, Outcome]]) -> None:
+    assert reported[0][DRAFTED] == reported[1][DRAFTED]
+    assert reported[0][DRAFTED].tokens == answer(replace(DRAFTED, speculate=None), tensor_parallel=False).tokens
+    assert reported[0][DRAFTED].drafted > 0
 
 
 def test_what_cannot_be_split_is_refused(reported: list[dict[Case, str]]) -> None:
