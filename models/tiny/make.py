@@ -2,7 +2,7 @@
 
     python -m models.tiny.make --out build/tiny --metrics build/tiny/metrics.json
 
-On an H200 the defaults take some eight minutes. On a CPU give fewer and smaller steps.
+On an H200 the defaults take some five minutes. On a CPU give fewer and smaller steps.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--commit", default="", help="what the metrics say they were made from")
     parser.add_argument("--start", type=Path, help="go on from the folders of an earlier run (default: from nothing)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=4500)
-    parser.add_argument("--draft-steps", type=int, default=1400)
+    parser.add_argument("--steps", type=int, default=3600)
+    parser.add_argument("--draft-steps", type=int, default=900)
     parser.add_argument("--batch-tokens", type=int, default=98_304)
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument(
