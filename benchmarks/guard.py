@@ -3,18 +3,15 @@
     python benchmarks/guard.py thief [--seconds 300] [--out FILE] [--commit HASH]
     python benchmarks/guard.py refusals [--refusals 50] ...
     python benchmarks/guard.py thief|refusals --vllm CONFIG_DIR [--fraction 0.98] ...
-    python benchmarks/guard.py gate --free 24 [--draft llama-3.2-1b] [--seconds 60] ...
 
 `thief`: the engine is fitted, then another process takes all free memory again and again. `refusals`: every few seconds
-the allocator's cache is emptied and a ballast takes what the driver has, for as long as it takes until an allocation is
-refused. The load beside it is long prompts, bursts of short ones and mixed ones. Afterwards some of the greedy answers
-are scored by the same engine, undisturbed: each of their tokens must have been the likeliest, or nearly (`NEAR_TIE`).
+the allocator's cache is emptied and a ballast in the same process takes what the driver has, until an allocation was
+refused; then the next, until there were so many. The load beside it is long prompts, bursts of short ones and mixed
+ones. Afterwards some of the greedy answers are scored by the same engine, undisturbed: each of their tokens must have
+been the likeliest, or nearly (`NEAR_TIE`).
 
 With `--vllm` the same is done to vLLM 0.26 in its place, in the same process, with the same requests; its answers are
 not scored.
-
-`gate`: on a card made small by a ballast, every request is speculated for as far as is allowed, whether drafts are
-right or not (weights are random); once with the gate, and once without its limits. Preemptions of both are counted.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from driver_memory import Driver
 from fit import hold_ballast
 from stamp import stamp
 from thief import Thief
@@ -37,6 +35,7 @@ NEAR_TIE = 0.25  # of log-probability: other kernels round otherwise in bf16
 SCORED = 48  # answers
 REFUSAL_PAUSE = 3.0  # seconds between two
 REFUSAL_STEPS = 64  # at most, that a ballast is held
+MOST_BALLASTS = 4  # for a refusal: steps that have become small may find enough in what is left
 
 
 class Server(Protocol):
@@ -74,12 +73,10 @@ class BrimServer:
             max_batch_tokens=options.batch_tokens,
             max_length=options.max_length,
             compile=options.compile,
-            speculate=None if options.what != "gate" or options.draft else "lookup",
         )
         where = {"device": "cuda"} if not options.tiny else {"device": "cpu", "probe": tiny_probe()}
         self.engine = Engine(
             options.model,
-            draft=options.draft if options.what == "gate" else None,
             load_format=options.load_format,
             dtype=options.dtype,
             settings=settings,
@@ -133,7 +130,7 @@ class BrimServer:
             "step_tokens": health.step_tokens,
             "preemptions": self.engine.figures.preemptions,
             "blocks_held": self.engine.figures.blocks_held,
-            "speculation": None if (drafts := self.engine.figures.speculation) is None else drafts.to_json(),
+            "fit_seconds": self.report.seconds.total,
         }
 
 
@@ -299,67 +296,31 @@ def with_thief(server: Server, options: argparse.Namespace, thief: Thief | None)
 
 
 def with_refusals(server: Server, options: argparse.Namespace) -> dict[str, Any]:
-    """The cache emptied and a ballast taken in this process, between steps, so many times."""
-    made = 0
+    """The cache emptied and a ballast taken in this process, between steps, until so many allocations were refused."""
+    import torch
 
-    def steps(load: Load) -> Iterator[None]:
-        nonlocal made
-        for _ in range(options.refusals):
+    driver = Driver()
+    ballasts = refusals = 0
+
+    def steps(_: Load) -> Iterator[None]:
+        nonlocal ballasts, refusals
+        while refusals < options.refusals and ballasts < MOST_BALLASTS * options.refusals:
             over = time.perf_counter() + options.pause
             while time.perf_counter() < over:
                 yield
             before = server.rescues()
-            held = take_ballast(options.leave)
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            held, _ = driver.take_all(but=options.leave)
             for _ in range(REFUSAL_STEPS):
                 yield
                 if server.rescues() > before:
                     break
-            del held
-            made += server.rescues() > before
+            driver.release(held)
+            ballasts, refusals = ballasts + 1, refusals + (server.rescues() > before)
 
     _, row = disturb(server, steps)
-    return {**row, "ballasts_refused": made, "ballasts": options.refusals}
-
-
-def with_gate(server: BrimServer, options: argparse.Namespace) -> dict[str, Any]:
-    """Long and short prompts, speculated for as far as the gate lets them; then the same without its limits."""
-    from brim.engine.drafts import speculator as speculating
-
-    speculating.depth_for = lambda rate, most: most  # type: ignore[assignment]  # right or wrong
-    rows = {}
-    for name in ("with the gate", "without its limits"):
-        before = server.engine.figures
-        if name != "with the gate":
-            _lift_limits(server.engine.loop.speculator)
-
-        def steps(_: Load) -> Iterator[None]:
-            over = time.perf_counter() + options.seconds
-            while time.perf_counter() < over:
-                yield
-
-        _, row = disturb(server, steps)
-        after = server.engine.figures
-        rows[name] = {
-            **row,
-            "preemptions": after.preemptions - before.preemptions,
-            "proposed": after.speculation.proposed - before.speculation.proposed,
-        }
-    return {**rows["with the gate"], "without_limits": rows["without its limits"]}
-
-
-def _lift_limits(speculator: Any) -> None:
-    """Neither batch nor weight closes the gate. No user can ask for that."""
-    for name, value in (("max_batch", 1 << 30), ("max_weight", float("inf"))):
-        object.__setattr__(speculator.settings, name, value)
-
-
-def take_ballast(leave: int) -> Any:
-    import torch
-
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info()
-    return torch.empty(max(0, free - leave), dtype=torch.uint8, device="cuda")
+    return {**row, "ballasts_refused": refusals, "ballasts": ballasts}
 
 
 def tiny_probe() -> Any:
@@ -370,11 +331,10 @@ def tiny_probe() -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("thief", "refusals", "gate"))
+    parser.add_argument("what", choices=("thief", "refusals"))
     parser.add_argument("--model", default="llama-3.1-8b")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--load-format", default="dummy", choices=("auto", "dummy"))
-    parser.add_argument("--draft", help="for gate: a draft model; without one, prompt lookup")
     parser.add_argument("--free", type=float, help="make the card small: GiB that a ballast leaves")
     parser.add_argument("--max-batch", type=int, default=256)
     parser.add_argument("--batch-tokens", type=int, default=8192)
@@ -395,11 +355,7 @@ def main() -> None:
     thief = Thief() if options.what == "thief" and not options.tiny else None  # its context comes before the fit
     ballast = hold_ballast(int(options.free * (1 << 30))) if options.free else None
     server = VllmServer(options) if options.vllm else BrimServer(options)
-    if options.what == "gate":
-        assert isinstance(server, BrimServer), "vLLM has no gate"
-        row = with_gate(server, options)
-    else:
-        row = with_thief(server, options, thief) if options.what == "thief" else with_refusals(server, options)
+    row = with_thief(server, options, thief) if options.what == "thief" else with_refusals(server, options)
     row["ballast_bytes"] = 0 if ballast is None else ballast.nbytes
     result = {**stamp(options.commit), "what": options.what, "server": server.name, "model": options.model, **row}
     print(json.dumps(result), flush=True)

@@ -9,7 +9,6 @@ that nothing is cached: what is released is free at once.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import random
 import select
@@ -18,36 +17,9 @@ import sys
 import time
 from typing import Any
 
-_SMALLEST = 2 << 20  # what a driver hands out at least
+from driver_memory import Driver
+
 _PAUSE_SECONDS = (0.02, 0.4)
-
-
-class Driver:
-    """The two calls that are needed."""
-
-    def __init__(self) -> None:
-        import torch
-
-        torch.cuda.init()
-        torch.zeros(1, device="cuda")
-        self._library = ctypes.CDLL("libcuda.so.1")
-        self._free_bytes = torch.cuda.mem_get_info
-
-    def take_all(self) -> tuple[list[int], int]:
-        """Pieces of what is free, the largest first; their addresses, and how much they are."""
-        held, taken, size = [], 0, self._free_bytes()[0] // _SMALLEST * _SMALLEST
-        while size >= _SMALLEST:
-            address = ctypes.c_uint64()
-            if self._library.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0:
-                held.append(address.value)
-                taken += size
-            else:
-                size = size // 2 // _SMALLEST * _SMALLEST
-        return held, taken
-
-    def release(self, held: list[int]) -> None:
-        for address in held:
-            self._library.cuMemFree_v2(ctypes.c_uint64(address))
 
 
 def steal(seed: int) -> dict[str, Any]:

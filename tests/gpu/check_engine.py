@@ -24,7 +24,6 @@ STEP_MODELS = (
     *("deepseek-v2-lite", "nemotron-nano-12b-v2"),  # latents; a hybrid
 )
 STEP_TOKENS = (512, 2048, 8192)
-NEAR_TIE = 0.1  # of log-probabilities, in bf16
 
 
 def on_cuda(loaded: Any) -> Any:
@@ -76,6 +75,7 @@ def _trained_drafts() -> Iterator[dict[str, Any]]:
     """The trained tiny model in bf16, with prompt lookup and with its draft model."""
     from brim.engine.engine import Engine
     from brim.engine.settings import EngineSettings
+    from tests.gpu.near_ties import NEAR_TIE, gap
     from tests.integration.test_engine import greedy
 
     texts = [f"Repeat this: the {one} and the {other}" for one in ("cat", "dog") for other in ("park", "river", "road")]
@@ -87,7 +87,7 @@ def _trained_drafts() -> Iterator[dict[str, Any]]:
         with Engine("brim-tiny", draft=draft, settings=settings, **options) as engine:
             got = engine.generate(texts, greedy(32))
             figures = engine.figures.speculation
-        gaps = [_gap(one, other.tokens) for one, other in zip(plain, got, strict=True) if one.tokens != other.tokens]
+        gaps = [gap(one, other.tokens) for one, other in zip(plain, got, strict=True) if one.tokens != other.tokens]
         yield {
             "check": "drafts",
             "case": f"brim-tiny bf16, {draft or speculate}",
@@ -97,13 +97,6 @@ def _trained_drafts() -> Iterator[dict[str, Any]]:
             "accepted": figures.accepted,
             "ok": max(gaps, default=0.0) < NEAR_TIE and figures.accepted > 0,
         }
-
-
-def _gap(plain: Any, tokens: tuple[int, ...]) -> float:
-    """By how much the token of the plain run was likelier than the next one, where another run parts from it."""
-    place = next(number for number, (one, other) in enumerate(zip(plain.tokens, tokens, strict=False)) if one != other)
-    (_, first), (_, second) = plain.logprobs[place].top
-    return float(first - second)
 
 
 def check_images() -> Iterator[dict[str, Any]]:
