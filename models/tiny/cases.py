@@ -307,10 +307,10 @@ def copying(rng: Random, words: Wording, tokenizer: Tokenizer) -> Case:
 
 
 def one_digit_sums(rng: Random, words: Wording) -> list[Case]:
-    """Every sum, difference and product of two one-digit numbers, each in one of the phrasings."""
+    """Every sum, difference and product of two digits, each in one of the phrasings. The number must be right."""
     pairs = [(a, b) for a in range(10) for b in range(10)]
     return [
-        Case("sums", (Turn("user", phrases.say(rng, a=a, b=b)),), sums.sum_answer(sign, a, b))
+        Case("sums", (Turn("user", phrases.say(rng, a=a, b=b)),), f" = {sums.result_of(sign, a, b)}.", whole=False)
         for sign, phrases in words.sums.items()
         for a, b in pairs
     ]

@@ -91,9 +91,12 @@ _LARGER = Phrases(
 _THINGS = tuple(word for word in (*FRUITS, *OBJECTS) if word[-1] not in "yhsxef")
 
 
+def result_of(sign: str, a: int, b: int) -> int:
+    return {"+": a + b, "-": a - b, "*": a * b, "/": a // b if b else 0}[sign]
+
+
 def sum_answer(sign: str, a: int, b: int) -> str:
-    result = {"+": a + b, "-": a - b, "*": a * b, "/": a // b if b else 0}[sign]
-    return f"{a} {sign} {b} = {result}."
+    return f"{a} {sign} {b} = {result_of(sign, a, b)}."
 
 
 def _numbers(rng: Random, sign: str) -> tuple[int, int]:
