@@ -18,7 +18,7 @@ import random
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ class Clients:
     engine: Engine
     count: int
     draw: random.Random
-    waiting: int = 0
+    waiting: set[str] = field(default_factory=set)
     answered: int = 0
     failed: int = 0
     tokens: int = 0
@@ -77,24 +77,27 @@ class Clients:
 
     def work(self, seconds: float) -> None:
         over = time.perf_counter() + seconds
-        while time.perf_counter() < over or self.waiting:
-            while self.waiting < self.count and time.perf_counter() < over:
+        while time.perf_counter() < over:
+            while len(self.waiting) < self.count:
                 self._ask()
             self._step()
+        for name in self.waiting:  # nothing is shown by waiting for the last of them
+            self.engine.cancel(name)
+        while not self.engine.idle:
+            self.engine.step()
 
     def _ask(self) -> None:
         longest = self.engine.longest_request
-        tokens = self.draw.randrange(longest // 16, longest // 4)
+        tokens = self.draw.randrange(longest // 32, longest // 8)
         share = self.draw.choice((0.9, 0.5, 0.1))
         prompt = [self.draw.randrange(3, self.engine.loaded.vocab) for _ in range(int((longest - tokens) * share))]
-        self.engine.submit(prompt, SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True))
-        self.waiting += 1
+        self.waiting.add(self.engine.submit(prompt, SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)))
 
     def _step(self) -> None:
         for update in self.engine.step():
             self.tokens += update.token is not None
             if update.completion is not None:
-                self.waiting -= 1
+                self.waiting.discard(update.request_id)
                 self.answered += update.completion.error is None
                 self.failed += update.completion.error is not None
         figures = self.engine.figures

@@ -34,7 +34,7 @@ from thief import Thief
 NEAR_TIE = 0.25  # of log-probability: other kernels round otherwise in bf16
 SCORED = 48  # answers
 REFUSAL_PAUSE = 3.0  # seconds between two
-REFUSAL_STEPS = 64  # at most, that a ballast is held
+REFUSAL_STEPS = 16  # at most, that a ballast is held
 MOST_BALLASTS = 4  # for a refusal: steps that have become small may find enough in what is left
 
 
@@ -318,6 +318,7 @@ def with_refusals(server: Server, options: argparse.Namespace) -> dict[str, Any]
                     break
             driver.release(held)
             ballasts, refusals = ballasts + 1, refusals + (server.rescues() > before)
+            print(f"{refusals} refusals with {ballasts} ballasts", file=sys.stderr, flush=True)
 
     _, row = disturb(server, steps)
     return {**row, "ballasts_refused": refusals, "ballasts": ballasts}
