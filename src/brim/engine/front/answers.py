@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from brim.engine.front.detokenise import TextStream
 from brim.engine.requests.request import FinishReason, Request
-from brim.engine.schedule.events import Event, TokenLogprobs
+from brim.engine.schedule.events import Event, TokenLogprobs, TopLogits
 from brim.errors import first_line
 
 
@@ -24,6 +26,7 @@ class Completion:
     finish_reason: FinishReason
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    top_logits: TopLogits | None = None  # of all tokens; None: `top_k_logits` was 0, or there is no token
     preemptions: int = 0
     error: str | None = None  # why, where the reason is `error`
 
@@ -37,6 +40,7 @@ class Update:
     token: int | None = None
     text: str = ""
     logprobs: TokenLogprobs | None = None
+    top_logits: TopLogits | None = None  # of this token
     completion: Completion | None = None
 
 
@@ -52,6 +56,7 @@ class _Choice:
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         self.prompt_logprobs: dict[int, TokenLogprobs] = {}
+        self.top_logits: list[TopLogits] = []
         self.done = False
         self._tokenizer = tokenizer
         self._stream: TextStream | None = None
@@ -138,10 +143,13 @@ class Answer:
             event.token,
             text,
             event.logprobs,
+            event.top_logits,
             completion,
         )
         choice.tokens.extend(tokens)
         choice.logprobs.extend(logprobs)
+        if event.top_logits is not None:
+            choice.top_logits.append(event.top_logits)
         choice.prompt_logprobs = scores
         choice.done = finish is not None
         return update
@@ -176,5 +184,17 @@ def _completion(
         finish_reason=finish,
         logprobs=(*choice.logprobs, *logprobs),
         prompt_logprobs=tuple(scores for _, scores in sorted(prompt_logprobs.items())),
+        top_logits=_joined([*choice.top_logits, *([event.top_logits] if tokens and event.top_logits else [])]),
         preemptions=event.sequence.preemptions,
+    )
+
+
+def _joined(parts: list[TopLogits]) -> TopLogits | None:
+    """Those of all tokens, one below the other."""
+    if not parts:
+        return None
+    return TopLogits(
+        np.concatenate([part.logits for part in parts]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.log_normaliser for part in parts]),
     )

@@ -39,6 +39,7 @@ from brim.engine.run.prompt_scores import score_prompts
 from brim.engine.run.rows import as_chunks, decode_rows, drawing_slots, last_drawn, snapshots, tokens_ahead
 from brim.engine.run.running import RunningStep
 from brim.engine.run.sampler import PromptLogprobs, Sampled, SampleRow, sample
+from brim.engine.run.top_logits import with_top_logits
 from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.discover import AttentionLayers
 from brim.engine.weights.rotary import SettledRotary
@@ -486,6 +487,9 @@ class Runner:
             looked_up = self._history.look_up(plan, _sample_rows(plan), logits.shape[1], self._last_tokens)
             sampled = sample(logits, looked_up.rows)
         sampled = replace(sampled, tokens=self._same_tokens(sampled.tokens))
+        if any(sequence.request.params.top_k_logits for sequence in plan.drawing):
+            kept = [sequence.request.params.top_k_logits for sequence in plan.row_sequences]
+            sampled = with_top_logits(sampled, logits, kept)
         if looked_up is not None:
             self._history.append(looked_up, sampled.tokens)
         read_first = bool(plan.drafts) or (looked_up is not None and looked_up.read_first)

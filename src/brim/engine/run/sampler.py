@@ -48,12 +48,18 @@ class SampleRow(NamedTuple):  # one for each request and step: a tuple is made t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """The chosen ids, and logprobs where a row asked. Rows that did not ask may hold NaN and -1."""
+    """The chosen ids, and logprobs where a row asked. Rows that did not ask may hold NaN and -1.
+
+    Of kept logits there are rows only for those that asked (`brim.engine.run.top_logits`).
+    """
 
     tokens: Tensor  # int64 [rows]
     chosen_logprob: Tensor | None = None  # float32 [rows]
     top_logprobs: Tensor | None = None  # float32 [rows, k]; k is the most that any row asked
     top_tokens: Tensor | None = None  # int64 [rows, k]
+    kept_logits: Tensor | None = None  # float32 [rows that asked, k], from the largest down
+    kept_tokens: Tensor | None = None  # int32 [rows that asked, k]
+    log_normaliser: Tensor | None = None  # float32 [rows that asked]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
