@@ -314,12 +314,11 @@ def _prompt_events(launched: Launched) -> list[Event]:
     for number, scores in launched.prompt.items():
         chunk = launched.plan.chunks[number]
         following = chunk.sequence.request.prompt[chunk.start + 1 : chunk.start + chunk.length + 1]
-        rows = zip(
-            following, scores.logprob.tolist(), scores.top_tokens.tolist(), scores.top_logprobs.tolist(), strict=True
-        )
+        columns = (scores.logprob, scores.top_tokens, scores.top_logprobs, scores.rank)
+        rows = zip(following, *(column.tolist() for column in columns), strict=True)
         found = tuple(
-            TokenLogprobs(token, logprob, tuple(zip(tokens, values, strict=True)))
-            for token, logprob, tokens, values in rows
+            TokenLogprobs(token, logprob, tuple(zip(tokens, values, strict=True)), rank)
+            for token, logprob, tokens, values, rank in rows
         )
         events.append(Event(chunk.sequence, prompt_logprobs=found, prompt_start=chunk.start + 1))
     return events

@@ -62,16 +62,6 @@ class Sampled:
     log_normaliser: Tensor | None = None  # float32 [rows that asked]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PromptLogprobs:
-    """How likely the prompt's own tokens were."""
-
-    logprob: Tensor  # float32 [positions]
-    top_logprobs: Tensor  # float32 [positions, k]
-    top_tokens: Tensor  # int64 [positions, k]
-    rank: Tensor  # int64 [positions]; 1 is the likeliest
-
-
 class _Way(IntEnum):
     """How a row's token is found, cheapest first."""
 
@@ -146,21 +136,6 @@ def _slices(order: list[int], rows: Sequence[SampleRow], rows_at_once: int) -> I
         history += size
     if places:
         yield places
-
-
-@torch.no_grad()
-def prompt_logprobs(logits: Tensor, next_tokens: Tensor, k: int) -> PromptLogprobs:
-    """Judge the tokens that follow some positions of a prompt. Makes float32 copies of `logits`: pass slices."""
-    scores = logits.float()
-    chosen = scores.gather(-1, next_tokens.unsqueeze(-1))
-    total = scores.logsumexp(dim=-1, keepdim=True)
-    top = scores.topk(min(k, scores.shape[-1]), dim=-1)
-    return PromptLogprobs(
-        logprob=(chosen - total).squeeze(-1),
-        top_logprobs=top.values - total,
-        top_tokens=top.indices,
-        rank=(scores > chosen).sum(dim=-1, dtype=torch.int32).long() + 1,  # a sum of int64 takes twice as much
-    )
 
 
 def uniform(seed: int, index: int) -> float:

@@ -19,6 +19,7 @@ class TokenLogprobs:
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    rank: int | None = None  # of the token among all, 1 is the likeliest; known of prompts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
