@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 from brim.engine.engine import Engine
 from brim.engine.requests.params import SamplingParams
@@ -22,6 +21,9 @@ from brim.probes.cpu import CpuProbe
 from brim.units import MIB
 from tests.integration.test_engine import family, greedy, one_thread, prompts_of
 from tests.integration.tiny_models import VOCAB, tiny_config
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["one_thread"]
 
@@ -42,7 +44,8 @@ FORMS: dict[str, tuple[dict[str, Any], tuple[float, float | None, bool, bool]]] 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_what_a_class_does_around_its_head_is_found(kind: str, dtype: str) -> None:
     changes, (scale, cap, bias, copies) = FORMS[kind]
-    head = find_head(TextModel(load(tiny_config(kind, **changes), load_format="dummy", dtype=dtype).model))
+    config = tiny_config(kind, **changes)
+    head = find_head(TextModel(load(config, load_format="dummy", dtype=dtype, attention="eager").model))
     assert head is not None
     assert head.scale == pytest.approx(scale, rel=1e-6)
     assert head.cap == (None if cap is None else pytest.approx(cap, rel=1e-6))
@@ -109,31 +112,24 @@ def test_whole_rows_and_pieces_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def wide() -> Iterator[Engine]:
     """A model with a large vocabulary and nothing else."""
-    config = tiny_config("llama", vocab_size=60_000, tie_word_embeddings=True)
-    settings = EngineSettings(max_batch=2, max_batch_tokens=512, scoring_memory=2 * MIB)
-    with Engine(
-        config,
-        load_format="dummy",
-        dtype="fp32",
-        device="cpu",
-        kv_tokens=1024,
-        settings=settings,
-        probe=CpuProbe(1 << 31),
-    ) as engine:
+    config = tiny_config("llama", vocab_size=40_000, tie_word_embeddings=True)
+    settings = EngineSettings(max_batch=2, max_batch_tokens=128, max_length=256, scoring_memory=2 * MIB)
+    options: dict[str, Any] = {"load_format": "dummy", "dtype": "fp32", "device": "cpu", "kv_tokens": 512}
+    with Engine(config, settings=settings, probe=CpuProbe(1 << 31), **options) as engine:
         yield engine
 
 
 def test_a_long_prompt_of_a_large_vocabulary_stays_within_the_bound(wide: Engine) -> None:
-    """Whole logits of the step would take 120 MB, and 250 of its rows as much as all of it may here."""
+    """Whole logits of one step would take 20 MB."""
     probe = wide._probe
-    wide.generate([list(range(1, 400))], SamplingParams(max_tokens=1, temperature=0))
+    wide.generate([list(range(1, 120))], SamplingParams(max_tokens=1, temperature=0))
     probe.reset_peak()
     before = probe.reading().allocated_bytes
-    wide.generate([list(range(500, 900))], SamplingParams(max_tokens=1, temperature=0))
+    wide.generate([list(range(500, 620))], SamplingParams(max_tokens=1, temperature=0))
     plain = probe.reading().peak_allocated_bytes - before
     probe.reset_peak()
     scored = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=20)
-    wide.generate([list(range(1000, 1400))], scored)
+    wide.generate([list(range(1000, 1120))], scored)
     assert probe.reading().peak_allocated_bytes - before <= plain + 2 * MIB
 
 
@@ -147,7 +143,7 @@ def test_the_worst_step_with_scores_is_foretold(wide: Engine) -> None:
     before = probe.reading().allocated_bytes
     wide.stress(shape)
     measured = probe.reading().peak_allocated_bytes - before
-    assert measured > MIB
+    assert measured > MIB // 4
     assert abs(predicted - measured) < 0.25 * measured
 
 

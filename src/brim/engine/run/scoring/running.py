@@ -78,7 +78,7 @@ class Reduction(Protocol):
 class TorchReduction:
     """In torch's own operations, on any device: each of them reads the piece again."""
 
-    element_bytes = 4 + 4 + 4 + 1  # products, exponentials, what a search for the largest keeps, flags
+    element_bytes = 4 + 4 + 1  # products, what a search for the largest keeps, flags
 
     def reference(self, rows: torch.Tensor, targets: torch.Tensor, head: Head, memory: int) -> torch.Tensor:
         most = max(1, memory // (head.width * (2 * head.weight.element_size() + 3 * 4)))
