@@ -134,7 +134,7 @@ def test_a_long_prompt_of_a_large_vocabulary_stays_within_the_bound(wide: Engine
 
 
 def test_the_worst_step_with_scores_is_foretold(wide: Engine) -> None:
-    """The trace of the step on the meta device, beside what the step takes."""
+    """The trace of the step on the meta device, with the scratch of a GPU's kernels, beside what the step takes."""
     shape = next(shape for shape in wide.stress_shapes() if shape.name == SCORES)
     predicted = traced_steps(wide, [shape])[0]
     probe = wide._probe
@@ -144,7 +144,7 @@ def test_the_worst_step_with_scores_is_foretold(wide: Engine) -> None:
     wide.stress(shape)
     measured = probe.reading().peak_allocated_bytes - before
     assert measured > MIB // 4
-    assert abs(predicted - measured) < 0.25 * measured
+    assert measured <= predicted <= measured + 2 * MIB
 
 
 def test_a_bound_that_is_none_is_refused() -> None:

@@ -35,7 +35,10 @@ def _finished(products, bias, ids, inside, scale, cap, HAS_BIAS: tl.constexpr, H
     return products
 
 
-@triton.jit(do_not_specialize=["columns", "first", "kept"])
+@triton.jit(
+    do_not_specialize=["columns", "first", "kept"],
+    do_not_specialize_on_alignment=["targets"],  # a view, anywhere in a tensor
+)
 def _take_kernel(
     pieces,
     bias,
@@ -105,7 +108,7 @@ def _take_kernel(
         tl.store(chosen + row, _finished(product, bias, target, True, scale, cap, HAS_BIAS, HAS_CAP))
 
 
-@triton.jit(do_not_specialize=["width"])
+@triton.jit(do_not_specialize=["width"], do_not_specialize_on_alignment=["targets"])
 def _reference_kernel(
     out,
     rows,
