@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,7 +205,11 @@ def _answers(
 def _as_json(completion: Any) -> dict[str, Any]:
     kept = completion.top_logits
     arrays = None if kept is None else {field.name: getattr(kept, field.name).tolist() for field in fields(kept)}
-    return {**asdict(completion), "finish_reason": str(completion.finish_reason), "top_logits": arrays}
+    return {
+        **asdict(replace(completion, prompt_logprobs=tuple(completion.prompt_logprobs))),
+        "finish_reason": str(completion.finish_reason),
+        "top_logits": arrays,
+    }
 
 
 def _write(answers: list[dict[str, Any]], speculation: SpeculationFigures | None, options: argparse.Namespace) -> None:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from brim.engine.device.interrupts import Interrupts
 from brim.engine.drafts.speculator import Drafts, Speculator
 from brim.engine.kv.ledger import KvLedger
@@ -28,6 +30,7 @@ from brim.engine.requests.sequence import Sequence
 from brim.engine.run.launched import Launched
 from brim.engine.schedule.events import Event, TokenLogprobs, TopLogits
 from brim.engine.schedule.plan import Draft, StepBounds, StepPlan
+from brim.engine.schedule.prompt_scores import PromptScores
 from brim.engine.schedule.scheduler import Scheduler
 
 
@@ -315,10 +318,7 @@ def _prompt_events(launched: Launched) -> list[Event]:
         chunk = launched.plan.chunks[number]
         following = chunk.sequence.request.prompt[chunk.start + 1 : chunk.start + chunk.length + 1]
         columns = (scores.logprob, scores.top_tokens, scores.top_logprobs, scores.rank)
-        rows = zip(following, *(column.tolist() for column in columns), strict=True)
-        found = tuple(
-            TokenLogprobs(token, logprob, tuple(zip(tokens, values, strict=True)), rank)
-            for token, logprob, tokens, values, rank in rows
-        )
+        copies = (np.array(column.numpy()) for column in columns)  # what they came in is needed for the next step
+        found = PromptScores(np.array(following, dtype=np.int64), *copies)
         events.append(Event(chunk.sequence, prompt_logprobs=found, prompt_start=chunk.start + 1))
     return events

@@ -11,6 +11,8 @@ from brim.engine.requests.sequence import Sequence
 if TYPE_CHECKING:
     import numpy as np
 
+    from brim.engine.schedule.prompt_scores import PromptScores
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
@@ -42,7 +44,7 @@ class Event(NamedTuple):
     token: int | None = None
     logprobs: TokenLogprobs | None = None
     finish: FinishReason | None = None
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: PromptScores | None = None
     prompt_start: int = 0  # position of the first of these prompt tokens
     error: str | None = None  # why, where it ends with an error
     top_logits: TopLogits | None = None  # of the token
