@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -38,6 +38,7 @@ class Outcome:
     kv_bytes: int
     weight_bytes: int
     drafted: int = 0  # tokens
+    scores: tuple[float, ...] = ()  # of prompts, and logits that were kept of the answers
 
 
 def make_engine(case: Case, tensor_parallel: bool) -> Any:
@@ -83,12 +84,24 @@ def answer(case: Case, tensor_parallel: bool) -> Outcome:
     from brim.engine.requests.params import SamplingParams
 
     engine = make_engine(case, tensor_parallel)
-    params = SamplingParams(max_tokens=TOKENS, temperature=case.temperature, ignore_eos=True)
+    params = SamplingParams(
+        max_tokens=TOKENS, temperature=case.temperature, ignore_eos=True, prompt_logprobs=2, top_k_logits=3
+    )
     completions = engine.generate(PROMPTS, params)
+    scores = tuple(score for one in completions for score in _scores(one))
     figures = engine.figures
     engine.teardown()
     drafted = 0 if figures.speculation is None else figures.speculation.proposed
-    return Outcome(tuple(tuple(one.tokens) for one in completions), figures.kv_bytes, figures.weight_bytes, drafted)
+    return Outcome(
+        tuple(tuple(one.tokens) for one in completions), figures.kv_bytes, figures.weight_bytes, drafted, scores
+    )
+
+
+def _scores(one: Any) -> Iterator[float]:
+    for each in one.prompt_logprobs:
+        yield from (each.logprob, *(value for _, value in each.top))
+    yield from one.top_logits.logits.flatten().tolist()
+    yield from one.top_logits.log_normaliser.tolist()
 
 
 def answer_all(rank: int, cases: list[Case]) -> dict[Case, Outcome | str]:

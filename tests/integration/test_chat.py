@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from brim import Chat, Engine, EngineSettings, SamplingParams
 from brim.engine.attention.paged import NAME, register
 from brim.engine.chat.chat import send_all
+from brim.engine.chat.turns import Turn, exchanges_of
 from brim.engine.front.chat_template import chat_text, chat_tokens
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import BrimError, InvalidRequest
@@ -267,6 +269,24 @@ def test_usage_is_what_the_prompt_has(engine: Engine) -> None:
     assert [turn.role for turn in usage.turns] == ["user", "assistant"] * 2
     assert reply.prompt_tokens + len(reply.tokens) <= usage.tokens + 3  # without the marks around the next answer
     assert usage.bytes == engine.held_bytes(0, usage.tokens, usage.tokens) > 0
+
+
+def test_usage_costs_two_renderings_and_not_one_for_each_turn(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = Chat(engine, system="Be kind.")
+    turns = [turn for number in range(40) for turn in (Turn("user", f"say {number} "), Turn("assistant", f"{number}!"))]
+    chat.conversation = replace(chat.conversation, exchanges=exchanges_of(turns))
+    rendered = 0
+
+    def counted(*args: Any, **kwargs: Any) -> str:
+        nonlocal rendered
+        rendered += 1
+        return chat_text(*args, **kwargs)
+
+    monkeypatch.setattr("brim.engine.chat.turn_ends.chat_text", counted)
+    usage = chat.usage
+    assert rendered == 5  # the text, its opening, the marks, the first of each role
+    one_by_one = [chat._prompts.count(chat.conversation.until(turn), answering=False) for turn in range(1, 81)]
+    assert list(accumulate((turn.tokens for turn in usage.turns), initial=usage.opening_tokens))[1:] == one_by_one
 
 
 def test_a_conversation_is_resumed_from_disk(engine: Engine, tmp_path: Path) -> None:

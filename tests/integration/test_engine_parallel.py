@@ -96,6 +96,7 @@ def test_two_ranks_answer_what_one_process_answers(
     alone = answer(case, tensor_parallel=False)
     for found in (reported[0][case], reported[1][case]):
         assert found.tokens == alone.tokens
+        assert found.scores == pytest.approx(alone.scores, abs=1e-3)
         assert found.weight_bytes < 0.6 * alone.weight_bytes
         if part is not None:
             assert found.kv_bytes == part * alone.kv_bytes

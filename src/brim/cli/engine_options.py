@@ -71,6 +71,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="host memory for preempted requests, 0 for none (a quarter of what is available, 4GiB at most)",
     )
+    engine.add_argument(
+        "--scoring-memory",
+        default="64MiB",
+        metavar="SIZE",
+        help="most memory that log-probabilities of prompts take while they are computed (64MiB)",
+    )
     engine.add_argument("--quiet", action="store_true", help="no progress on standard error")
     _add_speculation(parser)
 
@@ -107,6 +113,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         max_image_pixels=parse_pixels(options.image_pixels, "image-pixels") if options.image_pixels else None,
         admission=options.admission,
         host_memory=parse_bytes(options.host_memory, "host-memory") if options.host_memory else None,
+        scoring_memory=parse_bytes(options.scoring_memory, "scoring-memory"),
         speculate=options.speculate,
         draft_tokens=options.draft_tokens,
         speculate_max_batch=options.speculate_max_batch,

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,9 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer before this text")
     sampling.add_argument("--n", type=int, default=1, metavar="N", help="answers to each prompt")
     sampling.add_argument("--logprobs", type=int, metavar="K", help="log-probabilities of the sampled and K others")
+    sampling.add_argument(
+        "--top-k-logits", type=int, default=0, metavar="K", help="keep the K largest logits of every token (0: none)"
+    )
     sampling.add_argument("--ignore-eos", action="store_true", help="do not stop at the end-of-text token")
 
 
@@ -101,7 +104,7 @@ def _params(options: argparse.Namespace) -> SamplingParams:
     from brim.engine.requests.params import SamplingParams
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty")
-    more = ("frequency_penalty", "seed", "n", "logprobs", "ignore_eos")
+    more = ("frequency_penalty", "seed", "n", "logprobs", "top_k_logits", "ignore_eos")
     return SamplingParams(stop=tuple(options.stop), **{name: getattr(options, name) for name in names + more})
 
 
@@ -200,7 +203,13 @@ def _answers(
 
 
 def _as_json(completion: Any) -> dict[str, Any]:
-    return {**asdict(completion), "finish_reason": str(completion.finish_reason)}
+    kept = completion.top_logits
+    arrays = None if kept is None else {field.name: getattr(kept, field.name).tolist() for field in fields(kept)}
+    return {
+        **asdict(replace(completion, prompt_logprobs=tuple(completion.prompt_logprobs))),
+        "finish_reason": str(completion.finish_reason),
+        "top_logits": arrays,
+    }
 
 
 def _write(answers: list[dict[str, Any]], speculation: SpeculationFigures | None, options: argparse.Namespace) -> None:

@@ -20,8 +20,10 @@ from brim.engine.ranks.agreement import OneRank
 from brim.engine.recurrent.mixers import fullest_chunk
 from brim.engine.recurrent.states import discover_states
 from brim.engine.run.runner import Runner, RunnerShape
+from brim.engine.run.scoring.prompts import PromptScorer
 from brim.engine.settings import EngineSettings
 from brim.engine.weights.discover import discover_layers
+from brim.engine.weights.head import find_head
 from brim.engine.weights.load import LoadedModel
 from brim.engine.weights.text_model import TextModel
 from brim.errors import InvalidRequest
@@ -80,6 +82,7 @@ def assemble(
             settings.attention,
             BackendSizes(layers.geometry, shape.most_decode_rows, max_length, device),
         ),
+        PromptScorer(text_model, find_head(text_model), settings.scoring_memory, device),
         mrope=_has_mrope(loaded),
         ahead_in_windows_only=ahead_in_windows_only(loaded.full_config),
         **in_step(ranks, limping),

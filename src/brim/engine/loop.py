@@ -20,14 +20,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from brim.engine.device.interrupts import Interrupts
 from brim.engine.drafts.speculator import Drafts, Speculator
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.launched import Launched
-from brim.engine.schedule.events import Event, TokenLogprobs
+from brim.engine.schedule.events import Event, TokenLogprobs, TopLogits
 from brim.engine.schedule.plan import Draft, StepBounds, StepPlan
+from brim.engine.schedule.prompt_scores import PromptScores
 from brim.engine.schedule.scheduler import Scheduler
 
 
@@ -59,6 +62,23 @@ class LoopFigures:
     waiting_seconds: float = 0.0
     reading_seconds: float = 0.0
     largest_step: int = field(default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """What a step says of the tokens that it drew, by row; empty lists where no request asks."""
+
+    logprobs: list[TokenLogprobs | None]
+    top_logits: list[TopLogits | None]
+
+    def event(self, row: int, sequence: Sequence, token: int, finish: FinishReason | None) -> Event:
+        return Event(
+            sequence,
+            token,
+            self.logprobs[row] if self.logprobs else None,
+            finish,
+            top_logits=self.top_logits[row] if self.top_logits else None,
+        )
 
 
 class ServingLoop:
@@ -186,25 +206,19 @@ class ServingLoop:
         tokens = launched.tokens()
         waited = time.perf_counter()
         prompt_events = _prompt_events(launched)
-        logprobs = _logprobs(launched)
+        scores = _Scores(_logprobs(launched), _top_logits(launched))
         with self._interrupts.held():
-            drawn = self._record(launched, tokens, prompt_events, logprobs)
+            drawn = self._record(launched, tokens, prompt_events, scores)
             self._launched.popleft()
             self.figures.drawn += drawn
             self.figures.waiting_seconds += waited - started
             self.figures.reading_seconds += time.perf_counter() - waited
 
-    def _record(
-        self,
-        launched: Launched,
-        tokens: list[int],
-        prompt_events: list[Event],
-        logprobs: list[TokenLogprobs | None],
-    ) -> int:
+    def _record(self, launched: Launched, tokens: list[int], prompt_events: list[Event], scores: _Scores) -> int:
         """Record what a step drew; how many tokens stand."""
         self.events += [event for event in prompt_events if event.sequence.finish is None]
         if launched.plan.drafts:
-            return self._record_verified(launched.plan, tokens, logprobs)
+            return self._record_verified(launched.plan, tokens, scores)
         scheduler = self.scheduler
         size = scheduler.ledger.block_size
         for row, (sequence, token) in enumerate(zip(launched.plan.drawing, tokens, strict=True)):
@@ -215,15 +229,15 @@ class ServingLoop:
                 scheduler.publish(sequence)
             if reason is not None:
                 scheduler.finish(sequence, reason)
-            self.events.append(Event(sequence, token, logprobs[row] if logprobs else None, reason))
+            self.events.append(scores.event(row, sequence, token, reason))
         return len(tokens)
 
-    def _record_verified(self, plan: StepPlan, tokens: list[int], logprobs: list[TokenLogprobs | None]) -> int:
+    def _record_verified(self, plan: StepPlan, tokens: list[int], scores: _Scores) -> int:
         """Record what a step with drafts drew: of each request up to the first token that was not drafted so."""
         scheduler, speculator = self.scheduler, self.speculator
         row = stand = 0
         for sequence, draft in plan.drawn_rows:
-            drawn, scores = tokens[row : row + draft.rows], logprobs[row : row + draft.rows]
+            drawn, first = tokens[row : row + draft.rows], row
             row += draft.rows
             accepted = draft.accepted(drawn)
             if not scheduler.record(sequence, drawn[0]):
@@ -231,14 +245,14 @@ class ServingLoop:
             stand += 1 + accepted
             if draft.tokens and speculator is not None:
                 speculator.learn(sequence, len(draft.tokens), accepted)
-            self._record_tokens(sequence, draft, drawn[: accepted + 1], scores)
+            self._record_tokens(sequence, draft, drawn[: accepted + 1], scores, first)
         if speculator is not None:
             speculator.stepped()
         self.runner.go_on_from({one.slot: one.tokens[-1] for one in plan.drawing if one.slot is not None})
         return stand
 
     def _record_tokens(
-        self, sequence: Sequence, draft: Draft, tokens: list[int], logprobs: list[TokenLogprobs | None]
+        self, sequence: Sequence, draft: Draft, tokens: list[int], scores: _Scores, first_row: int
     ) -> None:
         """Tokens of one request that stand, up to one that ends it. The first has been recorded."""
         scheduler = self.scheduler
@@ -249,7 +263,7 @@ class ServingLoop:
             if reason is not None:
                 scheduler.publish(sequence)
                 scheduler.finish(sequence, reason)
-            self.events.append(Event(sequence, token, logprobs[number] if logprobs else None, reason))
+            self.events.append(scores.event(first_row + number, sequence, token, reason))
             if reason is not None:
                 return
         scheduler.settle(sequence, draft, len(tokens) - 1)
@@ -271,11 +285,30 @@ def _logprobs(launched: Launched) -> list[TokenLogprobs | None]:
     top_tokens = sampled.top_tokens.tolist() if sampled.top_tokens is not None else [[]] * len(tokens)
     top = sampled.top_logprobs.tolist() if sampled.top_logprobs is not None else [[]] * len(tokens)
     found: list[TokenLogprobs | None] = []
-    drawing = (sequence for sequence, draft in launched.plan.drawn_rows for _ in range(draft.rows))
-    for row, sequence in enumerate(drawing):
+    for row, sequence in enumerate(launched.plan.row_sequences):
         count = sequence.request.params.logprobs
         pairs = () if count is None else tuple(zip(top_tokens[row], top[row], strict=True))[:count]
         found.append(None if count is None else TokenLogprobs(tokens[row], chosen[row], pairs))
+    return found
+
+
+def _top_logits(launched: Launched) -> list[TopLogits | None]:
+    """Of each row, a copy of its own: a view would keep what other rows asked for."""
+    sampled = launched.sampled
+    if sampled is None or sampled.kept_logits is None:
+        return []
+    assert sampled.kept_tokens is not None
+    assert sampled.log_normaliser is not None
+    values, tokens = sampled.kept_logits.numpy(), sampled.kept_tokens.numpy()
+    normalisers = sampled.log_normaliser.numpy()
+    found: list[TopLogits | None] = []
+    place = 0  # among those that asked
+    for sequence in launched.plan.row_sequences:
+        count = sequence.request.params.top_k_logits
+        here = slice(place, place + 1)
+        place += bool(count)
+        kept = (values[here, :count], tokens[here, :count], normalisers[here])
+        found.append(TopLogits(*(part.copy() for part in kept)) if count else None)
     return found
 
 
@@ -284,12 +317,8 @@ def _prompt_events(launched: Launched) -> list[Event]:
     for number, scores in launched.prompt.items():
         chunk = launched.plan.chunks[number]
         following = chunk.sequence.request.prompt[chunk.start + 1 : chunk.start + chunk.length + 1]
-        rows = zip(
-            following, scores.logprob.tolist(), scores.top_tokens.tolist(), scores.top_logprobs.tolist(), strict=True
-        )
-        found = tuple(
-            TokenLogprobs(token, logprob, tuple(zip(tokens, values, strict=True)))
-            for token, logprob, tokens, values in rows
-        )
+        columns = (scores.logprob, scores.top_tokens, scores.top_logprobs, scores.rank)
+        copies = (np.array(column.numpy()) for column in columns)  # what they came in is needed for the next step
+        found = PromptScores(np.array(following, dtype=np.int64), *copies)
         events.append(Event(chunk.sequence, prompt_logprobs=found, prompt_start=chunk.start + 1))
     return events

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from brim.errors import InvalidRequest
 from brim.guard.admission import AdmissionSettings
 from brim.guard.speculation import SpeculationSettings
+from brim.records.memory import SCORING_BYTES
+from brim.units import MIB
 
 LOOKUP, DRAFT = "lookup", "draft"
 
@@ -32,6 +34,7 @@ class EngineSettings:
     admission_watermark: float = 0.01  # part of the KV pool that is left free for wrong guesses
     admission_passes: int = 32  # how often a request that waits for blocks may be passed by a later one
     host_memory: int | None = None  # bytes for preempted requests; 0: none, None: up to 4 GiB of what is available
+    scoring_memory: int = SCORING_BYTES  # most bytes that log-probabilities of prompts take while they are computed
     speculate: str | None = None  # how tokens are drafted: `lookup` (found in the text so far) or `draft` (by a model)
     draft_tokens: int = 7  # most tokens that are drafted for a request and step
     speculate_max_batch: int = 16  # requests up to which tokens are drafted
@@ -44,6 +47,7 @@ class EngineSettings:
             ("max_length", 2, 2**24),
             ("max_image_pixels", 1, 2**40),
             ("host_memory", 0, 2**50),
+            ("scoring_memory", MIB, 2**40),
         ):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and least <= value <= most):

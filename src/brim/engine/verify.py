@@ -201,7 +201,7 @@ def _run(loop: ServingLoop, prompts: list[tuple[int, ...]]) -> list[_Scored]:
 
 def _scored(sequence: RunningSequence, events: list[Event]) -> _Scored:
     """A chunk of the prompt is a part, and what was drawn is one."""
-    chunks = [(event.prompt_start, event.prompt_logprobs) for event in events if event.prompt_logprobs]
+    chunks = [(event.prompt_start, tuple(event.prompt_logprobs)) for event in events if event.prompt_logprobs]
     drawn = tuple(event.logprobs for event in events if event.logprobs is not None)
     return _Scored(tuple(sequence.tokens), (*chunks, (sequence.prompt_length, drawn)))
 

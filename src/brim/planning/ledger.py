@@ -101,6 +101,17 @@ def _step_shape(settings: Settings, load: Load) -> StepShape:
 
 
 def _activation(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
+    """The layers of a step, or what scores its prompts behind them, where that is more."""
+    layers = _layers(settings, pricer, load)
+    scoring = settings.engine.scoring_bytes if settings.engine else 0
+    hidden = load.step_tokens * settings.spec.hidden * settings.spec.dtype.bytes
+    if not scoring or layers.bytes >= hidden + scoring:
+        return layers
+    detail = f"prompt log-probabilities of {load.step_tokens:,} tokens in {scoring // MIB} MiB: more than the layers"
+    return LedgerItem("activation", hidden + scoring, Source.FORMULA, detail)
+
+
+def _layers(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
     shape, step_tokens = _step_shape(settings, load), load.step_tokens
     curve = _step_curve(settings)
     if curve is not None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brim.units import MIB
+
+SCORING_BYTES = 64 * MIB  # that log-probabilities of prompts may take in Brim's engine, unless it is told otherwise
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:

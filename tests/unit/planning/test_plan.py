@@ -16,6 +16,7 @@ from brim.model.catalogue import entries
 from brim.model.source import load_model
 from brim.planning.devices import catalogue
 from brim.planning.engines import ENGINES
+from brim.records.memory import SCORING_BYTES
 from brim.units import GIB
 
 MODELS = sorted(entries())
@@ -263,3 +264,18 @@ def test_tokens_from_python_are_numbers_or_texts_of_numbers(value: Any) -> None:
     with pytest.raises(InvalidRequest, match="max-len"):
         brim.plan("llama-3.1-8b", gpu="h100", max_len=value)
     assert brim.plan("llama-3.1-8b", gpu="h100", max_len="32k") == brim.plan("llama-3.1-8b", gpu="h100", max_len=32768)
+
+
+def test_the_step_of_brims_engine_has_room_for_the_scores_of_its_prompts() -> None:
+    """Of a small model they take more than its layers; of a large one the layers do. Other engines are as they were."""
+
+    def activation(model: str, engine: str | None) -> int:
+        plan = brim.plan(model, gpu="rtx-4090", engine=engine, batch_tokens=256, max_len=1024, max_seqs=4)
+        return next(item.bytes for item in plan.items if item.name == "activation")
+
+    hidden = 256 * load_model("qwen3-0.6b").hidden * 2
+    assert activation("qwen3-0.6b", "brim") == SCORING_BYTES + hidden
+    assert activation("qwen3-0.6b", None) < SCORING_BYTES
+
+    plan = brim.plan("llama-3.1-8b", gpu="h200", engine="brim", batch_tokens=8192)
+    assert "a step of 8,192 tokens" in next(item.detail for item in plan.items if item.name == "activation")

@@ -264,11 +264,7 @@ class Chat:
     @property
     def usage(self) -> ChatUsage:
         """Tokens and bytes, by turn."""
-        conversation = self.conversation
-        opening = replace(conversation, exchanges=())
-        starts = [self._prompts.count(opening, answering=False) if opening.messages else 0]
-        grown = (conversation.until(number) for number in range(1, len(self.turns) + 1))
-        starts += [self._prompts.count(one, answering=False) for one in grown]
+        starts = self._prompts.turn_ends(self.conversation)
         total = starts[-1]
         turns = tuple(
             TurnUsage(turn.role, end - start, self.engine.held_bytes(start, end, total), turn.pinned)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from brim.engine.chat.conversation import Conversation
+from brim.engine.chat.turn_ends import turn_ends
 from brim.engine.front.chat_template import chat_text, chat_tokens, has_chat_template
 from brim.errors import InvalidRequest
 
@@ -32,6 +35,17 @@ class Prompts:
         """Tokens of that prompt, with the beginning of the answer or without it."""
         images = sum(self._tokens_of(image) for image in conversation.images)
         return images + len(self._tokens(conversation, answering))
+
+    def turn_ends(self, conversation: Conversation) -> list[int]:
+        """Tokens up to the end of the opening, and up to that of each turn, in the prompt of the whole."""
+        ends = turn_ends(self._tokenizer, conversation) if conversation.messages else [0]
+        if ends is None:  # one prompt for each turn
+            opening = replace(conversation, exchanges=())
+            grown = (conversation.until(number) for number in range(1, len(conversation.turns) + 1))
+            counted = [self.count(one, answering=False) for one in grown]
+            return [self.count(opening, answering=False) if opening.messages else 0, *counted]
+        shown = accumulate(sum(self._tokens_of(image) for image in turn.images) for turn in conversation.turns)
+        return [end + images for end, images in zip(ends, (0, *shown), strict=True)]
 
     def _text(self, conversation: Conversation) -> str:
         return chat_text(self._tokenizer, conversation.messages, conversation.tools)

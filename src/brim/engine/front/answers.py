@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from brim.engine.front.detokenise import TextStream
 from brim.engine.requests.request import FinishReason, Request
-from brim.engine.schedule.events import Event, TokenLogprobs
+from brim.engine.schedule.events import Event, TokenLogprobs, TopLogits
+from brim.engine.schedule.prompt_scores import PromptScores
 from brim.errors import first_line
 
 
@@ -23,7 +27,8 @@ class Completion:
     text: str | None  # None without a tokenizer, and where it could not be decoded
     finish_reason: FinishReason
     logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: Sequence[TokenLogprobs] = ()  # of all tokens of the prompt but the first
+    top_logits: TopLogits | None = None  # of all tokens; None: `top_k_logits` was 0, or there is no token
     preemptions: int = 0
     error: str | None = None  # why, where the reason is `error`
 
@@ -37,6 +42,7 @@ class Update:
     token: int | None = None
     text: str = ""
     logprobs: TokenLogprobs | None = None
+    top_logits: TopLogits | None = None  # of this token
     completion: Completion | None = None
 
 
@@ -51,7 +57,8 @@ class _Choice:
         self.request = request
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
-        self.prompt_logprobs: dict[int, TokenLogprobs] = {}
+        self.prompt_scores: tuple[PromptScores, ...] = ()  # of chunks that follow each other
+        self.top_logits: list[TopLogits] = []
         self.done = False
         self._tokenizer = tokenizer
         self._stream: TextStream | None = None
@@ -128,9 +135,9 @@ class Answer:
         finish = FinishReason.STOP if stopped else event.finish
         tokens = () if event.token is None else (event.token,)
         logprobs = () if event.logprobs is None else (event.logprobs,)
-        scores = choice.prompt_logprobs
-        if event.prompt_logprobs:  # computed again after a preemption, the first ones stay
-            scores = dict(enumerate(event.prompt_logprobs, event.prompt_start)) | scores
+        scores = choice.prompt_scores
+        if event.prompt_logprobs:
+            scores = _with_chunk(scores, event.prompt_logprobs, event.prompt_start)
         completion = None if finish is None else _completion(choice, event, finish, tokens, logprobs, scores)
         update = Update(
             self.request_id,
@@ -138,11 +145,14 @@ class Answer:
             event.token,
             text,
             event.logprobs,
+            event.top_logits,
             completion,
         )
         choice.tokens.extend(tokens)
         choice.logprobs.extend(logprobs)
-        choice.prompt_logprobs = scores
+        if event.top_logits is not None:
+            choice.top_logits.append(event.top_logits)
+        choice.prompt_scores = scores
         choice.done = finish is not None
         return update
 
@@ -150,7 +160,7 @@ class Answer:
         """This one answer ends with an error; what was known of it before stays."""
         choice = self._choices[event.sequence.request.index]
         completion = replace(
-            _completion(choice, event, FinishReason.ERROR, (), (), choice.prompt_logprobs), error=problem
+            _completion(choice, event, FinishReason.ERROR, (), (), choice.prompt_scores), error=problem
         )
         choice.done = True
         return Update(self.request_id, choice.request.index, completion=completion)
@@ -162,7 +172,7 @@ def _completion(
     finish: FinishReason,
     tokens: tuple[int, ...],
     logprobs: tuple[TokenLogprobs, ...],
-    prompt_logprobs: dict[int, TokenLogprobs],
+    prompt_scores: tuple[PromptScores, ...],
 ) -> Completion:
     """The answer so far, with what has just become known of it."""
     request = choice.request
@@ -175,6 +185,26 @@ def _completion(
         text=choice.text,
         finish_reason=finish,
         logprobs=(*choice.logprobs, *logprobs),
-        prompt_logprobs=tuple(scores for _, scores in sorted(prompt_logprobs.items())),
+        prompt_logprobs=PromptScores.joined(prompt_scores) if prompt_scores else (),
+        top_logits=_joined([*choice.top_logits, *([event.top_logits] if tokens and event.top_logits else [])]),
         preemptions=event.sequence.preemptions,
+    )
+
+
+def _with_chunk(known: tuple[PromptScores, ...], chunk: PromptScores, start: int) -> tuple[PromptScores, ...]:
+    """One chunk more. Of what is computed again after a preemption, the first scores stay."""
+    behind = 1 + sum(len(part) for part in known)  # the first token of a prompt has none
+    assert start <= behind, f"scores of a prompt from position {start} on, and {behind} is the next"
+    new = chunk.behind(min(behind - start, len(chunk)))
+    return (*known, new) if new else known
+
+
+def _joined(parts: list[TopLogits]) -> TopLogits | None:
+    """Those of all tokens, one below the other."""
+    if not parts:
+        return None
+    return TopLogits(
+        np.concatenate([part.logits for part in parts]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.log_normaliser for part in parts]),
     )

@@ -12,6 +12,7 @@ from brim.errors import InvalidRequest
 
 GREEDY_BELOW = 1e-5  # temperatures below count as 0: the division would overflow
 MAX_ALTERNATIVES = 20
+MAX_TOP_LOGITS = 1024  # the sampler's own limit for `torch.topk`
 MAX_CHOICES = 64
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024  # characters: as much text may be held back as a possible beginning of a stop string
@@ -26,6 +27,7 @@ _INT_RANGES: dict[str, tuple[int, int]] = {
     "seed": (-(2**63), 2**63 - 1),
     "logprobs": (0, MAX_ALTERNATIVES),
     "prompt_logprobs": (0, MAX_ALTERNATIVES),
+    "top_k_logits": (0, MAX_TOP_LOGITS),
 }
 _OPTIONAL = {"seed", "logprobs", "prompt_logprobs"}
 _FLOAT_RANGES: dict[str, tuple[float, float]] = {
@@ -59,6 +61,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None  # alternatives to report; 0: the sampled token only
     prompt_logprobs: int | None = None
+    top_k_logits: int = 0  # largest logits to keep of each token, as the model gave them; 0: none
     n: int = 1
     min_tokens: int = 0  # neither end of sequence nor stop ids before
     speculate: bool = True  # where the engine does: the answer is the same, only faster
@@ -97,7 +100,9 @@ class SamplingParams:
         )
 
     def check(self, vocab: int) -> None:
-        """Refuse token ids that a vocabulary of this size does not have."""
+        """Refuse token ids, and more logits, than a vocabulary of this size has."""
+        if self.top_k_logits > vocab:
+            raise _refused("top_k_logits", self.top_k_logits, f"at most the size of the vocabulary, {vocab}")
         for name, ids in (
             ("stop_token_ids", self.stop_token_ids),
             ("logit_bias", tuple(token for token, _ in self.logit_bias)),

@@ -35,10 +35,12 @@ from brim.engine.run.history import TokenHistory
 from brim.engine.run.host_memory import HostMemory
 from brim.engine.run.launched import Drawn, Launched
 from brim.engine.run.packing import drawing_rows, pack, sample_rows
-from brim.engine.run.prompt_scores import score_prompts
 from brim.engine.run.rows import as_chunks, decode_rows, drawing_slots, last_drawn, snapshots, tokens_ahead
 from brim.engine.run.running import RunningStep
-from brim.engine.run.sampler import PromptLogprobs, Sampled, SampleRow, sample
+from brim.engine.run.sampler import Sampled, SampleRow, sample
+from brim.engine.run.scoring.prompts import PromptScorer
+from brim.engine.run.scoring.scores import PromptLogprobs
+from brim.engine.run.top_logits import with_top_logits
 from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.discover import AttentionLayers
 from brim.engine.weights.rotary import SettledRotary
@@ -88,6 +90,7 @@ class Runner:
         states: tuple[StateShape, ...],
         shape: RunnerShape,
         make_backend: Callable[[], AttentionBackend],
+        scorer: PromptScorer,
         *,
         mrope: bool = False,
         ahead_in_windows_only: bool = False,
@@ -96,6 +99,7 @@ class Runner:
         ends_alike: Callable[[RunningStep], AbstractContextManager[None]] = lambda running: nullcontext(),
     ) -> None:
         self.text_model = text_model
+        self.scorer = scorer
         self.shape = shape
         self.mrope = mrope
         self._check_plan = check_plan  # these three keep the ranks of a split model in step
@@ -256,9 +260,9 @@ class Runner:
         With several ranks it raises on all of them or on none.
         """
         if self._alone:  # without graphs: they replay collectives too
-            return self._launch(plan, ledger, RunningStep(plan, None))
+            return self._launch(plan, ledger, RunningStep(plan, None, self.scorer.head_rows))
         self._check_plan(plan)
-        running = RunningStep(plan, self._graphs_for(plan))
+        running = RunningStep(plan, self._graphs_for(plan), self.scorer.head_rows)
         with self._ends_alike(running):
             return self._launch(plan, ledger, running)
 
@@ -270,7 +274,7 @@ class Runner:
             return self._draw(plan, self._replay(plan, running), None, {})
         hidden, slots = self._forward(plan)
         rows = drawing_rows(plan)
-        scores = score_prompts(plan, hidden, self.text_model.logits, self._staging)
+        scores = self.scorer.score(plan, hidden, self._staging)
         if not rows:
             return Launched(plan, None, scores, self.shape.device)
         sent = self._staging.send([np.array(rows, dtype=np.int64), np.array(slots, dtype=np.int64)])
@@ -486,6 +490,9 @@ class Runner:
             looked_up = self._history.look_up(plan, _sample_rows(plan), logits.shape[1], self._last_tokens)
             sampled = sample(logits, looked_up.rows)
         sampled = replace(sampled, tokens=self._same_tokens(sampled.tokens))
+        if any(sequence.request.params.top_k_logits for sequence in plan.drawing):
+            kept = [sequence.request.params.top_k_logits for sequence in plan.row_sequences]
+            sampled = with_top_logits(sampled, logits, kept)
         if looked_up is not None:
             self._history.append(looked_up, sampled.tokens)
         read_first = bool(plan.drafts) or (looked_up is not None and looked_up.read_first)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from brim.engine.ranks.collectives import StepWork
 from brim.engine.run.graphs import DecodeGraphs
-from brim.engine.run.prompt_scores import ROWS_AT_ONCE, scored_rows
 from brim.engine.schedule.plan import StepPlan
 
 
 class RunningStep:
-    """A planned step, and how it is run: by a graph that holds it, or operation by operation."""
+    """A planned step, and how it is run: by a graph that holds it, or operation by operation.
 
-    def __init__(self, plan: StepPlan, graphs: DecodeGraphs | None) -> None:
+    `scored_rows`: rows of each call of the head that scores prompts.
+    """
+
+    def __init__(
+        self, plan: StepPlan, graphs: DecodeGraphs | None, scored_rows: Callable[[StepPlan], list[int]]
+    ) -> None:
         self.graphs = graphs
         self.replayed = False
         self._plan = plan
+        self._scored_rows = scored_rows
 
     def work(self) -> StepWork:
         """Rows of the model's passes, and the tokens that are drawn. A graph has rows of padding."""
@@ -23,7 +30,7 @@ class RunningStep:
         if self.graphs is not None:
             rows = self.graphs.size_for(plan.decode_rows)
             return StepWork(rows, (rows,), drawn)
-        return StepWork(plan.tokens, (*scored_rows(plan), *([drawn] if drawn else [])), drawn)
+        return StepWork(plan.tokens, (*self._scored_rows(plan), *([drawn] if drawn else [])), drawn)
 
     def replay_padding(self) -> bool:
         if self.graphs is None:
@@ -36,6 +43,6 @@ class RunningStep:
         return True
 
 
-def largest_work(drawing_rows: int, max_batch_tokens: int) -> StepWork:
-    """No step has more rows in any of its parts."""
-    return StepWork(max_batch_tokens, (drawing_rows, min(ROWS_AT_ONCE, max_batch_tokens)), drawing_rows)
+def largest_work(drawing_rows: int, max_batch_tokens: int, scored_rows: int) -> StepWork:
+    """No step has more rows in any of its parts. `scored_rows`: of prompts, in one call of the head."""
+    return StepWork(max_batch_tokens, (drawing_rows, min(scored_rows, max_batch_tokens)), drawing_rows)

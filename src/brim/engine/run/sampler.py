@@ -48,22 +48,18 @@ class SampleRow(NamedTuple):  # one for each request and step: a tuple is made t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """The chosen ids, and logprobs where a row asked. Rows that did not ask may hold NaN and -1."""
+    """The chosen ids, and logprobs where a row asked. Rows that did not ask may hold NaN and -1.
+
+    Of kept logits there are rows only for those that asked (`brim.engine.run.top_logits`).
+    """
 
     tokens: Tensor  # int64 [rows]
     chosen_logprob: Tensor | None = None  # float32 [rows]
     top_logprobs: Tensor | None = None  # float32 [rows, k]; k is the most that any row asked
     top_tokens: Tensor | None = None  # int64 [rows, k]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PromptLogprobs:
-    """How likely the prompt's own tokens were."""
-
-    logprob: Tensor  # float32 [positions]
-    top_logprobs: Tensor  # float32 [positions, k]
-    top_tokens: Tensor  # int64 [positions, k]
-    rank: Tensor  # int64 [positions]; 1 is the likeliest
+    kept_logits: Tensor | None = None  # float32 [rows that asked, k], from the largest down
+    kept_tokens: Tensor | None = None  # int32 [rows that asked, k]
+    log_normaliser: Tensor | None = None  # float32 [rows that asked]
 
 
 class _Way(IntEnum):
@@ -140,21 +136,6 @@ def _slices(order: list[int], rows: Sequence[SampleRow], rows_at_once: int) -> I
         history += size
     if places:
         yield places
-
-
-@torch.no_grad()
-def prompt_logprobs(logits: Tensor, next_tokens: Tensor, k: int) -> PromptLogprobs:
-    """Judge the tokens that follow some positions of a prompt. Makes float32 copies of `logits`: pass slices."""
-    scores = logits.float()
-    chosen = scores.gather(-1, next_tokens.unsqueeze(-1))
-    total = scores.logsumexp(dim=-1, keepdim=True)
-    top = scores.topk(min(k, scores.shape[-1]), dim=-1)
-    return PromptLogprobs(
-        logprob=(chosen - total).squeeze(-1),
-        top_logprobs=top.values - total,
-        top_tokens=top.indices,
-        rank=(scores > chosen).sum(dim=-1, dtype=torch.int32).long() + 1,  # a sum of int64 takes twice as much
-    )
 
 
 def uniform(seed: int, index: int) -> float:

@@ -86,6 +86,11 @@ class StepPlan:
         return zip(self.drawing, chain(self.drafts, repeat(NO_DRAFT)), strict=False)
 
     @property
+    def row_sequences(self) -> Iterator[Sequence]:
+        """The sequence of each row that draws: one with a draft has several."""
+        return (sequence for sequence, draft in self.drawn_rows for _ in range(draft.rows))
+
+    @property
     def last_rows(self) -> list[int]:
         """Among the rows that draw, the last of each sequence in `drawing`."""
         return [end - 1 for end in accumulate(draft.rows for _, draft in self.drawn_rows)]

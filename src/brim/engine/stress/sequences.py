@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.kv.request_blocks import RequestBlocks
-from brim.engine.requests.params import SamplingParams
+from brim.engine.requests.params import MAX_ALTERNATIVES, MAX_TOP_LOGITS, SamplingParams
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
 
 TOKEN = 1
-EVERYTHING = SamplingParams(  # a sort, penalties, a bias and log-probabilities
+EVERYTHING = SamplingParams(  # a sort, penalties, a bias, log-probabilities and kept logits
     max_tokens=2,
     temperature=0.8,
     top_p=0.9,
@@ -18,7 +18,8 @@ EVERYTHING = SamplingParams(  # a sort, penalties, a bias and log-probabilities
     presence_penalty=0.5,
     frequency_penalty=0.5,
     logit_bias=((TOKEN, 1.0),),
-    logprobs=20,
+    logprobs=MAX_ALTERNATIVES,
+    top_k_logits=MAX_TOP_LOGITS,
     ignore_eos=True,
 )
 

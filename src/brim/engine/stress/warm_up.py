@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from brim.engine.kv.ledger import KvLedger
-from brim.engine.requests.params import SamplingParams
+from brim.engine.requests.params import MAX_ALTERNATIVES, SamplingParams
 from brim.engine.requests.request import MediaSpan
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.runner import Runner
@@ -29,7 +29,8 @@ GREEDY = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
 DRAWN = replace(GREEDY, temperature=1.0)  # from the whole vocabulary
 FEW = replace(DRAWN, top_k=40)
 LIKELY = replace(DRAWN, top_p=0.9)
-SCORED = replace(GREEDY, prompt_logprobs=1)
+SCORED = tuple(replace(GREEDY, prompt_logprobs=count) for count in (1, MAX_ALTERNATIVES))  # variants of a kernel
+_SCORED_TOKENS = 2  # the least that has a token to score
 _SPAN = 64  # tokens of an image that are computed together
 
 
@@ -42,8 +43,10 @@ def warm_up(runner: Runner, ledger: KvLedger, max_length: int, *, together: bool
             told(Stage("build", f"warm-up, {length} tokens"))
             _run(runner, ledger, [_sequence(0, length, GREEDY, ledger)], 0)
     told(Stage("build", "warm-up, sampler"))
-    for params in (DRAWN, FEW, LIKELY, SCORED, EVERYTHING):
+    for params in (DRAWN, FEW, LIKELY, EVERYTHING):
         _run(runner, ledger, [_sequence(0, 1, params, ledger)], 0)
+    for params in SCORED if room >= _SCORED_TOKENS else ():
+        _run(runner, ledger, [_sequence(0, _SCORED_TOKENS, params, ledger)], 0)
     if together and room >= _SPAN:
         _run(runner, ledger, [_sequence(0, _SPAN, GREEDY, ledger, together=True)], 0)
     told(Stage("build", "warm-up, decodes"))

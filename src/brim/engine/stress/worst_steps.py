@@ -99,7 +99,8 @@ class WorstSteps:
         known = None
         if not splits_towers(self.loaded.model, runner.text_model.backbone):
             known = rehearse(runner, ledger, self.parts.max_length, limping.group_name)
-        limping.hold(known, largest_work(runner.shape.most_decode_rows, runner.shape.max_batch_tokens))
+        shape, scored = runner.shape, runner.scorer.whole_rows
+        limping.hold(known, largest_work(shape.most_decode_rows, shape.max_batch_tokens, scored))
 
     def step(self, shape: StressShape, ledger: KvLedger) -> Callable[[], None]:
         """A function that runs a step of this shape to its end. Images are prepared now, on the host."""

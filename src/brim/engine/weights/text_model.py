@@ -7,6 +7,8 @@ OPT lies one deeper than elsewhere, and its head calls it there.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,13 +66,52 @@ class TextModel:
     def logits(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """[rows, vocabulary]: what the class makes of these hidden states."""
         stand_in = _Hidden(hidden[None])
-        base = self._base
-        base.__dict__["forward"] = lambda *args, **kwargs: stand_in
-        try:
+        with _replaced(self._base, lambda *args, **kwargs: stand_in):
             output = self.model(input_ids=None, use_cache=False, logits_to_keep=rows)
-        finally:
-            del base.__dict__["forward"]
+        return output.logits[0]  # type: ignore[no-any-return]
+
+    @property
+    def head(self) -> torch.nn.Module | None:
+        """The last layer, whose products with hidden states logits are made of; None where the class names none."""
+        return self.model.get_output_embeddings()  # type: ignore[no-any-return]
+
+    @property
+    def vocab(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
+
+    def head_input(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What the class gives its head for these hidden states; where it changes nothing, they themselves."""
+        given: list[torch.Tensor] = []
+
+        def note(found: torch.Tensor) -> torch.Tensor:
+            given.append(found)
+            return found.new_zeros(*found.shape[:-1], 1)
+
+        self._around_head(hidden, note)
+        return given[0][0]
+
+    def logits_of_products(self, products: torch.Tensor) -> torch.Tensor:
+        """What the class makes of these products [rows, vocabulary] of its head."""
+        head: Any = self.head
+        hidden = head.weight.new_zeros(products.shape[0], head.weight.shape[1])
+        return self._around_head(hidden, lambda given: products[None])
+
+    def _around_head(self, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The class's own code behind its decoder, with another function in place of its head."""
+        stand_in = _Hidden(hidden[None])
+        with _replaced(self._base, lambda *args, **kwargs: stand_in), _replaced(self.head, head):
+            output = self.model(input_ids=None, use_cache=False, logits_to_keep=0)
         return output.logits[0]  # type: ignore[no-any-return]
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.model.get_input_embeddings()(tokens)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _replaced(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
+    """Another forward for a module, for as long as this lasts."""
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        del module.__dict__["forward"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from brim.model.kv import KvStorage
 from brim.planning.engines.record import Algorithm, Engine, Sizes
 from brim.planning.engines.writing import media_notes, option, several, switch
+from brim.records.memory import SCORING_BYTES
 from brim.records.model import Dtype
 
 _DRAFTS = {Algorithm.DRAFT_MODEL: "--draft"}
@@ -45,6 +46,7 @@ BRIM = Engine(
     launch=("brim", "generate"),
     flags=_flags,
     notes=_notes,
+    scoring_bytes=SCORING_BYTES,
     drafts=_DRAFTS,
     drafts_on_several=False,
     other_kv_dtypes=frozenset({Dtype.BF16, Dtype.FP16, Dtype.FP8}),

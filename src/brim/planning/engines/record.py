@@ -142,6 +142,7 @@ class Engine:
     attentions: frozenset[AttentionKind] = frozenset({AttentionKind.FUSED})
 
     default_step: int = 8192
+    scoring_bytes: int = 0  # that log-probabilities of prompts take behind a step's layers, where they are bounded
     null_blocks: int = 0  # blocks of its cache that no request gets
     slots_divide_context: bool = False  # concurrency is fixed at the start, and each slot has its share of the context
     split: Split = Split.TENSOR

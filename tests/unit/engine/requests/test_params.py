@@ -67,6 +67,10 @@ NAN, INF = math.nan, math.inf
         ("logprobs", 21, "0..20"),
         ("logprobs", True, "0..20"),
         ("prompt_logprobs", 21, "0..20"),
+        ("top_k_logits", -1, "0..1024"),
+        ("top_k_logits", 1025, "0..1024"),
+        ("top_k_logits", None, "0..1024"),
+        ("top_k_logits", 2.0, "0..1024"),
         ("n", 0, "1..64"),
         ("n", 65, "1..64"),
         ("min_tokens", -1, "0.."),
@@ -113,6 +117,12 @@ def test_a_token_outside_the_vocabulary_is_refused(params: SamplingParams, field
     params.check(vocab=11)
     with pytest.raises(InvalidRequest, match=rf"^{field} is 10; it must be a token id in 0\.\.9$"):
         params.check(vocab=10)
+
+
+def test_more_logits_than_the_vocabulary_has_are_refused() -> None:
+    SamplingParams(top_k_logits=10).check(vocab=10)
+    with pytest.raises(InvalidRequest, match=r"^top_k_logits is 11; it must be at most the size of"):
+        SamplingParams(top_k_logits=11).check(vocab=10)
 
 
 def test_what_is_greedy() -> None:

@@ -16,7 +16,8 @@ from brim.engine.requests.params import SamplingParams
 torch = pytest.importorskip("torch")
 
 from brim.engine.run import sampler  # noqa: E402
-from brim.engine.run.sampler import SampleRow, prompt_logprobs, sample, uniform  # noqa: E402
+from brim.engine.run.sampler import SampleRow, sample, uniform  # noqa: E402
+from brim.engine.run.scoring.whole_rows import prompt_logprobs  # noqa: E402
 
 VOCAB = 97
 
@@ -309,7 +310,7 @@ def test_logprobs_of_the_chosen_token_alone_have_no_columns() -> None:
 def test_prompt_logprobs() -> None:
     logits = some_logits(6).to(torch.bfloat16)
     following = torch.tensor([0, 5, 96, 7, 7, int(logits[5].argmax())])
-    judged = prompt_logprobs(logits, following, k=4)
+    judged = prompt_logprobs(logits, following, 4)
     truth = logits.float().log_softmax(-1)
     torch.testing.assert_close(judged.logprob, truth[torch.arange(6), following])
     torch.testing.assert_close(judged.top_logprobs, truth.topk(4).values)
@@ -317,7 +318,7 @@ def test_prompt_logprobs() -> None:
     ranks = [1 + sum(other > line[token] for other in line) for line, token in zip(truth, following, strict=True)]
     assert judged.rank.tolist() == [int(rank) for rank in ranks]
     assert judged.rank[5] == 1
-    assert prompt_logprobs(logits, following, k=0).top_tokens.shape == (6, 0)
+    assert prompt_logprobs(logits, following, 0).top_tokens.shape == (6, 0)
 
 
 @pytest.mark.gpu

@@ -1,0 +1,1 @@
+"""How likely the tokens of prompts were."""
