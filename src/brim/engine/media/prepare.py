@@ -89,12 +89,13 @@ class Vision:
         if limits is not None:
             check_sizes(parts, runs if self._family.tiled else None, limits)
         positions, shift = self._positions(tokens, places, parts)
-        marks = _marks(parts, places)
+        digests = tuple(_digest(part) for part in parts)
+        marks = _marks(parts, places, digests)
         if self._config.image_token_id >= self._vocab:  # the decoder has no such token; features replace it anyway
             for place in places.tolist():
                 tokens[place] = self._pad
         spans = tuple(MediaSpan(start, end, self._family.together) for start, end in runs)
-        return tuple(tokens), Media(parts, places, positions, shift), spans, marks
+        return tuple(tokens), Media(parts, places, positions, shift, digests), spans, marks
 
     def tokens_of(self, image: Any) -> int:
         """Tokens that an image takes in a prompt, with what the processor writes around it."""
@@ -161,13 +162,15 @@ def _runs(places: np.ndarray) -> list[tuple[int, int]]:
     return [(int(run[0]), int(run[-1]) + 1) for run in np.split(places, breaks)]
 
 
-def _marks(parts: tuple[ImagePart, ...], places: np.ndarray) -> tuple[tuple[int, bytes], ...]:
+def _marks(
+    parts: tuple[ImagePart, ...], places: np.ndarray, digests: tuple[bytes, ...]
+) -> tuple[tuple[int, bytes], ...]:
     """Where each part begins, its digest, and where its tokens are."""
     ends = np.cumsum([part.tokens for part in parts])
     own = np.split(places, ends[:-1])
     return tuple(
-        (int(some[0]), _digest(part) + blake2b(some.tobytes(), digest_size=_DIGEST_BYTES).digest())
-        for part, some in zip(parts, own, strict=True)
+        (int(some[0]), digest + blake2b(some.tobytes(), digest_size=_DIGEST_BYTES).digest())
+        for digest, some in zip(digests, own, strict=True)
         if some.size
     )
 
