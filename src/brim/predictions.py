@@ -114,11 +114,15 @@ def traced_image(engine: Engine) -> int | None:
     if image is None or limits is None or engine.feature_bytes:
         return None
     config = engine.loaded.full_config
-    return traced_tower(config, limits, image, dtype=engine.dtype, on_device=engine.device.type == "cuda")
+    hidden = int(config.get_text_config().hidden_size)
+    deep = len(getattr(config.vision_config, "deepstack_visual_indexes", None) or ())
+    before_it = image.tokens * hidden * (1 + deep) * _element_bytes(engine.dtype)
+    call = traced_tower(config, limits, image, dtype=engine.dtype, on_device=engine.device.type == "cuda")
+    return call + before_it
 
 
 def traced_tower(config: Any, limits: ImageLimits, image: ImagePart, *, dtype: str, on_device: bool) -> int:
-    """The peak of a tower's call for an image, with the features of another alive, beyond the weights."""
+    """The peak of a tower's call for an image, beyond the weights."""
     from brim.records.trace import Phase, TraceShape
     from brim.trace.tracer import trace_config
 
@@ -127,16 +131,17 @@ def traced_tower(config: Any, limits: ImageLimits, image: ImagePart, *, dtype: s
     edge = (math.isqrt(max(0, patches // limits.merge - 1)) + 1) * merge_edge  # only squares are traced
     trace = trace_config(config.to_dict(), TraceShape(phase=Phase.VISION, tokens=edge**2), name="engine", dtype=dtype)
     pixels = image.inputs["pixel_values"]
-    hidden = int(config.get_text_config().hidden_size)
-    deep = len(getattr(config.vision_config, "deepstack_visual_indexes", None) or ())
-    element = 4 if dtype == "fp32" else 2
+    element = _element_bytes(dtype)
     tiled = pixels.dim() == 4  # a trace of tiles is always of one tile
     return (
         (trace.peak_bytes if tiled else trace.peak_bytes * patches // edge**2)
         + (pixels.nbytes if on_device else 0)  # as they were sent
         + (pixels.numel() * element if element != pixels.element_size() else 0)  # and in the tower's own type
-        + image.tokens * hidden * (1 + deep) * element  # features of the image before it
     )
+
+
+def _element_bytes(dtype: str) -> int:
+    return 4 if dtype == "fp32" else 2
 
 
 def _planned(engine: Engine) -> dict[str, int]:

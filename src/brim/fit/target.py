@@ -53,7 +53,7 @@ def _share(request: FitRequest) -> Fraction:
 
 
 def limit_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
-    """The most that the device could hold: no canary, nothing kept free, no slack, no buffers but states and features."""
+    """The most that the device could hold: no canary, nothing kept free, no slack, and of buffers only what is used."""
     wanted = request.state_bytes + request.feature_bytes
     at_most = usage.left_for_kv(0) + usage.slack_bytes + usage.built_bytes - wanted
     return most_tokens_within(at_most, request.most_tokens, price)

@@ -87,6 +87,7 @@ class EncoderWork:
         self._probe: CpuProbe | CudaProbe | None = None
         self._shared: SharedBuffer | None = None
         self._warnings: list[str] = []
+        self._lowered = ""  # what was done to keep to a reserve
 
     def run(self) -> int:
         """Serve until the engine has gone; the exit code."""
@@ -117,6 +118,7 @@ class EncoderWork:
         self._probe = CudaProbe(self._device.index or 0) if self._device.type == "cuda" else CpuProbe(self._limit())
         with translated():
             self._tower = self._loaded()
+            self._keep_to(self._limit())
             stressed = self._fitted(config, folder)
         facts = self._facts(stressed, predicted)
         self._reservation.hold(facts.held_bytes)
@@ -145,6 +147,11 @@ class EncoderWork:
             raise InvalidRequest(
                 f"encoder: the tower of '{config.model_type}' cannot be traced, so that nothing is known of its memory "
                 "before it runs; give --encoder-reserve, such as 6GiB"
+            )
+        if found is None:
+            self._warnings.append(
+                f"the tower of '{config.model_type}' cannot be traced: its reserve of "
+                f"{format_bytes(self._source.reserve_bytes or 0)} was promised as it was given"
             )
         return found
 
@@ -186,18 +193,18 @@ class EncoderWork:
                     self._promise_more(error)
                 else:
                     patches = int(largest.tokens * limits.merge * _SMALLER_IMAGE)
-                    self._warnings = [
+                    self._lowered = (
                         f"encoder-reserve {format_bytes(self._source.reserve_bytes)} holds images of at most "
                         f"{patches * limits.pixels_per_patch:,} pixels"
-                    ]
+                    )
 
     def _promise_more(self, error: torch.OutOfMemoryError) -> None:
         """Neighbours are asked before more is taken."""
-        if not isinstance(self._probe, CpuProbe):
+        if self._source.lease is None:
             raise error  # the device itself is full
         self._promised_bytes *= _LARGER_PROMISE
         self._reservation.promise(self._promised_bytes)
-        self._probe.budget_bytes = self._limit()
+        self._keep_to(self._limit())
 
     def _forget(self) -> None:
         if self._device.type == "cuda":
@@ -240,7 +247,7 @@ class EncoderWork:
             promised_bytes=self._promised_bytes,
             held_bytes=self._held_bytes(size),
             peak_bytes=stressed.peak_bytes,
-            warnings=tuple(self._warnings),
+            warnings=(*self._warnings, *((self._lowered,) if self._lowered else ())),
         )
 
     def _held_bytes(self, output_bytes: int) -> int:
@@ -253,14 +260,17 @@ class EncoderWork:
             return reading.process_bytes
         return reading.reserved_bytes + output_bytes + _CUDA_BYTES
 
-    def _keep_to(self, held_bytes: int) -> None:
-        """From here on, what is beyond the high-water mark is refused to this process itself."""
+    def _keep_to(self, limit_bytes: int) -> None:
+        """From here on, what is beyond this is refused to this process itself; context and kernels are part of it."""
+        if self._limit() == _UNLIMITED or self._probe is None:
+            return
         if isinstance(self._probe, CpuProbe):
-            self._probe.budget_bytes = min(self._probe.budget_bytes, held_bytes) if self._source.lease else _UNLIMITED
-        elif self._probe is not None:
-            reading = self._probe.reading()
-            allowed = (reading.reserved_bytes + _ROUNDING_BYTES) / reading.total_bytes
-            torch.cuda.set_per_process_memory_fraction(min(1.0, allowed), self._device)
+            self._probe.budget_bytes = limit_bytes
+            return
+        reading = self._probe.reading()
+        outside = _CUDA_BYTES if reading.process_bytes is None else reading.process_bytes - reading.reserved_bytes
+        allowed = max(limit_bytes - outside, reading.reserved_bytes) + _ROUNDING_BYTES
+        torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / reading.total_bytes), self._device)
 
     # -- batches -------------------------------------------------------------------------------------------------
 
