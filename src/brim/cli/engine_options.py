@@ -54,6 +54,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     engine.add_argument("--image-pixels", metavar="PIXELS", help="largest image allowed: 1003520 or 1280x784")
     engine.add_argument(
+        "--resize-images", action="store_true", help="make larger ones smaller instead of refusing them"
+    )
+    engine.add_argument(
         "--device", metavar="NAME", help="cpu, cpu:4GiB (a budget), cuda, cuda:1 or 1 (auto: a GPU if there is one)"
     )
     engine.add_argument(
@@ -131,6 +134,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         compile=options.compile,
         graphs=not options.no_graphs,
         max_image_pixels=parse_pixels(options.image_pixels, "image-pixels") if options.image_pixels else None,
+        resize_images=options.resize_images,
         encoder=options.encoder,
         encoder_batch=options.encoder_batch,
         encoder_reserve=_size(options.encoder_reserve, "encoder-reserve"),

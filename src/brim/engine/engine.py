@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -144,11 +145,13 @@ class Engine:
         self.max_length = self._parts.max_length
         self.image_limits: ImageLimits | None = None
         if self._parts.vision is not None:
-            from brim.engine.media.limits import find_limits
+            from brim.engine.media.limits import find_limits, takes_any_shape
 
             self.image_limits = find_limits(self.loaded, self.settings.max_image_pixels, self.max_length)
             if self._encoders is not None:
                 self.image_limits = self.image_limits.lowered(self._encoders.facts.call_patches)
+            resizes = self.settings.resize_images and takes_any_shape(self.loaded.full_config)
+            self.image_limits = replace(self.image_limits, resizes=resizes)
         self._worst = WorstSteps(self.loaded, self._parts, self.image_limits)
         self._door = Door(
             loaded=self.loaded,
@@ -325,7 +328,7 @@ class Engine:
         """Tokens of a prompt that an image takes."""
         if self._parts.vision is None:
             raise InvalidRequest("images: this model takes text only")
-        return self._parts.vision.tokens_of(image)
+        return self._parts.vision.tokens_of(image, self.image_limits)
 
     @property
     def running_tokens(self) -> int:

@@ -27,6 +27,7 @@ class EngineSettings:
     overlap: bool = True  # plan the next step while the device works on this one
     attention: str = "auto"  # a backend by name (`brim.engine.attention.backends`)
     max_image_pixels: int | None = None  # of an image after processing; None: the processor's limit
+    resize_images: bool = False  # make larger ones smaller; False: refuse them
     encoder: str = INLINE  # where images are encoded: in the engine's own steps, or in a process beside it
     encoder_batch: int = 1  # largest images in one call of an encoder's tower; of smaller ones as many as are no more
     encoder_reserve: int | None = None  # bytes that an encoder's process may hold; None: what its worst batch takes

@@ -256,10 +256,7 @@ class Encoders:
             if jobs:
                 self._numbers += 1
                 desk.jobs = jobs
-                try:
-                    child.encode(self._numbers, [job.part for job in jobs])
-                except WireClosed as error:
-                    self._lost(desk, f"its process has ended ({error})")
+                child.encode(self._numbers, [job.part for job in jobs])
 
     def _next_batch(self, facts: TowerFacts) -> tuple[Job, ...]:
         """As many of the first as were run in the worst batch; one that has failed before goes alone."""

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +33,7 @@ class EncoderProcess:
         self._inputs, self._outputs = Area.make(), Area.make()
         self._shared: SharedBuffer | None = None
         self._pinned = False
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="brim-encoder")
         ours, theirs = socket.socketpair()
         with theirs:
             descriptors = (theirs.fileno(), self._inputs.descriptor, self._outputs.descriptor)
@@ -80,15 +82,23 @@ class EncoderProcess:
         return self.facts.rows * self.facts.width * type_of(self.facts.dtype).itemsize
 
     def encode(self, number: int, parts: Sequence[ImagePart]) -> None:
-        """Send a batch. Its answer is a message, and `rows` are its features from then until the next batch."""
+        """Send a batch. Its answer is a message, and `rows` are its features from then until the next batch.
+
+        Pixels are copied in a thread: those of a large image take as long as several steps of text.
+        """
+        self.busy = True
+        self._sender.submit(self._send, number, parts)
+
+    def _send(self, number: int, parts: Sequence[ImagePart]) -> None:
         described: list[list[dict[str, Any]]] = []
         start = 0
         for part in parts:
             where, start = write_tensors(self._inputs, part.inputs, start)
             described.append(where)
         rows = sum(part.tokens for part in parts)
-        self.busy = True
-        self.wire.send({"op": "encode", "batch": number, "parts": described, "rows": rows, "on_device": self.on_device})
+        message = {"op": "encode", "batch": number, "parts": described, "rows": rows, "on_device": self.on_device}
+        with suppress(WireClosed):  # it has died: the next look finds that
+            self.wire.send(message)
 
     def rows(self, count: int) -> torch.Tensor:
         """The features of the batch that was answered last, as they lie in shared memory."""
@@ -99,6 +109,7 @@ class EncoderProcess:
 
     def end(self) -> None:
         """The child is gone afterwards: it leaves by itself when the connection is closed, or is killed."""
+        self._sender.shutdown(cancel_futures=True)
         self.wire.close()
         try:
             self._child.wait(0 if self.busy or self.facts is None else _LEAVE_SECONDS)

@@ -25,6 +25,7 @@ class EncoderSource:
     reserve_bytes: int | None = None  # the most that its process may hold; None: what the worst batch takes
     lease: str | None = None  # the device in the ledger of leases; None: nobody else sizes itself there
     role: str = "encoder"
+    holds: bool = True  # what the worst batch took; False: it is given back, as by programs that hold nothing
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -36,8 +36,12 @@ def start_encoders(
     load_format: str,
     dtype: str,
     seed: int,
+    holds: bool = True,
 ) -> Encoders | None:
-    """Start them, as the settings say; None where the engine encodes by itself, or the model has no towers."""
+    """Start them, as the settings say; None where the engine encodes by itself, or the model has no towers.
+
+    `holds` is False where a benchmark wants to see what happens if the worst batch's memory is given back.
+    """
     if settings.encoder != PROCESS:
         return None
     if model == BUILTIN_NAME:
@@ -62,6 +66,7 @@ def start_encoders(
             reserve_bytes=settings.encoder_reserve,
             lease=place.lease,
             role=place.role,
+            holds=holds,
         )
         for place in places
     )

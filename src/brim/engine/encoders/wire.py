@@ -24,7 +24,7 @@ class WireClosed(Exception):
 
 
 class Wire:
-    """One end."""
+    """One end. One thread may send while another receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -36,36 +36,32 @@ class Wire:
     def send(self, message: Message) -> None:
         body = json.dumps(message).encode()
         try:
-            self._connection.setblocking(True)
             self._connection.sendall(_LENGTH.pack(len(body)) + body)
         except OSError as error:
             raise WireClosed(str(error)) from error
 
     def receive(self) -> Message:
         """The next message, waited for."""
-        self._connection.setblocking(True)
         while (message := self._taken()) is None:
             self._read()
         return message
 
     def arrived(self) -> Iterator[Message]:
         """Messages that are here, without waiting."""
-        self._connection.setblocking(False)
         try:
             while True:
                 while (message := self._taken()) is not None:
                     yield message
-                    self._connection.setblocking(False)
-                self._read()
+                self._read(socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
 
     def close(self) -> None:
         self._connection.close()
 
-    def _read(self) -> None:
+    def _read(self, flags: int = 0) -> None:
         try:
-            some = self._connection.recv(_AT_ONCE)
+            some = self._connection.recv(_AT_ONCE, flags)
         except BlockingIOError:
             raise
         except OSError as error:

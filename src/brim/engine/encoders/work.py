@@ -120,6 +120,8 @@ class EncoderWork:
             self._tower = self._loaded()
             self._keep_to(self._limit())
             stressed = self._fitted(config, folder)
+        if not self._source.holds:
+            self._forget()
         facts = self._facts(stressed, predicted)
         self._reservation.hold(facts.held_bytes)
         self._keep_to(facts.held_bytes)

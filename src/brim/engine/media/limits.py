@@ -35,6 +35,7 @@ class ImageLimits:
     pixels_per_patch: int
     merge: int  # patches that become one token
     max_pixels: int | None = None  # of a whole image, set by the user
+    resizes: bool = False  # larger images are made smaller; False: they are refused
 
     def patches(self, part: ImagePart) -> int:
         """Patches in the tower's call for this part, padding included."""
@@ -78,6 +79,11 @@ def limits_of(config: Any, folder: Path | None, max_pixels: int | None, max_leng
     if not pixels:
         pixels, source = max_length * merge * patch**2, "the context"
     return ImageLimits(pixels // patch**2, source, patch**2, merge, max_pixels)
+
+
+def takes_any_shape(config: Any) -> bool:
+    """Whether an image is a grid of as many patches as it has (Qwen), and not resized to one of a few shapes."""
+    return hasattr(config.vision_config, "spatial_merge_size")
 
 
 def worst_part(config: Any, limits: ImageLimits, most_tokens: int) -> ImagePart | None:
