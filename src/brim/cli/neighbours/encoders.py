@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from brim.cli.engine_options import Place, engine_settings, read_place
 from brim.cli.neighbours.options import leased_device
 from brim.errors import DeviceError, InvalidRequest
+from brim.folders import leases_folder
+from brim.reserve.ledger import forget_device
 from brim.suggest import shown
 
 if TYPE_CHECKING:
@@ -36,9 +38,12 @@ def encoders_beside(options: argparse.Namespace, place: Place) -> Iterator[tuple
             )
         yield place, None
         return
+    if options.tp != 1:
+        raise InvalidRequest("encoder is 'process', which serves one rank only; leave out tp, or encode inline")
     from brim.engine.encoders.start import start_encoders
 
-    if place.budget_bytes is not None and place.budget_name is None:
+    private = place.budget_bytes is not None and place.budget_name is None
+    if private:
         place = replace(place, budget_name=f"cpu:engine-{os.getpid()}")
     where = [place] if options.encoder_gpus is None else _places(options.encoder_gpus)
     encoders = start_encoders(
@@ -54,6 +59,8 @@ def encoders_beside(options: argparse.Namespace, place: Place) -> Iterator[tuple
     finally:
         if encoders is not None:
             encoders.close()
+        if private and place.budget_name is not None:
+            forget_device(leases_folder(), place.budget_name)
 
 
 def _places(text: str) -> list[Place]:

@@ -159,7 +159,7 @@ def _random(
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []), place:
         torch.manual_seed(seed)
         if part is ModelPart.TOWERS:
-            return random_towers(cls, config, wanted, attention)
+            return random_towers(cls, config, wanted, attention, place)
         return keep_part(cls._from_config(config, dtype=wanted, attn_implementation=attention), part)
 
 

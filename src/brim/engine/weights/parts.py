@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from brim.errors import UnsupportedModel
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 _DECODER = "language_model"
@@ -69,11 +70,10 @@ def class_of_part(cls: Any, part: ModelPart) -> Any:
     return type(cls.__name__, (cls,), {"__init__": make, "__module__": cls.__module__})
 
 
-def random_towers(cls: Any, config: Any, dtype: Any, attention: str | dict[str, str]) -> Any:
-    """A model of towers alone, its weights drawn on the current device; the rest is never made there."""
+def random_towers(cls: Any, config: Any, dtype: Any, attention: str | dict[str, str], place: torch.device) -> Any:
+    """A model of towers alone, its weights drawn on a device; the rest is never made there."""
     import torch
 
-    place = torch.get_default_device()
     with torch.device("meta"):
         model = cls._from_config(config, dtype=dtype, attn_implementation=attention)
     names = tower_names(model)
