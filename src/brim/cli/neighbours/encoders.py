@@ -14,7 +14,6 @@ from brim.cli.engine_options import Place, engine_settings, read_place
 from brim.cli.neighbours.options import leased_device
 from brim.errors import DeviceError, InvalidRequest
 from brim.folders import leases_folder
-from brim.reserve.ledger import forget_device
 from brim.suggest import shown
 
 if TYPE_CHECKING:
@@ -60,6 +59,8 @@ def encoders_beside(options: argparse.Namespace, place: Place) -> Iterator[tuple
         if encoders is not None:
             encoders.close()
         if private and place.budget_name is not None:
+            from brim.reserve.ledger import forget_device
+
             forget_device(leases_folder(), place.budget_name)
 
 
