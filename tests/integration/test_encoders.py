@@ -273,3 +273,25 @@ def test_settings_are_checked() -> None:
         EngineSettings(encoder="thread")
     with pytest.raises(InvalidRequest, match="encoder is 'process', which serves one rank only"):
         Engine(MODEL, device="cpu", settings=EngineSettings(encoder="process"), tensor_parallel=True)
+
+
+@pytest.mark.soak
+def test_the_lease_of_a_killed_encoder_is_swept_and_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIM_LEASES", str(tmp_path / "leases"))
+    settings = EngineSettings(encoder="process", **SETTINGS)
+    place = EncoderPlace("cpu", "cpu:test:64MiB", "tower")
+    encoders = start_encoders(MODEL, settings, (place,), load_format="auto", dtype="fp32", seed=0)
+    options: dict[str, Any] = {"device": "cpu", "dtype": "fp32", "settings": settings, "encoders": encoders}
+    tokens, images = shown(1)
+    with Engine(MODEL, kv_tokens=1024, **options) as engine:
+        assert engine.encoders is not None
+        (killed,) = engine.encoders.pids
+        os.kill(killed, signal.SIGKILL)
+        (answer,) = engine.generate([tokens], GREEDY, images=[images])
+        assert answer.finish_reason is FinishReason.LENGTH
+        with Ledger(tmp_path / "leases", "cpu:test").opened() as page:
+            (lease,) = page.leases
+        assert lease.holder.pid == engine.encoders.pids[0] != killed
+        assert lease.state is LeaseState.HELD
