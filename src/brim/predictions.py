@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brim.errors import BrimError, CannotTrace, InputError
 from brim.records.fit import DRAFT_SHAPE, IMAGE_SHAPE, FitReport
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from brim.engine.engine import Engine
+    from brim.engine.media.features import ImagePart
+    from brim.engine.media.limits import ImageLimits
     from brim.engine.weights.load import LoadedModel
 
 
 def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
     """A prediction for each line of the ledger that has one."""
     predicted = {"kv": report.kv_bytes, "canary": report.canary_bytes, "keep_free": report.keep_free_bytes}
+    predicted["features"] = engine.feature_bytes
     activation = predicted_activation(engine)
     if activation is not None:
         predicted["activation"] = activation
@@ -106,31 +109,39 @@ def _on_meta_device(engine: Engine) -> LoadedModel:
 
 
 def traced_image(engine: Engine) -> int | None:
-    """The peak of the tower for the largest image, with another's features alive; None if images are not allowed."""
+    """The peak of the tower for the largest image, with another's features alive; None if it does not run here."""
+    image, limits = engine.worst_image(), engine.image_limits
+    if image is None or limits is None or engine.feature_bytes:
+        return None
+    config = engine.loaded.full_config
+    hidden = int(config.get_text_config().hidden_size)
+    deep = len(getattr(config.vision_config, "deepstack_visual_indexes", None) or ())
+    before_it = image.tokens * hidden * (1 + deep) * _element_bytes(engine.dtype)
+    call = traced_tower(config, limits, image, dtype=engine.dtype, on_device=engine.device.type == "cuda")
+    return call + before_it
+
+
+def traced_tower(config: Any, limits: ImageLimits, image: ImagePart, *, dtype: str, on_device: bool) -> int:
+    """The peak of a tower's call for an image, beyond the weights."""
     from brim.records.trace import Phase, TraceShape
     from brim.trace.tracer import trace_config
 
-    image, limits = engine.worst_image(), engine.image_limits
-    if image is None or limits is None:
-        return None
-    patches, config = limits.patches(image), engine.loaded.full_config
+    patches = limits.patches(image)
     merge_edge = math.isqrt(limits.merge)
     edge = (math.isqrt(max(0, patches // limits.merge - 1)) + 1) * merge_edge  # only squares are traced
-    trace = trace_config(
-        config.to_dict(), TraceShape(phase=Phase.VISION, tokens=edge**2), name="engine", dtype=engine.dtype
-    )
+    trace = trace_config(config.to_dict(), TraceShape(phase=Phase.VISION, tokens=edge**2), name="engine", dtype=dtype)
     pixels = image.inputs["pixel_values"]
-    hidden = int(config.get_text_config().hidden_size)
-    deep = len(getattr(config.vision_config, "deepstack_visual_indexes", None) or ())
-    element = 4 if engine.dtype == "fp32" else 2
-    on_device = engine.device.type == "cuda"
+    element = _element_bytes(dtype)
     tiled = pixels.dim() == 4  # a trace of tiles is always of one tile
     return (
         (trace.peak_bytes if tiled else trace.peak_bytes * patches // edge**2)
         + (pixels.nbytes if on_device else 0)  # as they were sent
         + (pixels.numel() * element if element != pixels.element_size() else 0)  # and in the tower's own type
-        + image.tokens * hidden * (1 + deep) * element  # features of the image before it
     )
+
+
+def _element_bytes(dtype: str) -> int:
+    return 4 if dtype == "fp32" else 2
 
 
 def _planned(engine: Engine) -> dict[str, int]:
@@ -141,6 +152,8 @@ def _planned(engine: Engine) -> dict[str, int]:
     ranks = 1 if engine.ranks is None else engine.ranks.size
     spec = read_config(engine.loaded.full_config.to_dict(), name="engine")
     spec = replace(spec, dtype=Dtype(engine.dtype), quantisation=None)
+    if engine.encoders is not None:
+        spec = replace(spec, towers=())  # they are in other processes
     rows = engine.settings.max_batch + 1 + engine.settings.max_drafted  # one is for padding, some are for snapshots
     draft_bytes = 0
     if engine.draft is not None:

@@ -248,6 +248,7 @@ def _request(
         leak_tolerance_bytes=_WORKSPACES_BYTES if engine.device.type == "cuda" else 0,
         rounding_bytes=_ROUNDING_BYTES if engine.device.type == "cuda" else 0,
         state_bytes=engine.state_bytes,
+        feature_bytes=engine.feature_bytes,
         running_tokens=running,
     )
 

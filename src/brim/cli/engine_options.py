@@ -20,6 +20,7 @@ from brim.suggest import shown
 from brim.units import parse_bytes, parse_count, parse_pixels
 
 if TYPE_CHECKING:
+    from brim.engine.encoders.pool import Encoders
     from brim.engine.engine import Engine
     from brim.engine.settings import EngineSettings
     from brim.probes.cpu import CpuProbe
@@ -53,6 +54,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     engine.add_argument("--image-pixels", metavar="PIXELS", help="largest image allowed: 1003520 or 1280x784")
     engine.add_argument(
+        "--resize-images", action="store_true", help="make larger ones smaller instead of refusing them"
+    )
+    engine.add_argument(
         "--device", metavar="NAME", help="cpu, cpu:4GiB (a budget), cuda, cuda:1 or 1 (auto: a GPU if there is one)"
     )
     engine.add_argument(
@@ -77,8 +81,33 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="most memory that log-probabilities of prompts take while they are computed (64MiB)",
     )
+    _add_encoders(parser)
     engine.add_argument("--quiet", action="store_true", help="no progress on standard error")
     _add_speculation(parser)
+
+
+def _add_encoders(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("encoders", "What makes features of images: the engine itself, or processes.")
+    group.add_argument(
+        "--encoder",
+        default="inline",
+        choices=("inline", "process"),
+        help="images are encoded in the engine's own steps (inline), or in a process beside it",
+    )
+    group.add_argument(
+        "--encoder-batch", type=int, default=1, metavar="N", help="largest images in one call of an encoder (1)"
+    )
+    group.add_argument(
+        "--encoder-reserve",
+        metavar="SIZE",
+        help="the most that an encoder's process holds; images are limited to what fits (what its worst batch takes)",
+    )
+    group.add_argument(
+        "--encoder-gpus", metavar="GPUS", help="where encoders run: 1,2, or budgets such as cpu:a:1GiB (the engine's)"
+    )
+    group.add_argument(
+        "--feature-cache", metavar="SIZE", help="memory for features of images (those of a full batch, 512MiB at most)"
+    )
 
 
 def _add_speculation(parser: argparse.ArgumentParser) -> None:
@@ -111,14 +140,23 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         compile=options.compile,
         graphs=not options.no_graphs,
         max_image_pixels=parse_pixels(options.image_pixels, "image-pixels") if options.image_pixels else None,
+        resize_images=options.resize_images,
+        encoder=options.encoder,
+        encoder_batch=options.encoder_batch,
+        encoder_reserve=_size(options.encoder_reserve, "encoder-reserve"),
+        feature_cache=_size(options.feature_cache, "feature-cache"),
         admission=options.admission,
-        host_memory=parse_bytes(options.host_memory, "host-memory") if options.host_memory else None,
         scoring_memory=parse_bytes(options.scoring_memory, "scoring-memory"),
+        host_memory=_size(options.host_memory, "host-memory"),
         speculate=options.speculate,
         draft_tokens=options.draft_tokens,
         speculate_max_batch=options.speculate_max_batch,
         speculate_max_weight=options.speculate_max_weight,
     )
+
+
+def _size(written: str | None, what: str) -> int | None:
+    return parse_bytes(written, what) if written else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +193,17 @@ def cpu_budget(budget_bytes: int) -> CpuProbe:
 
 
 def make_engine(
-    options: argparse.Namespace, *, kv_tokens: int | None, probe: Any = None, progress: Progress = None
+    options: argparse.Namespace,
+    *,
+    kv_tokens: int | None,
+    probe: Any = None,
+    progress: Progress = None,
+    encoders: Encoders | None = None,
 ) -> Engine:
-    """The engine that the options describe; `kv_tokens` of 0 leaves it loaded and not built."""
+    """The engine that the options describe; `kv_tokens` of 0 leaves it loaded and not built.
+
+    `encoders` were started before it; None: the engine starts them where its settings say so.
+    """
     _check_ranks(options.tp)
     with _importing():
         check_libraries()
@@ -177,6 +223,7 @@ def make_engine(
         dtype=options.dtype,
         device=place.device,
         tensor_parallel=options.tp > 1,
+        encoders=encoders,
         probe=probe,
         progress=False if options.quiet and not callable(progress) else progress,
     )

@@ -16,6 +16,7 @@ from brim.cli.engine_options import (
     read_place,
     serving,
 )
+from brim.cli.neighbours.encoders import encoders_beside
 from brim.cli.neighbours.options import add_neighbour_options, part_of_device
 from brim.cli.options import add_json
 from brim.errors import InvalidRequest, first_line
@@ -87,9 +88,9 @@ def run(options: argparse.Namespace) -> int:
     from brim.serving import fit_engine
 
     shown = None if options.as_json else True  # a log wants a line for each phase; a script wants none
-    with part_of_device(options, place) as part:
+    with encoders_beside(options, place) as (place, encoders), part_of_device(options, place, None, encoders) as part:
         probe = budget_probe(place, part)
-        with serving(make_engine(options, kv_tokens=0, probe=probe, progress=shown)) as engine:
+        with serving(make_engine(options, kv_tokens=0, probe=probe, progress=shown, encoders=encoders)) as engine:
             _show(fit_engine(engine, probe=probe, neighbours=part, **wishes), options)
     return 0
 

@@ -10,7 +10,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.cli.engine_options import add_engine_options, add_model, bar, make_engine, serving
+from brim.cli.engine_options import add_engine_options, add_model, bar, make_engine, read_place, serving
+from brim.cli.neighbours.encoders import encoders_beside
 from brim.cli.options import add_json
 from brim.errors import InvalidRequest
 from brim.units import parse_count
@@ -88,7 +89,10 @@ def run(options: argparse.Namespace) -> int:
     params = _params(options)
     asked = _prompts(options)
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
-    with serving(make_engine(options, kv_tokens=kv_tokens)) as engine:
+    with (
+        encoders_beside(options, read_place(options.device)) as (_, encoders),
+        serving(make_engine(options, kv_tokens=kv_tokens, encoders=encoders)) as engine,
+    ):
         prompts = _as_asked(engine, asked, options)
         if len(prompts) == 1 and not options.as_json and options.output is None:
             _stream(engine, prompts[0], params, options.image)

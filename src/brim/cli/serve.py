@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from brim.cli.engine_options import add_engine_options, add_model, make_engine
 from brim.cli.fit import add_fit_options, budget_probe, engine_place, fit_wishes
+from brim.cli.neighbours.encoders import encoders_beside
 from brim.cli.neighbours.options import add_neighbour_options, part_of_device
 from brim.engine.weights.builtin import BUILTIN_NAME
 from brim.errors import InvalidRequest
@@ -142,11 +143,12 @@ class _Starter:
 
         check_libraries()
         place = engine_place(self.options, PACKAGED_BUDGET if _in_package(self.options.model) else None)
-        part = self.leased.enter_context(part_of_device(self.options, place, told))
-        probe = budget_probe(place, part)
         if self.options.batch_tokens is None:
-            self.options.batch_tokens = BATCH_TOKENS if probe is None else CPU_BATCH_TOKENS
-        engine = make_engine(self.options, kv_tokens=0, probe=probe, progress=told)
+            self.options.batch_tokens = BATCH_TOKENS if place.budget_bytes is None else CPU_BATCH_TOKENS
+        place, encoders = self.leased.enter_context(encoders_beside(self.options, place))
+        part = self.leased.enter_context(part_of_device(self.options, place, told, encoders))
+        probe = budget_probe(place, part)
+        engine = make_engine(self.options, kv_tokens=0, probe=probe, progress=told, encoders=encoders)
         return Loaded(engine, probe or _of_gpu(engine), part)
 
     def fit(self, loaded: Loaded, told: Told) -> FitReport:

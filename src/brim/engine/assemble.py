@@ -12,6 +12,7 @@ import torch
 from brim.engine.attention.backends import BackendSizes, check_backend, make_backend
 from brim.engine.attention.paged import NAME, register
 from brim.engine.drafts.draft_model import AS_ROWS
+from brim.engine.encoders.desk import FeatureDesk
 from brim.engine.kv.geometry import group_layers
 from brim.engine.media.families import ahead_in_windows_only
 from brim.engine.media.prepare import find_vision
@@ -41,10 +42,12 @@ def assemble(
     device: torch.device,
     ranks: Ranks | None = None,
     draft: EngineParts | None = None,
+    features: FeatureDesk | None = None,
 ) -> EngineParts:
     """Learn what the model's layers keep, choose how they attend, and make the parts that any size shares.
 
-    `draft` are the parts of a model that drafts for this one (`assemble_draft`).
+    `draft` are the parts of a model that drafts for this one (`assemble_draft`). `features` come from encoders in other
+    processes; None: from the model's own towers.
     """
     check_backend(settings.attention)
     text_model = TextModel(loaded.model)
@@ -85,6 +88,7 @@ def assemble(
         PromptScorer(text_model, find_head(text_model), settings.scoring_memory, device),
         mrope=_has_mrope(loaded),
         ahead_in_windows_only=ahead_in_windows_only(loaded.full_config),
+        features=features,
         **in_step(ranks, limping),
     )
     groups = group_layers(layers.geometry)
@@ -102,6 +106,7 @@ def assemble(
         ranks=ranks or OneRank(),
         limping=limping,
         draft=draft,
+        features=features,
     )
 
 

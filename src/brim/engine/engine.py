@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -26,11 +27,12 @@ from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence
 from brim.engine.schedule.events import Event
-from brim.engine.settings import EngineSettings
+from brim.engine.settings import PROCESS, EngineSettings
 from brim.engine.stress.worst_steps import WorstSteps
 from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer, lacks_weights
 from brim.engine.weights.load import LoadedModel, load
-from brim.errors import InvalidRequest
+from brim.engine.weights.parts import ModelPart
+from brim.errors import DeviceError, InvalidRequest
 from brim.ports import CanaryProbe
 from brim.probes.translate import translated
 from brim.progress import showing
@@ -42,6 +44,8 @@ from brim.records.scaling import ScalingReport, ScalingSteps
 if TYPE_CHECKING:
     import torch
 
+    from brim.engine.encoders.desk import FeatureDesk
+    from brim.engine.encoders.pool import Encoders
     from brim.engine.media.features import ImagePart
     from brim.engine.media.limits import ImageLimits
     from brim.engine.parts import EngineParts
@@ -69,12 +73,15 @@ class Engine:
         tokenizer: Any = None,
         seed: int = 0,
         tensor_parallel: bool = False,
+        encoders: Encoders | None = None,
     ) -> None:
+        """`encoders` were started for this model and these settings; None: as the settings say."""
         import torch
 
         from brim.engine.assemble import assemble
         from brim.engine.attention.paged import NAME, register
         from brim.engine.device.segments import let_segments_grow
+        from brim.engine.encoders.start import EncoderPlace, start_encoders
         from brim.engine.preempted import PreemptedMemory
         from brim.engine.verify import verify
 
@@ -89,6 +96,11 @@ class Engine:
             model, load_format, tokenizer = BUILTIN_CONFIG, "dummy", tokenizer or ByteTokenizer()
         elif lacks_weights(model):
             load_format = "dummy"
+        if tensor_parallel and self.settings.encoder == PROCESS:
+            raise InvalidRequest("encoder is 'process', which serves one rank only; leave out tp, or encode inline")
+        self._encoders = encoders or start_encoders(
+            model, self.settings, (EncoderPlace(place),), load_format=load_format, dtype=dtype, seed=seed
+        )
         self.ranks: Ranks | None = None
         self._rank_errors: Callable[[], AbstractContextManager[None]] = nullcontext
         first_seed = secrets.randbits(63)
@@ -100,7 +112,7 @@ class Engine:
             first_seed = self.ranks.from_first(first_seed)
             self.progress = progress if self.ranks.rank == 0 else False
             place = "cpu"  # a whole model need not fit on one of several devices
-        with self._probe, self._rank_errors(), showing(self.progress) as told:
+        with self._ended_on_errors(), self._probe, self._rank_errors(), showing(self.progress) as told:
             told(Stage("load"))
             if isinstance(model, LoadedModel):
                 self.loaded = model
@@ -113,6 +125,7 @@ class Engine:
                     attention=NAME,
                     seed=seed,
                     progress=lambda done, total: told(Stage("load", "weights", done, total)),
+                    part=ModelPart.WHOLE if self._encoders is None else ModelPart.DECODER,
                 )
                 self._count_weights(self.loaded)
             verify(self.loaded, self.settings, torch.device(place), self.ranks, told)  # whole, before it is split
@@ -124,14 +137,21 @@ class Engine:
             drafting = None
             if draft is not None:
                 self.draft, drafting = self._load_draft(draft, load_format, dtype, place, seed, told)
-            self._parts = assemble(self.loaded, self.settings, torch.device(place), self.ranks, drafting)
+            self._features = self._find_features(torch.device(place), told)
+            self._parts = assemble(
+                self.loaded, self.settings, torch.device(place), self.ranks, drafting, self._features
+            )
             self._preempted = PreemptedMemory(self._parts, self.ranks)
         self.max_length = self._parts.max_length
         self.image_limits: ImageLimits | None = None
         if self._parts.vision is not None:
-            from brim.engine.media.limits import find_limits
+            from brim.engine.media.limits import find_limits, takes_any_shape
 
             self.image_limits = find_limits(self.loaded, self.settings.max_image_pixels, self.max_length)
+            if self._encoders is not None:
+                self.image_limits = self.image_limits.lowered(self._encoders.facts.call_patches)
+            resizes = self.settings.resize_images and takes_any_shape(self.loaded.full_config)
+            self.image_limits = replace(self.image_limits, resizes=resizes)
         self._worst = WorstSteps(self.loaded, self._parts, self.image_limits)
         self._door = Door(
             loaded=self.loaded,
@@ -152,7 +172,29 @@ class Engine:
         self.kv_tokens = 0
         if kv_tokens != 0:
             wanted = kv_tokens or min(DEFAULT_KV_TOKENS, self.settings.max_batch * self.max_length)
-            self.build(wanted)
+            with self._ended_on_errors():
+                self.build(wanted)
+
+    @contextmanager
+    def _ended_on_errors(self) -> Iterator[None]:
+        """No encoder outlives an engine that could not be made."""
+        try:
+            yield
+        except BaseException:
+            if self._encoders is not None:
+                self._encoders.close()
+            raise
+
+    def _find_features(self, device: torch.device, told: Told) -> FeatureDesk | None:
+        """Where features come from, when the encoders are ready; None where the engine encodes by itself."""
+        if self._encoders is None:
+            return None
+        from brim.engine.encoders.desk import FeatureDesk
+        from brim.engine.encoders.start import cache_rows
+
+        facts = self._encoders.start(told)
+        max_length = self.settings.max_length or self.loaded.max_positions
+        return FeatureDesk(self._encoders, cache_rows(self.settings, facts, max_length), device)
 
     def _load_draft(
         self,
@@ -270,6 +312,7 @@ class Engine:
             *self._parts.runner.warnings,
             *self._parts.warnings,
             *self._preempted.warnings,
+            *(() if self._encoders is None else self._encoders.facts.warnings),
             *(f"draft: {warning}" for warning in drafting),
         )
 
@@ -285,7 +328,7 @@ class Engine:
         """Tokens of a prompt that an image takes."""
         if self._parts.vision is None:
             raise InvalidRequest("images: this model takes text only")
-        return self._parts.vision.tokens_of(image)
+        return self._parts.vision.tokens_of(image, self.image_limits)
 
     @property
     def running_tokens(self) -> int:
@@ -301,6 +344,16 @@ class Engine:
     def state_bytes(self) -> int:
         """What the recurrent states of all requests in flight take, at any size of the pool."""
         return self._parts.state_bytes
+
+    @property
+    def feature_bytes(self) -> int:
+        """What features of images take that encoders have made; 0: the engine encodes by itself."""
+        return 0 if self._features is None else self._features.bytes
+
+    @property
+    def encoders(self) -> Encoders | None:
+        """Its encoders; None: it encodes by itself."""
+        return self._encoders
 
     def stress_shapes(self) -> tuple[StressShape, ...]:
         """The worst steps that this engine may be asked for."""
@@ -324,11 +377,13 @@ class Engine:
 
     def _run_shape(self, shape: StressShape) -> None:
         run = self._worst.step(shape, self.loop.scheduler.ledger)
-        with self._on_device():
+        with self._on_device(), nullcontext() if self._features is None else self._features.blank():
             run()
 
     def close(self) -> None:
         self.teardown()
+        if self._encoders is not None:
+            self._encoders.close()
         if self.ranks is not None:
             self.ranks.leave()
 
@@ -352,10 +407,11 @@ class Engine:
     @property
     def health(self) -> Health:
         """Whether it serves as it should, and what rescues have changed."""
-        if self._rescue is not None:
-            return self._rescue.health
         tokens = self.settings.max_batch_tokens
-        return Health(Status.READY, "", step_tokens=tokens, usual_step_tokens=tokens)
+        found = Health(Status.READY, "", step_tokens=tokens, usual_step_tokens=tokens)
+        if self._rescue is not None:
+            found = self._rescue.health
+        return found if self._features is None else found.also(self._features.problem)
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -384,6 +440,8 @@ class Engine:
             raise InvalidRequest(f"request_id {request_id!r}: a name that is not empty is needed")
         if request_id in self._answers:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
+        if images and self._features is not None and self._features.refusal:
+            raise DeviceError(f"images are not taken at present, and text is: {self._features.refusal}")
         requests = self._door.let_in(
             request_id, prompt, params, images, deadline_seconds, self.longest_request, session, salt
         )
@@ -435,11 +493,21 @@ class Engine:
         """
         serving = self._rescue or self.loop
         with self._on_device():
+            self.tend()
+            steps = self.loop.figures.steps
             serving.advance()
+            if self._features is not None and self.loop.figures.steps == steps and not self.loop.events:
+                self._features.rest()
         with self._interrupts.held():
             self._make_updates()
         updates, self._updates = self._updates, []
         return updates
+
+    def tend(self) -> None:
+        """Take in what encoders have made, and start again those that have died. Steps do so too."""
+        if self._features is not None and self._loop is not None:
+            for sequence, why in self._features.turn():
+                self._loop.end(sequence, why)
 
     def _make_updates(self) -> None:
         """An update for each event; an event is gone when its update has been made."""

@@ -13,6 +13,7 @@ from brim.engine.drafts.draft_model import DraftModel
 from brim.engine.drafts.prompt_lookup import PromptLookup
 from brim.engine.drafts.speculator import Speculator
 from brim.engine.drafts.weighing import FittedLimit
+from brim.engine.encoders.desk import FeatureDesk
 from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
@@ -49,6 +50,7 @@ class EngineParts:
     ranks: Agreement = field(default_factory=OneRank)
     limping: Limping | None = None  # with several ranks
     draft: EngineParts | None = None  # of a model that drafts for this one
+    features: FeatureDesk | None = None  # of images, where encoders run in processes of their own
 
     def each_rank_by_itself(self, what: str) -> AbstractContextManager[None]:
         """Each rank runs this without the others, and it ends alike on all of them."""
@@ -58,6 +60,8 @@ class EngineParts:
         """Free what `build` made, and what ranks hold for a step that fails."""
         if self.limping is not None:
             self.limping.release()
+        if self.features is not None:
+            self.features.teardown()
         self.runner.teardown()
         if self.draft is not None:
             self.draft.runner.teardown()
@@ -139,6 +143,9 @@ class EngineParts:
         )
         self.runner.build(self.groups, shape, told)
         scheduler = Scheduler(ledger, limits, self.settings.admission_settings)
+        if self.features is not None:
+            self.features.build()
+            scheduler.media = self.features
         speculator = self._speculator(kv_tokens, told)
         return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock, speculator=speculator)
 

@@ -11,6 +11,7 @@ from brim.records.memory import SCORING_BYTES
 from brim.units import MIB
 
 LOOKUP, DRAFT = "lookup", "draft"
+INLINE, PROCESS = "inline", "process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,11 @@ class EngineSettings:
     overlap: bool = True  # plan the next step while the device works on this one
     attention: str = "auto"  # a backend by name (`brim.engine.attention.backends`)
     max_image_pixels: int | None = None  # of an image after processing; None: the processor's limit
+    resize_images: bool = False  # make larger ones smaller; False: refuse them
+    encoder: str = INLINE  # where images are encoded: in the engine's own steps, or in a process beside it
+    encoder_batch: int = 1  # largest images in one call of an encoder's tower; of smaller ones as many as are no more
+    encoder_reserve: int | None = None  # bytes that an encoder's process may hold; None: what its worst batch takes
+    feature_cache: int | None = None  # bytes for features of images; None: what a full batch uses, 512 MiB at most
     admission: str = "expected"  # how much an answer is reckoned to grow: as answers did so far, or `worst`
     admission_quantile: float = 0.9  # of the lengths of answers that have ended
     admission_prior: int = 256  # tokens of an answer before enough have ended
@@ -48,6 +54,9 @@ class EngineSettings:
             ("max_image_pixels", 1, 2**40),
             ("host_memory", 0, 2**50),
             ("scoring_memory", MIB, 2**40),
+            ("encoder_batch", 1, 64),
+            ("encoder_reserve", 1, 2**50),
+            ("feature_cache", 1, 2**50),
         ):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and least <= value <= most):
@@ -63,6 +72,8 @@ class EngineSettings:
             )
         if self.speculate not in (None, LOOKUP, DRAFT):
             raise InvalidRequest(f"speculate is {self.speculate!r}; it must be {LOOKUP} or {DRAFT}, or left out")
+        if self.encoder not in (INLINE, PROCESS):
+            raise InvalidRequest(f"encoder is {self.encoder!r}; it must be {INLINE} or {PROCESS}")
         self.admission_settings  # noqa: B018 - checked when they are made
         self.speculation_settings  # noqa: B018
 

@@ -34,6 +34,8 @@ from brim.engine.requests.params import SamplingParams
 from brim.errors import DeviceError, InvalidRequest
 from brim.records.health import Health, Status
 
+_TEND_SECONDS = 0.5  # how often an idle engine looks after its encoders
+
 News = Update | BaseException | None  # None: all answers of the request are complete
 
 
@@ -235,7 +237,10 @@ class StreamingEngine:
     def _obey(self) -> None:
         """Run the commands queued now; later ones wait for the next step. If the engine is idle, wait for a command."""
         while self.engine.idle and not self._closing:
-            self._commands.get()()
+            try:
+                self._commands.get(timeout=None if self.engine.encoders is None else _TEND_SECONDS)()
+            except queue.Empty:
+                self.engine.tend()
         for _ in range(self._commands.qsize()):
             if self._closing:
                 return

@@ -172,7 +172,7 @@ class _Fitting:
         """The shortfall is at least that of the failed allocation, or what is known to be needed before any step."""
         request, tokens = self.request, min(self.request.least_tokens, self.request.probe_tokens)
         kept = request.canary_bytes + request.keep_free_bytes  # neither was held yet
-        known = self.price(tokens) + request.state_bytes + kept - before.free_bytes
+        known = self.price(tokens) + request.state_bytes + request.feature_bytes + kept - before.free_bytes
         refused = measured.missing_bytes
         missing = max(known, 0 if refused is None else refused + kept)
         words = f"the engine does not fit even with {tokens:,} KV tokens: {measured.problem}"

@@ -9,7 +9,7 @@ from brim.records.fit import FitItem, FitReport, FitRequest, Usage
 
 COMPILED = "compiled code needs less: the prediction is an upper bound"
 GATHERED = "on the CPU attention copies a request's keys and values; the prediction is for a GPU"
-_ONLY_WHERE_THERE = ("state", "keep_free")
+_ONLY_WHERE_THERE = ("state", "features", "keep_free")
 ENCODER = "a step with the largest image; only the part beyond activation adds to the total"
 
 
@@ -20,7 +20,10 @@ def measured_items(usage: Usage, request: FitRequest, kv_bytes: int) -> tuple[Fi
         "neighbours": usage.neighbour_bytes,
         "weights": usage.weights_bytes,
         "state": request.state_bytes,  # recurrent, of all requests in flight
-        "graphs": usage.built_bytes - request.state_bytes,  # captured steps, and the buffers that serving holds
+        "features": request.feature_bytes,  # of images, kept for requests that show them again
+        "graphs": usage.built_bytes
+        - request.state_bytes
+        - request.feature_bytes,  # captured steps, and the buffers that serving holds
         "activation": usage.activation_bytes,
         "workspace": usage.slack_bytes,
         "canary": request.canary_bytes,

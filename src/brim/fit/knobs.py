@@ -137,7 +137,7 @@ def _kept_back(name: str, now: int, missing_bytes: int) -> Knob:
 
 def _max_batch(case: _Case) -> Iterator[Knob]:
     now = case.standing.max_batch
-    built = case.measured("graphs") + case.request.state_bytes
+    built = case.measured("graphs") + case.request.state_bytes + case.request.feature_bytes
     row_bytes = built // (now + 1)  # block tables, recurrent states and captured steps: a row each
     if row_bytes:
         fewer = max(1, now - ceil_div(case.missing_bytes, row_bytes))

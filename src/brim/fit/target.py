@@ -53,8 +53,9 @@ def _share(request: FitRequest) -> Fraction:
 
 
 def limit_tokens(usage: Usage, request: FitRequest, price: KvPrice) -> int:
-    """The most that the device could hold: no canary, nothing kept free, no slack, only KV and states built."""
-    at_most = usage.left_for_kv(0) + usage.slack_bytes + usage.built_bytes - request.state_bytes
+    """The most that the device could hold: no canary, nothing kept free, no slack, and of buffers only what is used."""
+    wanted = request.state_bytes + request.feature_bytes
+    at_most = usage.left_for_kv(0) + usage.slack_bytes + usage.built_bytes - wanted
     return most_tokens_within(at_most, request.most_tokens, price)
 
 

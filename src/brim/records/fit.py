@@ -36,6 +36,7 @@ class FitRequest:
     leak_tolerance_bytes: int = 0  # what libraries may keep after a teardown (their workspaces)
     rounding_bytes: int = 0  # allocator rounding that another size of the KV cache may need beyond what was measured
     state_bytes: int = 0  # recurrent states of all requests in flight, allocated by a build of any size
+    feature_bytes: int = 0  # of images that encoders have made features of, allocated by a build of any size
     keep_free_bytes: int = 0  # left free on the device, in addition to the canary
     keep_free_note: str = ""  # the reason, where it is a default
     keeps_promises: bool = False  # validation checks that what neighbours were promised is still there

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -10,7 +10,7 @@ class Status(StrEnum):
     """In one word."""
 
     READY = "ready"
-    DEGRADED = "degraded"  # it serves, after an out-of-memory that is not long ago
+    DEGRADED = "degraded"  # it serves, after an out-of-memory that is not long ago, or without its encoders
     ENDED = "ended"  # it serves no more
 
 
@@ -26,3 +26,9 @@ class Health:
     step_tokens: int = 0  # the limit of a step now
     usual_step_tokens: int = 0
     canary_held: bool = True  # or there is none
+
+    def also(self, problem: str) -> Health:
+        """The same engine, with one more reason why it serves less than it should; none where there is no problem."""
+        if not problem or self.status is Status.ENDED:
+            return self
+        return replace(self, status=Status.DEGRADED, reason="; ".join(filter(None, (self.reason, problem))))

@@ -63,6 +63,15 @@ def known_devices(root: Path) -> tuple[str, ...]:
         return tuple(sorted(unquote(path.name) for path in root.iterdir() if path.is_dir()))
 
 
+def forget_device(root: Path, device: str) -> None:
+    """Remove the ledger of a budget that nobody will use again. One with leases in it stays."""
+    folder = Ledger(root, device).folder
+    if not any(path.suffix == _RECORD for path in folder.glob("*")):
+        with suppress(OSError):
+            (folder / "lock").unlink(missing_ok=True)
+            folder.rmdir()
+
+
 @contextmanager
 def _in_words(root: Path) -> Iterator[None]:
     """What the file system refuses, as an error of Brim's."""

@@ -209,7 +209,8 @@ def tokenizer_source(engine: Engine) -> TokenizerSource:
 
     own = getattr(engine.tokenizer, "name_or_path", None)  # it may have been given to the engine
     folder = Path(own) if own and Path(own).is_dir() else engine.loaded.folder
-    return TokenizerSource(folder, isinstance(engine.tokenizer, ByteTokenizer), engine.image_limits is not None)
+    limits = engine.image_limits
+    return TokenizerSource(folder, isinstance(engine.tokenizer, ByteTokenizer), limits is not None, limits)
 
 
 def listen(host: str, port: int) -> socket.socket:

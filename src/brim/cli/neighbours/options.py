@@ -8,15 +8,17 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from brim.cli.engine_options import Place
 from brim.errors import DeviceError, InvalidRequest, OutOfMemory
-from brim.records.progress import Progress
+from brim.records.progress import Progress, Stage
 from brim.suggest import shown
 from brim.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
+    from brim.engine.encoders.pool import Encoders
     from brim.records.lease import Expected, Share
     from brim.reserve.devices import LeasedDevice
     from brim.reserve.sizing import Sizer
@@ -45,14 +47,17 @@ def add_neighbour_options(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def part_of_device(options: argparse.Namespace, place: Place, progress: Progress = None) -> Iterator[Sizer | None]:
+def part_of_device(
+    options: argparse.Namespace, place: Place, progress: Progress = None, encoders: Encoders | None = None
+) -> Iterator[Sizer | None]:
     """This process' part of its device, after the neighbours are ready; None where nobody can share it.
 
-    `progress` is as in `brim.progress`; None: as the options say.
+    `progress` is as in `brim.progress`; None: as the options say. `encoders` on the device are neighbours too.
     """
     wanted = _read(options)
     with ExitStack() as leased:
-        sizer = _entered(options, place, wanted, leased, _shown(options) if progress is None else progress)
+        shown = _shown(options) if progress is None else progress
+        sizer = _entered(options, place, wanted, leased, shown, encoders)
         try:
             yield sizer
         except OutOfMemory as error:
@@ -68,8 +73,10 @@ def _entered(
     wanted: tuple[float, Expected, Share],
     leased: ExitStack,
     progress: Progress,
+    encoders: Encoders | None,
 ) -> Sizer | None:
     from brim.progress import showing
+    from brim.reserve.devices import key_of
     from brim.reserve.sizing import sizing
 
     given = [name for name in ("wait_neighbours", "expect_neighbours", "share") if getattr(options, name) is not None]
@@ -81,8 +88,17 @@ def _entered(
         return None
     seconds, expected, share = wanted
     try:
-        with showing(progress) as told:
-            device = _device(place)
+        with showing(progress) as shown:
+            device = leased_device(place)
+            if encoders is not None:
+                own = (role for lease, role in encoders.leases if lease is not None and key_of(lease) == device.key)
+                expected = replace(expected, roles=(*expected.roles, *own))
+
+            def told(stage: Stage) -> None:
+                if encoders is not None:
+                    encoders.check()
+                shown(stage)
+
             part = sizing(device, expected=expected, wait_seconds=seconds, share=share, told=told)
             return leased.enter_context(part)
     except DeviceError as error:
@@ -96,7 +112,8 @@ def _shown(options: argparse.Namespace) -> Progress:
     return False if options.quiet else None if options.as_json else True
 
 
-def _device(place: Place) -> LeasedDevice:
+def leased_device(place: Place) -> LeasedDevice:
+    """The device that others share with an engine."""
     from brim.reserve.devices import Budget, Gpu, budget_key
 
     if place.budget_name is not None:

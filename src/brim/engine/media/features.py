@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ class Media:
     places: np.ndarray  # int64: the place in the prompt of every image token, in order
     positions: np.ndarray | None = None  # int64 [3, prompt]: where M-RoPE sees each token of the prompt
     rope_shift: int = 0  # what is added to the place of a token behind the prompt
+    digests: tuple[bytes, ...] = ()  # of what each part shows
 
     @property
     def ends(self) -> np.ndarray:
@@ -54,9 +55,32 @@ class Features:
         return Features(self.rows[some], tuple(level[some] for level in self.deep))
 
 
+class FeatureSource(Protocol):
+    """Where the features of media come from when a step needs them."""
+
+    def of(self, sequence: Sequence, number: int, some: slice, *, last: bool) -> Features:
+        """Some features of one part. `last`: no later chunk needs any of that part."""
+        ...
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What is held between steps beside what was built."""
+        ...
+
+    def forget_ended(self) -> None:
+        """Drop the features of requests that have ended or were preempted."""
+        ...
+
+    def without(self, running: Collection[Sequence]) -> int:
+        """How many requests have features here and are none of these."""
+        ...
+
+    def clear(self) -> None: ...
+
+
 @dataclass(slots=True)
 class KeptFeatures:
-    """Features of the parts that are split between chunks."""
+    """Features of the parts that are split between chunks. The tower runs in the step that needs it."""
 
     model: Any
     _kept: dict[Sequence, dict[int, Features]] = field(default_factory=dict)
@@ -69,8 +93,8 @@ class KeptFeatures:
         kept = [features for parts in self._kept.values() for features in parts.values()]
         return [tensor for features in kept for tensor in (features.rows, *features.deep)]
 
-    def of(self, sequence: Sequence, number: int, *, last: bool) -> Features:
-        """The features of one part, kept for the next chunk unless this is the last that needs them."""
+    def of(self, sequence: Sequence, number: int, some: slice, *, last: bool) -> Features:
+        """Features of one part, which is kept for the next chunk unless this is the last that needs it."""
         kept = self._kept.get(sequence, {})
         features = kept.pop(number, None)
         if features is None:
@@ -80,7 +104,7 @@ class KeptFeatures:
             self._kept[sequence] = kept
         elif not kept:
             self._kept.pop(sequence, None)
-        return features
+        return features[some]
 
     def forget_ended(self) -> None:
         """Drop the features of requests that have ended or were preempted."""
@@ -97,16 +121,20 @@ class KeptFeatures:
 
 
 def image_features(model: Any, part: ImagePart) -> Features:
-    """Run the tower."""
-    device = model.get_input_embeddings().weight.device
-    inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in part.inputs.items()}
-    output = model.base_model.get_image_features(**inputs, return_dict=True)
-    features = Features(
+    """Run the tower for one part."""
+    features = tower_features(model, part.inputs, model.get_input_embeddings().weight.device)
+    assert features.rows.shape[0] == part.tokens, "a tower makes as many features as were counted before"
+    return features
+
+
+def tower_features(model: Any, inputs: Mapping[str, torch.Tensor], device: torch.device) -> Features:
+    """Run the tower for inputs of the host."""
+    sent = {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
+    output = model.base_model.get_image_features(**sent, return_dict=True)
+    return Features(
         _joined(output.pooler_output),
         tuple(_joined(level) for level in getattr(output, "deepstack_features", None) or ()),
     )
-    assert features.rows.shape[0] == part.tokens, "a tower makes as many features as were counted before"
-    return features
 
 
 def _joined(features: Any) -> torch.Tensor:
@@ -116,7 +144,7 @@ def _joined(features: Any) -> torch.Tensor:
 
 
 def place_media(
-    text_model: TextModel, tokens: torch.Tensor, plan: StepPlan, kept: KeptFeatures, staging: Staging
+    text_model: TextModel, tokens: torch.Tensor, plan: StepPlan, source: FeatureSource, staging: Staging
 ) -> tuple[torch.Tensor | None, dict[str, Any]]:
     """Embeddings of a step with images, and other inputs of the decoder; None for a step without images."""
     rows: list[np.ndarray] = []
@@ -124,7 +152,7 @@ def place_media(
     first_row = plan.decode_rows
     for chunk in plan.chunks:
         if chunk.sequence.request.media is not None:
-            places, features = _of_chunk(chunk, kept)
+            places, features = _of_chunk(chunk, source)
             rows.append(places - chunk.start + first_row)
             found += features
         first_row += chunk.length
@@ -136,7 +164,7 @@ def place_media(
     return embeddings, _deep(found, where, tokens) | _per_layer(text_model.backbone, where, tokens)
 
 
-def _of_chunk(chunk: Chunk, kept: KeptFeatures) -> tuple[np.ndarray, list[Features]]:
+def _of_chunk(chunk: Chunk, features: FeatureSource) -> tuple[np.ndarray, list[Features]]:
     """Places in the prompt of the image tokens in a chunk, and their features."""
     media = chunk.sequence.request.media
     first, end = np.searchsorted(media.places, (chunk.start, chunk.start + chunk.length)).tolist()
@@ -145,7 +173,7 @@ def _of_chunk(chunk: Chunk, kept: KeptFeatures) -> tuple[np.ndarray, list[Featur
     for number, part_end in enumerate(media.ends.tolist()):
         here = slice(max(first, part_start) - part_start, min(end, part_end) - part_start)
         if here.start < here.stop:
-            found.append(kept.of(chunk.sequence, number, last=end >= part_end)[here])
+            found.append(features.of(chunk.sequence, number, here, last=end >= part_end))
         part_start = part_end
     return media.places[first:end], found
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ class ImageLimits:
     pixels_per_patch: int
     merge: int  # patches that become one token
     max_pixels: int | None = None  # of a whole image, set by the user
+    resizes: bool = False  # larger images are made smaller; False: they are refused
 
     def patches(self, part: ImagePart) -> int:
         """Patches in the tower's call for this part, padding included."""
@@ -51,6 +52,12 @@ class ImageLimits:
             * self.pixels_per_patch
         )
 
+    def lowered(self, call_patches: int) -> ImageLimits:
+        """The same, with a smaller limit of a call where an encoder has found one."""
+        if call_patches >= self.call_patches:
+            return self
+        return replace(self, call_patches=call_patches, source="the encoder's reserve")
+
     @property
     def most_tokens(self) -> int:
         """Language tokens that one call makes at most."""
@@ -61,13 +68,22 @@ class ImageLimits:
 
 
 def find_limits(loaded: LoadedModel, max_pixels: int | None, max_length: int) -> ImageLimits:
+    """Those of a loaded model."""
+    return limits_of(loaded.full_config, loaded.folder, max_pixels, max_length)
+
+
+def limits_of(config: Any, folder: Path | None, max_pixels: int | None, max_length: int) -> ImageLimits:
     """The processor's own limit, else the planner's limit for the family, else what fits the context."""
-    config = loaded.full_config
     patch, merge = _patch_edge(config.vision_config), _merge(config)
-    pixels, source = _call_pixels(config, _processor_file(loaded.folder))
+    pixels, source = _call_pixels(config, _processor_file(folder))
     if not pixels:
         pixels, source = max_length * merge * patch**2, "the context"
     return ImageLimits(pixels // patch**2, source, patch**2, merge, max_pixels)
+
+
+def takes_any_shape(config: Any) -> bool:
+    """Whether an image is a grid of as many patches as it has (Qwen), and not resized to one of a few shapes."""
+    return hasattr(config.vision_config, "spatial_merge_size")
 
 
 def worst_part(config: Any, limits: ImageLimits, most_tokens: int) -> ImagePart | None:

@@ -21,6 +21,7 @@ from brim.engine.media.families import Family, family_of
 from brim.engine.media.features import ImagePart, Media
 from brim.engine.media.limits import ImageLimits
 from brim.engine.media.reading import load_processor, read_image
+from brim.engine.media.resizing import resized
 from brim.engine.requests.request import MediaSpan
 from brim.engine.weights.load import LoadedModel
 from brim.errors import InvalidRequest, first_line
@@ -70,7 +71,7 @@ class Vision:
         if isinstance(prompt, str):
             if isinstance(images, Mapping):
                 raise InvalidRequest("images: with a processor's output, give its token ids as the prompt")
-            tokens, inputs = run_processor(self.processor, self._family, prompt, images)
+            tokens, inputs = run_processor(self.processor, self._family, prompt, images, limits)
         else:
             if not isinstance(images, Mapping):
                 raise InvalidRequest(
@@ -89,16 +90,17 @@ class Vision:
         if limits is not None:
             check_sizes(parts, runs if self._family.tiled else None, limits)
         positions, shift = self._positions(tokens, places, parts)
-        marks = _marks(parts, places)
+        digests = tuple(_digest(part) for part in parts)
+        marks = _marks(parts, places, digests)
         if self._config.image_token_id >= self._vocab:  # the decoder has no such token; features replace it anyway
             for place in places.tolist():
                 tokens[place] = self._pad
         spans = tuple(MediaSpan(start, end, self._family.together) for start, end in runs)
-        return tuple(tokens), Media(parts, places, positions, shift), spans, marks
+        return tuple(tokens), Media(parts, places, positions, shift, digests), spans, marks
 
-    def tokens_of(self, image: Any) -> int:
+    def tokens_of(self, image: Any, limits: ImageLimits | None = None) -> int:
         """Tokens that an image takes in a prompt, with what the processor writes around it."""
-        return image_tokens(self.processor, self._family, image)
+        return image_tokens(self.processor, self._family, image, limits)
 
     @property
     def _mrope(self) -> bool:
@@ -124,10 +126,12 @@ class Vision:
 
 
 def run_processor(
-    processor: Any, family: Family, prompt: str, images: Sequence[Any]
+    processor: Any, family: Family, prompt: str, images: Sequence[Any], limits: ImageLimits | None = None
 ) -> tuple[list[int], Mapping[str, Any]]:
     """Tokens of a prompt with its images in it, and the processor's whole output."""
     read = [read_image(image, number) for number, image in enumerate(images)]
+    if limits is not None and limits.resizes:
+        read = [resized(image, limits) for image in read]
     placeholder = str(getattr(processor, family.placeholder))
     if prompt.count(placeholder) != len(read):
         raise InvalidRequest(
@@ -143,10 +147,10 @@ def run_processor(
     return output["input_ids"][0].tolist(), output
 
 
-def image_tokens(processor: Any, family: Family, image: Any) -> int:
+def image_tokens(processor: Any, family: Family, image: Any, limits: ImageLimits | None = None) -> int:
     """Tokens that an image takes in a prompt, with what the processor writes around it."""
     placeholder = str(getattr(processor, family.placeholder))
-    with_image, _ = run_processor(processor, family, placeholder, [image])
+    with_image, _ = run_processor(processor, family, placeholder, [image], limits)
     return len(with_image) - len(processor.tokenizer(placeholder)["input_ids"]) + 1
 
 
@@ -161,13 +165,15 @@ def _runs(places: np.ndarray) -> list[tuple[int, int]]:
     return [(int(run[0]), int(run[-1]) + 1) for run in np.split(places, breaks)]
 
 
-def _marks(parts: tuple[ImagePart, ...], places: np.ndarray) -> tuple[tuple[int, bytes], ...]:
+def _marks(
+    parts: tuple[ImagePart, ...], places: np.ndarray, digests: tuple[bytes, ...]
+) -> tuple[tuple[int, bytes], ...]:
     """Where each part begins, its digest, and where its tokens are."""
     ends = np.cumsum([part.tokens for part in parts])
     own = np.split(places, ends[:-1])
     return tuple(
-        (int(some[0]), _digest(part) + blake2b(some.tobytes(), digest_size=_DIGEST_BYTES).digest())
-        for part, some in zip(parts, own, strict=True)
+        (int(some[0]), digest + blake2b(some.tobytes(), digest_size=_DIGEST_BYTES).digest())
+        for digest, some in zip(digests, own, strict=True)
         if some.size
     )
 

@@ -25,7 +25,7 @@ from brim.engine.device.staging import Staging
 from brim.engine.kv.geometry import KvShape, LayerGeometry, LayerGroup
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.kv.tensors import KvTensors
-from brim.engine.media.features import KeptFeatures, place_media, rope_positions
+from brim.engine.media.features import FeatureSource, KeptFeatures, place_media, rope_positions
 from brim.engine.ranks.collectives import Collective
 from brim.engine.recurrent.mixers import PackedCache, PackedMixers
 from brim.engine.recurrent.states import RecurrentStates, StateShape
@@ -97,6 +97,7 @@ class Runner:
         check_plan: Callable[[StepPlan], None] = lambda plan: None,
         same_tokens: Callable[[torch.Tensor], torch.Tensor] = lambda tokens: tokens,
         ends_alike: Callable[[RunningStep], AbstractContextManager[None]] = lambda running: nullcontext(),
+        features: FeatureSource | None = None,
     ) -> None:
         self.text_model = text_model
         self.scorer = scorer
@@ -110,7 +111,7 @@ class Runner:
         self._state_shapes = states
         self._make_backend = make_backend
         self._ahead_in_windows_only = ahead_in_windows_only
-        self._features = KeptFeatures(text_model.model)
+        self._features: FeatureSource = KeptFeatures(text_model.model) if features is None else features
         self._step = CurrentStep()
         self._attention_only = PackedCache()
         self.warnings: tuple[str, ...] = ()

@@ -3,8 +3,9 @@
 Continuous batching, first come first served: every decoding request gets one token, the rest of the step goes to
 prefill chunks, and waiting requests are admitted by the policy of `guard`. While the first of them has to wait for
 blocks, a later one that fits may pass it, a limited number of times. When blocks run out, the request that was admitted
-last is preempted; later it goes on from a copy in host memory, or is recomputed (`host_copies`). Steps may be planned
-ahead: tokens of a launched step are counted (`Sequence.unseen`) before they are read.
+last is preempted; later it goes on from a copy in host memory, or is recomputed (`host_copies`). A request whose images
+are not encoded yet stays in the queue, and those behind it go on (`media`). Steps may be planned ahead: tokens of a
+launched step are counted (`Sequence.unseen`) before they are read.
 
 A decode may come with a draft (`drafting`). When the step is launched it counts as the one token that is certain; when
 it has been read, `accept` counts what stands, and `settle` gives the blocks of the rest back, moves windows on and
@@ -32,6 +33,7 @@ from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.drafting import Snapshots, plan_drafts
 from brim.engine.schedule.figures import AdmissionCounts
 from brim.engine.schedule.host_copies import HostCopies
+from brim.engine.schedule.media import MediaGate, NoWaiting
 from brim.engine.schedule.outlook import Outlook
 from brim.engine.schedule.plan import NO_DRAFT, Chunk, Draft, StepBounds, StepPlan
 from brim.engine.schedule.prospect import Prospect, as_fork, from_cache, from_host
@@ -68,6 +70,7 @@ class Scheduler:
         self.outlook = Outlook(ledger, self.admission, limits.max_batch, limits.max_batch_tokens)
         self.counts = AdmissionCounts()
         self.host_copies = HostCopies.none()
+        self.media: MediaGate = NoWaiting()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in the order of admission
         self._free_slots = list(range(limits.max_batch - 1, -1, -1))
@@ -419,8 +422,9 @@ class Scheduler:
     # -- admission -----------------------------------------------------------------------------------------------
 
     def _next_waiting(self) -> Sequence | None:
-        """The first that waits, of those that may be in this step."""
-        return next((sequence for sequence in self.waiting if self._bounds.allow(sequence)), None)
+        """The first that waits, of those that may be in this step and whose images are not being encoded."""
+        allow, waits = self._bounds.allow, self.media.waits
+        return next((sequence for sequence in self.waiting if allow(sequence) and not waits(sequence)), None)
 
     def _admit_next(self, budget: int) -> Chunk | None:
         """Start the request that has waited longest, or one that may pass it while it waits for blocks."""
@@ -430,10 +434,12 @@ class Scheduler:
 
     def _admit_first(self, budget: int) -> tuple[Chunk | None, Cause | None]:
         """Start the request that has waited longest; what decided about it, if anything could be decided."""
-        sequence = self._next_waiting()
-        prospect = None if sequence is None else self._prospect(sequence)
-        if prospect is None:
-            return None, None
+        prospect: Prospect | None = None
+        while prospect is None:
+            sequence = self._next_waiting()
+            prospect = None if sequence is None else self._prospect(sequence)
+            if prospect is None and (sequence is None or not self.media.waits(sequence)):
+                return None, None
         decision = self._decide(prospect)
         if not decision.start:
             return None, decision.cause
@@ -442,13 +448,14 @@ class Scheduler:
 
     def _admit_passing(self, budget: int) -> Chunk | None:
         """Start the first of the later requests that fits. They are looked at when something has changed."""
-        known = self.outlook.state, tuple(islice(self.waiting, self.admission.reach + 1))
+        known = self.outlook.state, self.media.arrivals, tuple(islice(self.waiting, self.admission.reach + 1))
         if known == self._nobody_passes:
             return None
         behind = passable((sequence.passed for sequence in self.waiting), self.admission)
         for place in range(1, min(behind + 1, len(self.waiting))):
             sequence = self.waiting[place]
-            prospect = self._prospect(sequence) if _may_pass(sequence) else None
+            may_pass = _may_pass(sequence) and not self.media.waits(sequence)
+            prospect = self._prospect(sequence) if may_pass else None
             if prospect is not None and self._decide(prospect).start:
                 self._admitted.append(overtake(self.waiting, sequence))
                 chunk = self._start(prospect, budget)
@@ -514,6 +521,11 @@ class Scheduler:
 
     def _prospect(self, sequence: Sequence) -> Prospect | None:
         """Where a request would begin if it were admitted now; None: it has to wait for something on the device."""
+        found = self._beginning(sequence)
+        return found if found is not None and self.media.ready(sequence, found.reused) else None
+
+    def _beginning(self, sequence: Sequence) -> Prospect | None:
+        """The same, whatever has become of its images."""
         if sequence.unseen:
             return None  # its last token
         if sequence.host_copy is not None:

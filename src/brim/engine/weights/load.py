@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.engine.weights.files import few, weight_files
+from brim.engine.weights.parts import ModelPart, class_of_part, keep_part, random_towers
 from brim.engine.weights.quantised import refuse_quantised
 from brim.errors import BrimError, DeviceError, InvalidRequest, UnsupportedModel, first_line
 from brim.model.fields import LARGEST_CONTEXT
@@ -65,8 +66,9 @@ def load(
     attention: str | dict[str, str] = "sdpa",
     seed: int = 0,
     progress: Progress | None = None,
+    part: ModelPart = ModelPart.WHOLE,
 ) -> LoadedModel:
-    """Load a model, or make one with random weights (`load_format="dummy"`)."""
+    """Load a model, or make one with random weights (`load_format="dummy"`); or a part of it alone."""
     started = time.perf_counter()
     _check_options(load_format, dtype, device)
     folder, raw = _locate(source, load_format)
@@ -81,12 +83,22 @@ def load(
         config = config_object(raw, _NOT_FOR_DUMMIES if load_format == "dummy" else ())
         _check_generates(kind, config)
         if load_format == "dummy":
-            model = _random(cls, config, dtype, device, attention, seed)
+            model = _random(cls, config, dtype, device, attention, seed, part)
             told(1, 1)
         else:
             assert folder is not None
-            model = _from_files(cls, config, folder, dtype, device, attention)
+            model = _from_files(class_of_part(cls, part), config, folder, dtype, device, attention)
     return _record(model.eval().requires_grad_(False), folder, time.perf_counter() - started)
+
+
+def read_model(source: str | Path | Mapping[str, Any], load_format: str) -> tuple[Path | None, Any]:
+    """(directory of a model's files where it has one, its config as an object), without its weights."""
+    check_libraries()
+    folder, raw = _locate(source, load_format)
+    check_sizes(raw)
+    kind = str(raw.get("model_type", ""))
+    with _foreign_errors(kind, ""):
+        return folder, config_object(raw, _NOT_FOR_DUMMIES if load_format == "dummy" else ())
 
 
 def _check_options(load_format: str, dtype: str, device: str) -> None:
@@ -136,7 +148,9 @@ def _check_generates(kind: str, config: Any) -> None:
         raise UnsupportedModel(f"'{kind}' is an encoder; the engine runs decoder-only language models")
 
 
-def _random(cls: Any, config: Any, dtype: str, device: str, attention: str | dict[str, str], seed: int) -> Any:
+def _random(
+    cls: Any, config: Any, dtype: str, device: str, attention: str | dict[str, str], seed: int, part: ModelPart
+) -> Any:
     """The class's own initialisation, drawn on the device. The caller's random numbers are left as they were."""
     import torch
 
@@ -144,7 +158,9 @@ def _random(cls: Any, config: Any, dtype: str, device: str, attention: str | dic
     wanted = getattr(torch, _NAMES[dtype]) if dtype != "auto" else _stored_dtype(config)
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []), place:
         torch.manual_seed(seed)
-        return cls._from_config(config, dtype=wanted, attn_implementation=attention)
+        if part is ModelPart.TOWERS:
+            return random_towers(cls, config, wanted, attention, place)
+        return keep_part(cls._from_config(config, dtype=wanted, attn_implementation=attention), part)
 
 
 def _stored_dtype(config: Any) -> Any:
@@ -190,19 +206,23 @@ def _check_complete(name: str, folder: Path, info: dict[str, Any]) -> None:
 
 def _record(model: Any, folder: Path | None, seconds: float) -> LoadedModel:
     text = model.config.get_text_config(decoder=True)
-    longest = next((value for name in _LONGEST if (value := getattr(text, name, None))), LARGEST_CONTEXT)
     storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in _tensors(model)}
     return LoadedModel(
         model=model,
         config=text,
         full_config=model.config,
         vocab=text.vocab_size,
-        max_positions=longest,
+        max_positions=max_positions(text),
         eos_ids=_eos_ids(folder, model.config, text),
         weight_bytes=sum(storage.nbytes() for storage in storages.values()),
         folder=folder,
         seconds=seconds,
     )
+
+
+def max_positions(text: Any) -> int:
+    """The longest request that a language model was made for, by its config."""
+    return next((value for name in _LONGEST if (value := getattr(text, name, None))), LARGEST_CONTEXT)
 
 
 def _tensors(model: Any) -> Iterator[Any]:

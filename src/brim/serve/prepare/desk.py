@@ -85,6 +85,7 @@ class _Illustrated:
         self._tokenizer = tokenizer
         self._job = job
         self._processor, self._family = _vision(source)
+        self._limits = source.image_limits
         self._images = decode_all(job.dialogue.images, job.limits)
         self._counts: dict[Any, int] = {}
 
@@ -96,7 +97,9 @@ class _Illustrated:
             tokens = self._text_tokens(kept)
             return Prepared(tokens, None, turns, evicted, self._job.room is not None)
         images = [self._images[image] for image in kept.images]
-        ids, output = run_processor(self._processor, self._family, _written(self._tokenizer, kept), images)
+        ids, output = run_processor(
+            self._processor, self._family, _written(self._tokenizer, kept), images, self._limits
+        )
         media = {name: value.numpy() for name, value in output.items() if hasattr(value, "numpy")}
         return Prepared(tuple(ids), media, turns, evicted, self._job.room is not None)
 
@@ -108,7 +111,7 @@ class _Illustrated:
 
         for image in dialogue.images:
             if image not in self._counts:
-                self._counts[image] = image_tokens(self._processor, self._family, self._images[image]) - 1
+                self._counts[image] = image_tokens(self._processor, self._family, self._images[image], self._limits) - 1
         return len(self._text_tokens(dialogue)) + sum(self._counts[image] for image in dialogue.images)
 
 

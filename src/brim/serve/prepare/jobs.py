@@ -17,6 +17,7 @@ class TokenizerSource:
     folder: Path | None
     bytes_only: bool = False  # every byte is a token
     images: bool = False  # the model takes them, and the folder has their processor
+    image_limits: Any = None  # the engine's, where it has any (`brim.engine.media.limits`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,96 @@
+"""Encoders of a command's engine, started before the engine sizes itself: they are its neighbours on the device."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from brim.cli.engine_options import Place, engine_settings, read_place
+from brim.cli.neighbours.options import leased_device
+from brim.errors import DeviceError, InvalidRequest
+from brim.folders import leases_folder
+from brim.suggest import shown
+
+if TYPE_CHECKING:
+    from brim.engine.encoders.pool import Encoders
+    from brim.engine.encoders.start import EncoderPlace
+
+ROLE = "vision encoder"
+
+
+@contextmanager
+def encoders_beside(options: argparse.Namespace, place: Place) -> Iterator[tuple[Place, Encoders | None]]:
+    """Encoders as the options say, until the command is done; and where the engine runs, as they share it.
+
+    A private budget on the CPU gets a name, by which the engine and its encoders find each other.
+    """
+    settings = engine_settings(options)
+    if settings.encoder != "process":
+        if options.encoder_gpus is not None or options.encoder_reserve is not None:
+            raise InvalidRequest(
+                "encoder-gpus and encoder-reserve are for --encoder process; add it, or leave them out"
+            )
+        yield place, None
+        return
+    if options.tp != 1:
+        raise InvalidRequest("encoder is 'process', which serves one rank only; leave out tp, or encode inline")
+    from brim.engine.encoders.start import start_encoders
+
+    private = place.budget_bytes is not None and place.budget_name is None
+    if private:
+        place = replace(place, budget_name=f"cpu:engine-{os.getpid()}")
+    where = [place] if options.encoder_gpus is None else _places(options.encoder_gpus)
+    encoders = start_encoders(
+        options.model,
+        settings,
+        tuple(_of_encoder(one) for one in where),
+        load_format=options.load_format,
+        dtype=options.dtype,
+        seed=0,
+    )
+    try:
+        yield place, encoders
+    finally:
+        if encoders is not None:
+            encoders.close()
+        if private and place.budget_name is not None:
+            from brim.reserve.ledger import forget_device
+
+            forget_device(leases_folder(), place.budget_name)
+
+
+def _places(text: str) -> list[Place]:
+    """Devices with commas between them."""
+    found = [read_place(one.strip()) for one in text.split(",")]
+    if any(place.device is None for place in found):
+        raise InvalidRequest(f"encoder-gpus '{shown(text)}' must name devices; write 1,2 or cpu:a:1GiB,cpu:b:1GiB")
+    return found
+
+
+def _of_encoder(place: Place) -> EncoderPlace:
+    from brim.engine.encoders.start import EncoderPlace
+
+    device = place.device or _default_device()
+    return EncoderPlace(device, _lease(replace(place, device=device)), f"{ROLE} of {os.getpid()}")
+
+
+def _default_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _lease(place: Place) -> str | None:
+    """The device as `brim.hold` takes it; None where nobody shares it."""
+    if place.device == "cpu":
+        return None if place.budget_name is None else f"{place.budget_name}:{place.budget_bytes}"
+    try:
+        return leased_device(place).key
+    except DeviceError as error:
+        print(f"note: the encoder takes no lease: {error}", file=sys.stderr)
+        return None

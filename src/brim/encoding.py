@@ -1,0 +1,113 @@
+"""The process of an encoder: connects the work of a tower, its lease, and what a trace predicts of it.
+
+An engine starts it (`brim.engine.encoders.process`) with three descriptors: a connection, and two pieces of shared
+memory. It takes no part in the terminal's signals: it ends when its engine does.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from dataclasses import replace
+from typing import Any
+
+from brim.engine.encoders.areas import Area
+from brim.engine.encoders.records import EncoderSource
+from brim.engine.encoders.wire import Wire, WireClosed
+from brim.engine.encoders.work import EncoderWork
+from brim.engine.media.features import ImagePart
+from brim.engine.media.limits import ImageLimits
+from brim.engine.weights.parts import tower_names
+from brim.errors import CannotTrace, InputError
+from brim.predictions import traced_tower
+from brim.reserve.devices import find_leased
+from brim.reserve.hold import OwnLease, check_room, take
+
+
+class LeasedMemory:
+    """A promise to the neighbours on the device, in the ledger of leases."""
+
+    def __init__(self, device: str, role: str) -> None:
+        self._device = find_leased(device)
+        self._role = role
+        self._lease: OwnLease | None = None
+
+    def promise(self, promised_bytes: int) -> None:
+        if self._lease is None:
+            self._lease = take(self._device, promised_bytes, self._role, starting=True)
+            return
+        larger = replace(self._lease.lease, promised_bytes=promised_bytes)
+        with self._lease.ledger.opened() as page:
+            check_room(larger, self._device, page)
+            self._lease.change(larger, page)
+
+    def hold(self, held_bytes: int) -> None:
+        assert self._lease is not None, "memory is promised before it is held"
+        if held_bytes > (self._lease.lease.promised_bytes or 0):
+            self.promise(held_bytes)
+        self._lease.hold(held_bytes)
+
+    def release(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
+
+
+class Unshared:
+    """Nobody sizes itself on the device."""
+
+    def promise(self, promised_bytes: int) -> None:
+        pass
+
+    def hold(self, held_bytes: int) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+
+def predicted_bytes(source: EncoderSource, config: Any, limits: ImageLimits, largest: ImagePart) -> int | None:
+    """Weights and worst batch of a tower, from a trace; None where it cannot be traced."""
+    try:
+        return _predicted_bytes(source, config, limits, largest)
+    except (CannotTrace, InputError):
+        return None
+
+
+def _predicted_bytes(source: EncoderSource, config: Any, limits: ImageLimits, largest: ImagePart) -> int:
+    from brim.trace.build import build_model
+
+    dtype = _dtype(source.dtype, config)
+    model, _ = build_model(config.to_dict(), dtype)
+    towers = [getattr(model.base_model, name) for name in tower_names(model)]
+    tensors = [tensor for tower in towers for tensor in (*tower.parameters(), *tower.buffers())]
+    on_device = source.device != "cpu"
+    call = traced_tower(config, limits, largest, dtype=dtype, on_device=on_device)
+    return int(sum(tensor.nbytes for tensor in tensors)) + call * source.batch
+
+
+def _dtype(asked: str, config: Any) -> str:
+    if asked != "auto":
+        return asked
+    stored = str(config.dtype or config.get_text_config(decoder=True).dtype or "bfloat16").removeprefix("torch.")
+    return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(stored, "bf16")
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one engine to its end; the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection, inputs, outputs = map(int, arguments)
+    wire = Wire(socket.socket(fileno=connection))
+    try:
+        source = EncoderSource.from_json(wire.receive())
+    except WireClosed:
+        return 0
+    memory = Unshared() if source.lease is None else LeasedMemory(source.lease, source.role)
+    try:
+        return EncoderWork(source, wire, (Area(inputs), Area(outputs)), memory, predicted_bytes).run()
+    finally:
+        memory.release()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

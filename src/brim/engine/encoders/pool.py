@@ -1,0 +1,284 @@
+"""Encoders that share a queue of media: batches given out, features collected, children that died started again.
+
+Nothing here waits but `start`. A child that dies is started again after a pause that doubles with each failure. Media
+of its batch are tried once more, each alone, so that one which kills its encoder takes no other with it; then they
+fail. While no encoder can run, because its memory is not there, `refusal` says so, and all media fail with that.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from brim.engine.encoders.batches import first_batch
+from brim.engine.encoders.process import EncoderProcess
+from brim.engine.encoders.records import EncoderSource, TowerFacts
+from brim.engine.encoders.wire import Message, WireClosed
+from brim.engine.media.features import ImagePart
+from brim.errors import DeviceError, OutOfMemory
+from brim.records.progress import Stage, Told, silent
+
+if TYPE_CHECKING:
+    import torch
+
+START_SECONDS = 600.0
+_PAUSE_SECONDS = 0.25  # before the first restart; doubled by each failure
+_LONGEST_PAUSE_SECONDS = 30.0
+_LOOK_SECONDS = 0.2
+_TRIES = 2
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A part to be encoded."""
+
+    key: Hashable
+    part: ImagePart
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """Features of a batch, in shared memory until `release` is called."""
+
+    jobs: tuple[Job, ...]
+    rows: torch.Tensor
+    release: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NotEncoded:
+    job: Job
+    why: str
+
+
+@dataclass(slots=True, eq=False)
+class _Desk:
+    """A place for one child, and what has become of it."""
+
+    source: EncoderSource
+    child: EncoderProcess | None = None
+    jobs: tuple[Job, ...] = ()  # of the batch that it has
+    failures: int = 0  # since it last finished a batch
+    again_at: float = 0.0  # when it is started again
+    problem: str = ""  # why there is no child, or why the last one has gone
+    lacks_memory: bool = False  # that is why
+
+
+@dataclass(slots=True)
+class EncoderFigures:
+    """What encoders have done so far."""
+
+    batches: int = 0
+    parts: int = 0
+    restarts: int = 0
+    largest_batch: int = field(default=0)  # parts
+
+
+class Encoders:
+    """All encoders of an engine."""
+
+    def __init__(
+        self,
+        sources: Iterable[EncoderSource],
+        *,
+        make: Callable[[EncoderSource], EncoderProcess] = EncoderProcess,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make = make
+        self._clock = clock
+        self._desks = [_Desk(source) for source in sources]
+        self._waiting: deque[Job] = deque()
+        self._failed: list[NotEncoded] = []
+        self._numbers = 0
+        self._facts: TowerFacts | None = None
+        self.figures = EncoderFigures()
+        for desk in self._desks:
+            desk.child = make(desk.source)
+
+    # -- start and end -------------------------------------------------------------------------------------------
+
+    def start(self, told: Told = silent, seconds: float = START_SECONDS) -> TowerFacts:
+        """Wait until all of them are ready; what does not start raises, and nothing is left running."""
+        until = time.monotonic() + seconds
+        try:
+            while any(desk.child is None or desk.child.facts is None for desk in self._desks):
+                told(Stage("load", "encoder"))
+                self.wait(_LOOK_SECONDS)
+                self.check()
+                if time.monotonic() > until:
+                    raise DeviceError(f"the encoder has not started within {seconds:g} s")
+        except BaseException:
+            self.close()
+            raise
+        return self.facts
+
+    def check(self) -> None:
+        """Raises where one of them could not start. Called while something else is waited for."""
+        self._look()
+        for desk in self._desks:
+            if desk.child is None:
+                raise _cannot_start(desk)
+
+    @property
+    def facts(self) -> TowerFacts:
+        assert self._facts is not None, "encoders are started before they are asked"
+        return self._facts
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(desk.child.pid for desk in self._desks if desk.child is not None)
+
+    @property
+    def leases(self) -> tuple[tuple[str | None, str], ...]:
+        """The device in the ledger of leases, and the role there, of each."""
+        return tuple((desk.source.lease, desk.source.role) for desk in self._desks)
+
+    def close(self) -> None:
+        for desk in self._desks:
+            if desk.child is not None:
+                desk.child.end()
+                desk.child = None
+        self._desks = []
+        self._waiting.clear()
+
+    # -- work ----------------------------------------------------------------------------------------------------
+
+    @property
+    def working(self) -> bool:
+        """Media wait or are being encoded."""
+        return bool(self._waiting or self._failed or any(desk.jobs for desk in self._desks))
+
+    @property
+    def refusal(self) -> str:
+        """Why no media can be encoded until somebody makes room; empty where they can."""
+        if all(desk.child is None and desk.lacks_memory for desk in self._desks):
+            return next((desk.problem for desk in self._desks), "the encoders were closed")
+        return ""
+
+    @property
+    def problem(self) -> str:
+        """What an operator should know: which encoders are not there, and why."""
+        return "; ".join(desk.problem for desk in self._desks if desk.problem)
+
+    def submit(self, job: Job) -> None:
+        self._waiting.append(job)
+
+    def drop(self, key: Hashable) -> None:
+        """Nobody waits for this part any more; if a child has it, its features come back all the same."""
+        self._waiting = deque(job for job in self._waiting if job.key != key)
+
+    def poll(self) -> tuple[list[Encoded], list[NotEncoded]]:
+        """What has come back; gives out what can be."""
+        done = self._look()
+        self._restart()
+        self._give_out()
+        failed, self._failed = self._failed, []
+        return done, failed
+
+    def wait(self, seconds: float) -> None:
+        """Until a message is here, or so long."""
+        wires = [desk.child.wire for desk in self._desks if desk.child is not None]
+        select.select(wires, [], [], seconds)
+
+    def _look(self) -> list[Encoded]:
+        done: list[Encoded] = []
+        for desk in self._desks:
+            if desk.child is None:
+                continue
+            try:
+                for message in desk.child.arrived():
+                    done += self._heard(desk, desk.child, message)
+            except (WireClosed, KeyError, ValueError, TypeError) as error:
+                self._lost(desk, f"its process has ended ({error})")
+        return done
+
+    def _heard(self, desk: _Desk, child: EncoderProcess, message: Message) -> list[Encoded]:
+        match message["op"]:
+            case "ready":
+                child.became_ready(message)
+                self._facts = self._facts or child.facts
+                desk.problem, desk.lacks_memory = "", False
+            case "cannot":
+                desk.lacks_memory = bool(message["memory"])
+                self._lost(desk, str(message["why"]))
+            case "done":
+                jobs, desk.jobs, desk.failures = desk.jobs, (), 0
+                self.figures.batches += 1
+                self.figures.parts += len(jobs)
+                self.figures.largest_batch = max(self.figures.largest_batch, len(jobs))
+                return [Encoded(jobs, child.rows(sum(job.part.tokens for job in jobs)), _releasing(child))]
+            case "failed":
+                jobs, desk.jobs, child.busy = desk.jobs, (), False
+                self._again(jobs, str(message["why"]))
+        return []
+
+    def _lost(self, desk: _Desk, why: str) -> None:
+        """A child has gone: it is started again later, and its media are given to others."""
+        assert desk.child is not None
+        desk.child.end()
+        desk.child = None
+        jobs, desk.jobs = desk.jobs, ()
+        desk.problem = f"{desk.source.role}: {why}"
+        pause = min(_PAUSE_SECONDS * 2**desk.failures, _LONGEST_PAUSE_SECONDS)
+        desk.failures += 1
+        desk.again_at = self._clock() + pause
+        self._again(jobs, why)
+
+    def _again(self, jobs: tuple[Job, ...], why: str) -> None:
+        for job in reversed(jobs):
+            job.tries += 1
+            if job.tries < _TRIES:
+                self._waiting.appendleft(job)
+            else:
+                self._failed.append(NotEncoded(job, f"it could not be encoded in {_TRIES} attempts: {why}"))
+
+    def _restart(self) -> None:
+        for desk in self._desks:
+            if desk.child is None and self._clock() >= desk.again_at:
+                desk.child = self._make(desk.source)
+                self.figures.restarts += 1
+
+    def _give_out(self) -> None:
+        refusal = self.refusal
+        if refusal:
+            self._failed += [NotEncoded(job, refusal) for job in self._waiting]
+            self._waiting.clear()
+        for desk in self._desks:
+            child = desk.child
+            if child is None or child.facts is None or child.busy or not self._waiting:
+                continue
+            jobs = self._next_batch(child.facts)
+            if jobs:
+                self._numbers += 1
+                desk.jobs = jobs
+                child.encode(self._numbers, [job.part for job in jobs])
+
+    def _next_batch(self, facts: TowerFacts) -> tuple[Job, ...]:
+        """As many of the first as were run in the worst batch; one that has failed before goes alone."""
+        first = self._waiting[0]
+        fresh = [first] if first.tries else [job for job in self._waiting if not job.tries]
+        count = first_batch((job.part for job in fresh), facts)
+        if count == 0:
+            self._waiting.popleft()
+            self._failed.append(NotEncoded(first, "it is larger than what the encoder has memory for"))
+            return ()
+        jobs = tuple(fresh[:count])
+        chosen = {id(job) for job in jobs}
+        self._waiting = deque(job for job in self._waiting if id(job) not in chosen)
+        return jobs
+
+
+def _releasing(child: EncoderProcess) -> Callable[[], None]:
+    def release() -> None:
+        child.busy = False
+
+    return release
+
+
+def _cannot_start(desk: _Desk) -> DeviceError:
+    return OutOfMemory(desk.problem) if desk.lacks_memory else DeviceError(desk.problem)

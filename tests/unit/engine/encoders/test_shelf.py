@@ -1,0 +1,59 @@
+"""Features in rows of a fixed piece of memory."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+from brim.engine.encoders.shelf import Shelf
+
+
+def test_a_part_is_found_again_and_the_oldest_goes_first() -> None:
+    shelf = Shelf(10)
+    assert shelf.take([("a", 4), ("b", 4)]) == ["a", "b"]
+    for key in ("a", "b"):
+        entry = shelf.find(key)
+        assert entry is not None
+        entry.ready = True
+        shelf.unpin(key)
+    assert shelf.take([("a", 4)]) == []  # now the newest
+    assert shelf.take([("c", 4)]) == ["c"]
+    assert shelf.find("b") is None
+    assert shelf.find("a") is not None
+
+
+def test_all_parts_of_a_request_are_placed_or_none() -> None:
+    shelf = Shelf(10)
+    assert shelf.take([("a", 6)]) == ["a"]
+    assert shelf.take([("a", 6), ("b", 3), ("c", 3)]) is None
+    assert len(shelf) == 1
+    shelf.unpin("a")  # not ready: of no use to anybody
+    assert len(shelf) == 0
+    assert shelf.take([("b", 5), ("b", 5), ("c", 5)]) == ["b", "c"]
+
+
+def test_rows_never_overlap_and_pinned_ones_stay() -> None:
+    chance = random.Random(7)
+    shelf, pinned = Shelf(40), []
+    for _ in range(2000):
+        if pinned and chance.random() < 0.5:
+            for key in pinned.pop(chance.randrange(len(pinned))):
+                shelf.unpin(key)
+        else:
+            wanted = [(key, 1 + key % 13) for key in chance.sample(range(30), chance.randint(1, 3))]
+            new = shelf.take(wanted)
+            if new is not None:
+                pinned.append([key for key, _ in wanted])
+                for key in new:
+                    entry = shelf.find(key)
+                    assert entry is not None
+                    entry.ready = chance.random() < 0.8
+        spans = sorted((entry.start, entry.start + entry.rows) for entry in shelf._entries.values())
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+        assert not spans or spans[-1][1] <= shelf.rows
+        assert all(shelf.find(key) is not None for keys in pinned for key in keys)
+    for keys in pinned:
+        for key in keys:
+            shelf.unpin(key)
+    assert shelf.pinned_rows == 0
+    assert shelf.take([("all", 40)]) == ["all"]
