@@ -21,9 +21,9 @@ from brim.units import format_bytes
 _CONTEXT, _ANSWER = 256, 24
 _INJECTED = 240  # tokens of a prompt that runs out of memory: no turn of the conversation is as long
 _PLACES = 8
-_SIZES = f"--memory 512MiB --max-len {_CONTEXT} --max-seqs 4 --max-queue {_PLACES - 4} --scaling off"
+_SIZES = f"--memory 512MiB --max-len {_CONTEXT} --max-seqs 4 --max-queue {_PLACES - 4} --batch-tokens 256 --scaling off"
 _TEXT = f"{_SIZES} --inject-out-of-memory {_INJECTED}"
-_VISION = "brim-tiny-vl --memory 512MiB --max-len 256 --max-seqs 2 --max-queue 2 --scaling off"
+_VISION = "brim-tiny-vl --memory 512MiB --max-len 256 --max-seqs 2 --max-queue 2 --batch-tokens 256 --scaling off"
 _TURNS = (
     "My name is Ada.",
     "What is my name?",
