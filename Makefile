@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m compileall -q src/brim
 	touch $@
 
-demo: setup  ## plan, trace, generate, fit, chat and hold
+demo: setup  ## the commands, then a server: a rolling conversation, a burst, an image, an out-of-memory
 	$(BIN)/python -m brim.cli.demo
 
 test: check  ## everything: checks and tests

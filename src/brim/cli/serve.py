@@ -19,7 +19,7 @@ from brim.engine.weights.builtin import BUILTIN_NAME
 from brim.errors import InvalidRequest
 from brim.model.packaged import packaged_folder
 from brim.model.transformers_classes import check_libraries
-from brim.units import parse_bytes
+from brim.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
@@ -67,6 +67,11 @@ def add_command(commands: Commands) -> None:
     parser.add_argument(
         "--memory", metavar="SIZE", help=f"on the CPU: the memory budget ({PACKAGED_BUDGET} for models in the package)"
     )
+    parser.add_argument(
+        "--inject-out-of-memory",
+        metavar="N",
+        help="for tests of your operations: steps with a prompt of N tokens or more run out of memory",
+    )
     parser.add_argument("--kv-tokens", metavar="N", help="validate exactly this size, without a search")
     add_fit_options(parser)
     add_engine_options(parser)
@@ -78,6 +83,9 @@ def run(options: argparse.Namespace) -> int:
     if options.tp != 1:
         raise InvalidRequest(f"tp is {options.tp}; brim serve runs on one device so far")
     settings, wishes = _settings(options), fit_wishes(options)
+    if options.inject_out_of_memory is not None:
+        tokens = _injected(options)
+        _write("brim: ", f"TEST: requests with prompts of {tokens:,} tokens or more will run out of memory\n")
     import asyncio
 
     from brim.serve.server import Server, listen
@@ -91,6 +99,13 @@ def run(options: argparse.Namespace) -> int:
             progress=False if options.quiet else None,
         )
         return asyncio.run(server.run(listen(settings.host, settings.port)))
+
+
+def _injected(options: argparse.Namespace) -> int:
+    tokens = parse_count(options.inject_out_of_memory, "inject-out-of-memory")
+    if tokens < 1:
+        raise InvalidRequest(f"inject-out-of-memory is {tokens}; it must be at least 1 token")
+    return tokens
 
 
 def _write(before: str, line: str) -> None:
@@ -154,4 +169,10 @@ class _Starter:
     def fit(self, loaded: Loaded, told: Told) -> FitReport:
         from brim.serving import fit_engine
 
-        return fit_engine(loaded.engine, probe=loaded.probe, progress=told, neighbours=loaded.neighbours, **self.wishes)
+        engine = loaded.engine
+        report = fit_engine(engine, probe=loaded.probe, progress=told, neighbours=loaded.neighbours, **self.wishes)
+        if self.options.inject_out_of_memory is not None:
+            from brim.engine.injection import fail_long_prompts
+
+            fail_long_prompts(engine, _injected(self.options))
+        return report

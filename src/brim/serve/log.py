@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from brim.engine.front.answers import Completion
@@ -27,6 +28,7 @@ class Entry:
     cached_tokens: int = 0
     completion_tokens: int = 0
     evicted_tokens: int = 0
+    images: int = 0
     finish_reasons: list[str] = field(default_factory=list)
     preemptions: int = 0
     first_token_seconds: float | None = None
@@ -35,13 +37,15 @@ class Entry:
     def prepared(self, prompts: Sequence[Prepared]) -> None:
         self.prompt_tokens = sum(len(one.tokens) for one in prompts)
         self.evicted_tokens = sum(one.evicted_tokens for one in prompts)
+        self.images = sum(one.images for one in prompts)
 
     def took_token(self) -> None:
+        """Counted one by one: an answer that is cut off has tokens too."""
         if self.first_token_seconds is None:
             self.first_token_seconds = time.monotonic() - self.began
+        self.completion_tokens += 1
 
     def ended(self, completion: Completion) -> None:
-        self.completion_tokens += len(completion.tokens)
         self.cached_tokens += completion.reused_tokens if completion.index == 0 else 0
         self.preemptions += completion.preemptions
         self.finish_reasons.append(str(completion.finish_reason))
@@ -49,7 +53,7 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         first = self.first_token_seconds
         return {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),  # when it ended
             "id": self.id,
             "path": self.path,
             "key": self.tenant,
@@ -59,6 +63,7 @@ class Entry:
             "cached_tokens": self.cached_tokens,
             "completion_tokens": self.completion_tokens,
             "evicted_tokens": self.evicted_tokens,
+            "images": self.images,
             "finish_reasons": self.finish_reasons,
             "preemptions": self.preemptions,
             "first_token_ms": None if first is None else round(first * 1000, 1),

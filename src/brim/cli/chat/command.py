@@ -1,30 +1,24 @@
-"""`brim chat`: the options, and the loop of a conversation in the terminal."""
+"""`brim chat`: the options, and the conversation that they describe."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.cli.chat.commands import Ended, obey
 from brim.cli.chat.gauge import gauge
-from brim.cli.chat.reading import Reader, reader
+from brim.cli.chat.loop import converse
+from brim.cli.chat.reading import reader
 from brim.cli.chat.talk import Talk
 from brim.cli.engine_options import add_engine_options, add_model, make_engine, serving
 from brim.cli.options import add_json
-from brim.errors import BrimError, InvalidRequest
+from brim.errors import InvalidRequest
 from brim.units import parse_count
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
-    from brim.engine.chat.reply import Reply
     from brim.engine.engine import Engine
     from brim.engine.requests.params import SamplingParams
-
-_HINT = "Ctrl-C stops an answer, Ctrl-D ends the conversation, /help lists the commands."
 
 
 def add_command(commands: Commands) -> None:
@@ -37,6 +31,10 @@ def add_command(commands: Commands) -> None:
     )
     parser.set_defaults(run=run)
     add_model(parser)
+    parser.add_argument(
+        "--url", metavar="URL", help="talk with an OpenAI-compatible server, with MODEL as its name there"
+    )
+    parser.add_argument("--api-key", metavar="KEY", help="the server's key")
     parser.add_argument("--system", metavar="TEXT", help="the instruction to the model, which always stays")
     parser.add_argument("--load", type=Path, metavar="FILE", help="go on with a conversation that /save has written")
     rolling = parser.add_argument_group("memory")
@@ -58,6 +56,10 @@ def add_command(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.url is not None:
+        from brim.cli.chat.remote import run_remote
+
+        return run_remote(options)
     if options.tp != 1:
         raise InvalidRequest(f"tp is {options.tp}; brim chat runs on one device, since one process reads what is typed")
     from brim.engine.chat.chat import Chat
@@ -68,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         if options.system is not None:
             chat.system = options.system
         talk = Talk(chat, _params(chat.params, options))
-        _converse(talk, reader(lambda: gauge(talk.chat)), options.as_json)
+        converse(talk, reader(lambda: gauge(talk.chat)), options.as_json)
     return 0
 
 
@@ -91,36 +93,3 @@ def _params(usual: SamplingParams, options: argparse.Namespace) -> SamplingParam
 
     most = usual.max_tokens if options.max_tokens is None else options.max_tokens
     return SamplingParams(max_tokens=most, temperature=options.temperature, top_p=options.top_p, seed=options.seed)
-
-
-def _converse(talk: Talk, lines: Reader, as_json: bool) -> None:
-    """Turn after turn, until the reader or somebody has enough. What one turn does wrong ends that turn."""
-    if lines.interactive and not as_json:
-        print(_HINT, file=sys.stderr)
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            if line.startswith("/"):
-                obey(talk, line)
-            else:
-                _answer(talk, line, as_json)
-        except Ended:
-            return
-        except BrimError as error:
-            print(json.dumps({"error": str(error)}) if as_json else f"brim chat: {error}", file=_errors(as_json))
-
-
-def _errors(as_json: bool) -> Any:
-    return sys.stdout if as_json else sys.stderr
-
-
-def _answer(talk: Talk, text: str, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(_as_json(talk.send(text))), flush=True)
-        return
-    talk.answer(text)
-
-
-def _as_json(reply: Reply) -> dict[str, Any]:
-    return asdict(reply)

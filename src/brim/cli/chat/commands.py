@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from brim.cli.chat.talk import Talk, tell
 from brim.errors import InvalidRequest
 from brim.units import format_bytes
 
+Talking = TypeVar("Talking")
 _SHOWN = 48  # characters of a turn
 
 
@@ -18,18 +20,18 @@ class Ended(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Command(Generic[Talking]):
     """What it is called with, what it does, and how."""
 
     argument: str
     does: str
-    run: Callable[[Talk, str], None]
+    run: Callable[[Talking, str], None]
 
 
-def obey(talk: Talk, line: str) -> None:
+def obey(talk: Talking, line: str, commands: Mapping[str, Command[Talking]]) -> None:
     """Do what a line says."""
     name, _, argument = line.partition(" ")
-    command = COMMANDS.get(name)
+    command = commands.get(name)
     if command is None:
         raise InvalidRequest(f"'{name[:40]}' is no command; /help lists them, and a space before it makes it a text")
     if command.argument and not command.argument.startswith("[") and not argument.strip():
@@ -37,9 +39,13 @@ def obey(talk: Talk, line: str) -> None:
     command.run(talk, argument.strip())
 
 
-def _help(_: Talk, __: str) -> None:
-    for name, command in COMMANDS.items():
+def help_of(commands: Mapping[str, Command[Talking]]) -> None:
+    for name, command in commands.items():
         print(f"{f'{name} {command.argument}':<16} {command.does}")
+
+
+def _help(_: Talk, __: str) -> None:
+    help_of(COMMANDS)
 
 
 def _usage(talk: Talk, _: str) -> None:

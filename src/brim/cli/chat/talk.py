@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from brim.engine.chat.chat import Chat
-    from brim.engine.chat.reply import Reply, ReplyStream
+    from brim.engine.chat.reply import ReplyStream
     from brim.engine.requests.params import SamplingParams
 
 
@@ -21,8 +21,13 @@ class Talk:
         self.params = params
         self.images: list[Path] = []
 
-    def send(self, text: str) -> Reply:
-        return self._stream(text).read()
+    def obey(self, line: str) -> None:
+        from brim.cli.chat.commands import COMMANDS, obey
+
+        obey(self, line, COMMANDS)
+
+    def reply(self, text: str) -> dict[str, Any]:
+        return asdict(self._stream(text).read())
 
     def answer(self, text: str) -> None:
         """Show the answer as it grows. An interrupt ends it, and keeps what there is of it."""

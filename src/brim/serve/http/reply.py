@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # made once: `json.dumps` makes one each time
+
+
 def dumped(found: Json) -> bytes:
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    return _ENCODER.encode(found).encode(errors="replace")
 
 
 class Reply:

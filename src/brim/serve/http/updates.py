@@ -23,7 +23,8 @@ class Numbered:
     async def __aiter__(self) -> AsyncGenerator[tuple[int, Update], None]:
         async for prompt, update in self._updates:
             number = prompt * self._answers + update.index
-            self._entry.took_token()
+            if update.token is not None:
+                self._entry.took_token()
             if update.completion is not None:
                 self.ended.append(Ended(number, update.completion))
                 self._entry.ended(update.completion)

@@ -101,7 +101,7 @@ class _Illustrated:
             self._processor, self._family, _written(self._tokenizer, kept), images, self._limits
         )
         media = {name: value.numpy() for name, value in output.items() if hasattr(value, "numpy")}
-        return Prepared(tuple(ids), media, turns, evicted, self._job.room is not None)
+        return Prepared(tuple(ids), media, turns, evicted, self._job.room is not None, len(images))
 
     def _text_tokens(self, dialogue: Dialogue) -> tuple[int, ...]:
         return tuple(self._tokenizer(_written(self._tokenizer, dialogue), add_special_tokens=False)["input_ids"])

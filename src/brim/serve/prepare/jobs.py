@@ -37,3 +37,4 @@ class Prepared:
     evicted_turns: int = 0
     evicted_tokens: int = 0
     rolls: bool = False
+    images: int = 0

@@ -1,4 +1,4 @@
-"""`make demo`: plan, trace, generate, fit, chat and hold, as one would from the shell."""
+"""Plan, trace, generate, fit, chat and hold, as one would from the shell."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _TURNS = (
 _NEIGHBOUR = "hold --gpu cpu:demo:1GiB 200MiB -- brim leases --gpu cpu:demo"
 
 
-def main() -> None:
+def show_commands() -> None:
     for title, line in _STEPS:
         print(f"\n\033[1m# {title}\033[0m\n$ brim {line}")
         run(shlex.split(line))
@@ -92,7 +92,3 @@ def _typed(lines: tuple[str, ...]) -> Iterator[None]:
         yield
     finally:
         sys.stdin = before
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Load for any OpenAI-compatible server: who asks for what and when, what came back, and what that says."""

@@ -1,0 +1,52 @@
+"""The loop of a conversation in the terminal: lines in, turns or commands out, whoever answers them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Protocol
+
+from brim.cli.chat.commands import Ended
+from brim.cli.chat.reading import Reader
+from brim.errors import BrimError
+
+_HINT = "Ctrl-C stops an answer, Ctrl-D ends the conversation, /help lists the commands."
+
+
+class Partner(Protocol):
+    """Who is talked with."""
+
+    def obey(self, line: str) -> None:
+        """A line that begins with a slash."""
+        ...
+
+    def answer(self, text: str) -> None:
+        """Show the answer to a turn as it grows."""
+        ...
+
+    def reply(self, text: str) -> dict[str, Any]:
+        """The whole answer to a turn, for programs."""
+        ...
+
+
+def converse(partner: Partner, lines: Reader, as_json: bool) -> None:
+    """Turn after turn, until the reader or somebody has enough. What one turn does wrong ends that turn."""
+    if lines.interactive and not as_json:
+        print(_HINT, file=sys.stderr)
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            if line.startswith("/"):
+                partner.obey(line)
+            elif as_json:
+                print(json.dumps(partner.reply(line)), flush=True)
+            else:
+                partner.answer(line)
+        except Ended:
+            return
+        except BrimError as error:
+            if as_json:
+                print(json.dumps({"error": str(error)}), flush=True)
+            else:
+                print(f"brim chat: {error}", file=sys.stderr)

@@ -1,0 +1,168 @@
+"""`brim chat --url`: the same conversation in the terminal, answered by a server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import mimetypes
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from brim.cli.chat.commands import Command, Ended, help_of, obey
+from brim.cli.chat.loop import converse
+from brim.cli.chat.reading import reader
+from brim.cli.chat.talk import tell
+from brim.cli.engine_options import DEFAULT_MODEL
+from brim.cli.serve import KEY_VARIABLE
+from brim.client.address import parse_url
+from brim.client.client import Client, Response
+from brim.client.conversation import Conversation, ServerReply
+from brim.errors import InvalidRequest
+
+_OF_THE_SERVER = ("kv_tokens", "rolling_threshold", "low_water", "load", "draft")
+
+
+def run_remote(options: argparse.Namespace) -> int:
+    """The command, with a server."""
+    for name in _OF_THE_SERVER:
+        if getattr(options, name) is not None:
+            raise InvalidRequest(f"{name.replace('_', '-')}: with --url the server decides that; leave it out")
+    key = options.api_key or os.environ.get(KEY_VARIABLE)
+    with asyncio.Runner() as runner:
+        client = Client(parse_url(options.url), key)
+        model, context = runner.run(_model(client, options.model))
+        chat = Conversation(client, _sampling(options, model), system=options.system, rolls=options.strategy == "evict")
+        talk = RemoteTalk(chat, runner, context)
+        converse(talk, reader(talk.gauge), options.as_json)
+        client.close()
+    return 0
+
+
+async def _model(client: Client, wanted: str) -> tuple[str, int | None]:
+    """The model's name on the server, and its context where that is told."""
+    found: Response = await client.get("/v1/models")
+    if found.status != 200:
+        raise InvalidRequest(f"url {client.address}: it lists no models ({found.status}): {found.problem}")
+    listed = {one.get("id"): one for one in (found.json() or {}).get("data") or ()}
+    name = wanted if wanted in listed or wanted != DEFAULT_MODEL else next(iter(listed), wanted)
+    if listed and name not in listed:
+        raise InvalidRequest(f"model '{name}' is not on {client.address}; it has {', '.join(map(str, listed))}")
+    return name, listed.get(name, {}).get("max_model_len")
+
+
+def _sampling(options: argparse.Namespace, model: str) -> dict[str, Any]:
+    wanted = {"max_tokens": options.max_tokens, "seed": options.seed}
+    found = {name: value for name, value in wanted.items() if value is not None}
+    return {"model": model, "temperature": options.temperature, "top_p": options.top_p, **found}
+
+
+class RemoteTalk:
+    """A conversation with a server, in the terminal."""
+
+    def __init__(self, chat: Conversation, runner: asyncio.Runner, context: int | None) -> None:
+        self.chat = chat
+        self.images: list[str] = []
+        self.last: ServerReply | None = None
+        self._runner = runner
+        self._context = context
+
+    def obey(self, line: str) -> None:
+        obey(self, line, COMMANDS)
+
+    def reply(self, text: str) -> dict[str, Any]:
+        self.last = self._runner.run(self.chat.send(text, self._shown_images()))
+        return asdict(self.last)
+
+    def answer(self, text: str) -> None:
+        self._show(self.chat.send(text, self._shown_images(), show=_print, dropped=_tell_dropped))
+
+    def retry(self) -> None:
+        self._show(self.chat.retry(show=_print))
+
+    def gauge(self) -> str:
+        if self.last is None:
+            return "nothing was said yet"
+        tokens = self.last.prompt_tokens + self.last.completion_tokens
+        context = f" of {self._context:,}" if self._context else ""
+        return f"conversation {tokens:,}{context} tokens  ·  {self.last.reused_tokens:,} were found in the KV pool"
+
+    def _show(self, answering: Any) -> None:
+        """Print the pieces; an interrupt ends the answer, and keeps what there is of it."""
+        try:
+            self.last = self._runner.run(answering)
+        except KeyboardInterrupt:
+            print(flush=True)
+            tell("stopped; what was said so far is kept")
+            return
+        print(flush=True)
+
+    def _shown_images(self) -> list[str]:
+        images, self.images = self.images, []
+        return images
+
+
+def _print(piece: str) -> None:
+    print(piece, end="", flush=True)
+
+
+def _tell_dropped(turns: int, tokens: int) -> None:
+    tell(f"{turns} turns ({tokens} tokens) were dropped to make room")
+
+
+def _help(_: RemoteTalk, __: str) -> None:
+    help_of(COMMANDS)
+
+
+def _usage(talk: RemoteTalk, _: str) -> None:
+    print(talk.gauge())
+    for number, turn in enumerate(talk.chat.turns):
+        content = turn["content"]
+        text = content if isinstance(content, str) else content[-1]["text"]
+        print(f"{number:>4} {turn['role']:9} {' '.join(text.split())[:60]}")
+
+
+def _system(talk: RemoteTalk, argument: str) -> None:
+    if not argument:
+        print(talk.chat.system or "there is no instruction")
+        return
+    talk.chat.system = argument
+    tell("the instruction counts from the next turn on")
+
+
+def _image(talk: RemoteTalk, argument: str) -> None:
+    path = Path(argument).expanduser()
+    kind = mimetypes.guess_type(path.name)[0]
+    if kind is None or not kind.startswith("image/"):
+        raise InvalidRequest(f"image {argument}: its name is not that of an image, like photo.png")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidRequest(f"image {argument}: cannot be read ({error.strerror})") from None
+    talk.images.append(f"data:{kind};base64,{base64.b64encode(content).decode()}")
+    tell(f"{path.name} goes with the next turn")
+
+
+def _undo(talk: RemoteTalk, _: str) -> None:
+    tell(f"{talk.chat.undo()} turns taken back")
+
+
+def _retry(talk: RemoteTalk, _: str) -> None:
+    talk.retry()
+
+
+def _quit(_: RemoteTalk, __: str) -> None:
+    raise Ended
+
+
+COMMANDS = {
+    "/help": Command("", "this list", _help),
+    "/usage": Command("", "the turns, and the tokens of the last answer", _usage),
+    "/system": Command("[TEXT]", "show or change the instruction", _system),
+    "/image": Command("FILE", "show an image with the next turn", _image),
+    "/undo": Command("", "take the last exchange back", _undo),
+    "/retry": Command("", "answer the last turn again", _retry),
+    "/quit": Command("", "end the conversation", _quit),
+}
