@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,13 @@ pytest.importorskip("httpx")
 
 import httpx
 
+from brim.cli.main import run
 from brim.cli.show.palette import ITEM_COLOURS, ink_on
 from brim.serve.http.page import FILES
 from tests.integration.faults import out_of_memory
 from tests.integration.served import Served, served, wait
 from tests.integration.test_chat import engine_of
+from tests.integration.test_serve_life import Slow, starting
 
 pytestmark = pytest.mark.xdist_group("test_page")
 
@@ -146,3 +149,44 @@ def test_plans_come_from_a_process_of_their_own(tiny: Served) -> None:
     odd = tiny.post("/v1/plan", {"model": "llama-3.1-8b", "gpu": "h200", "gpus": 7})
     assert odd.status_code == 400
     assert "7" in odd.json()["error"]["message"]
+
+
+# -- brim top ------------------------------------------------------------------------------------------------------
+
+
+def test_top_shows_the_server(
+    tiny: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    asked = ["top", "--url", tiny.url, "--api-key", KEYS[0]]
+    with tiny.client() as client, client.stream("POST", "/v1/completions", json=LONG) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        assert run([*asked, "--once"]) == 0
+        shown = capsys.readouterr().out
+    assert answer.headers["x-request-id"] in shown
+    assert "tiny on CPU" in shown
+    assert "kv_free" in shown
+    assert "1 running, 0 waiting, 1 of 260 places taken" in shown
+    assert run([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["object"] == "brim.memory"
+
+
+def test_top_says_what_is_wrong_in_one_line(
+    tiny: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BRIM_API_KEY", raising=False)
+    server, url, ended = starting(Slow())
+    for address, code, said in (
+        ("http://127.0.0.1:1", 1, "no server answers at http://127.0.0.1:1"),
+        (tiny.url, 1, "the API key is missing or wrong; give --api-key"),
+        (f"{tiny.url}/health?", 1, "is not a server of this version of Brim"),
+        (url, 1, "the model is being loaded (load (weights): 3 of 8)"),
+        ("127.0.0.1:8000", 2, "is not an address"),
+    ):
+        assert run(["top", "--url", address]) == code
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line
+    assert run(["top", "--interval", "0"]) == 2
+    server.stop()
+    assert ended.result(60) == 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from brim.engine.settings import EngineSettings
 from brim.probes.cpu import CpuProbe
 from brim.serving import fit_engine
 from brim.units import MIB
-from tests.integration.browser import PHONE, Visit, chromium, visiting
+from tests.integration.browser import DESK, PHONE, Visit, chromium, visiting
 from tests.integration.faults import out_of_memory
 from tests.integration.served import Built, Served, served
 from tests.integration.test_serve_life import Slow, small, starting
@@ -217,18 +218,20 @@ def test_a_message_that_is_refused_can_be_sent_again(browser: Any, tiny: Served)
 
 
 @pytest.mark.parametrize("tab", ["memory", "planner", "chat"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_can_be_read_on_any_screen(browser: Any, tiny: Served, tab: str, scheme: str) -> None:
-    options = {"color_scheme": scheme, "reduced_motion": "reduce"}
-    with under_load(tiny), looking(browser, tiny, tab, **options) as visit:
+def test_it_can_be_read_on_any_screen(browser: Any, tiny: Served, tab: str) -> None:
+    with ExitStack() as stack:
+        if tab == "memory":
+            stack.enter_context(under_load(tiny))
+        visit = stack.enter_context(looking(browser, tiny, tab, reduced_motion="reduce"))
         if tab == "memory":
             visit.until("document.querySelectorAll('#requests tbody code').length === 2")
         elif tab == "planner":
             visit.page.click("summary")
-        assert visit.page.evaluate(ACCESSIBLE) == []
-        visit.page.set_viewport_size(PHONE)
-        assert visit.page.evaluate(ACCESSIBLE) == []
-        visit.picture(f"{tab}-phone-{scheme}")
+        for scheme, viewport in product(("light", "dark"), (DESK, PHONE)):
+            visit.page.emulate_media(color_scheme=scheme)
+            visit.page.set_viewport_size(viewport)
+            assert visit.page.evaluate(ACCESSIBLE) == [], (scheme, viewport)
+            visit.picture(f"{tab}-{scheme}-{viewport['width']}")
 
 
 def test_tabs_follow_the_keyboard(browser: Any, tiny: Served) -> None:
