@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product
@@ -16,6 +17,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 from brim.engine.engine import Engine
+from brim.engine.front.answers import Update
 from brim.engine.settings import EngineSettings
 from brim.probes.cpu import CpuProbe
 from brim.serving import fit_engine
@@ -25,7 +27,7 @@ from tests.integration.faults import out_of_memory
 from tests.integration.served import Built, Served, served
 from tests.integration.test_serve_life import Slow, small, starting
 
-pytestmark = pytest.mark.xdist_group("test_page_browser")  # one server and one browser for all of it
+pytestmark = pytest.mark.xdist_group("test_page")  # one server and one browser for all of it
 
 CONTEXT = 192
 LONG = {"prompt": "Once upon a time", "max_tokens": 150, "ignore_eos": True, "stream": True, "n": 2}
@@ -65,11 +67,19 @@ def looking(browser: Any, server: Served, tab: str = "memory", **options: Any) -
 
 @contextmanager
 def under_load(server: Served) -> Iterator[None]:
-    """Two answers that are being written."""
-    with server.client() as client, client.stream("POST", "/v1/completions", json=LONG) as answer:
-        lines = answer.iter_lines()
-        next(lines)
-        yield
+    """Two answers that are being written, slowly enough to be seen."""
+    step = server.engine.step
+
+    def slow() -> list[Update]:
+        time.sleep(0.1)
+        return step()
+
+    with pytest.MonkeyPatch.context() as patched, server.client() as client:
+        patched.setattr(server.engine, "step", slow)
+        with client.stream("POST", "/v1/completions", json=LONG) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            yield
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
@@ -105,8 +115,7 @@ def test_requests_and_rates_are_live(browser: Any, tiny: Served) -> None:
             assert visit.text("#inside") == "2 running"
             assert "of 150" in visit.text("#requests")
             visit.until("document.querySelector('#card .part-kv_used') !== null")
-        visit.until("Number(document.getElementById('rate').textContent) > 0")
-        visit.picture("memory")
+            visit.until("Number(document.getElementById('rate').textContent) > 0")
 
 
 def test_what_happens_is_on_the_timeline(browser: Any, tiny: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,18 +173,11 @@ def test_a_plan_follows_its_controls(browser: Any, tiny: Served) -> None:
         page.click("#plan-advice button[aria-label^='Try weights']")
         visit.until("document.getElementById('plan-weights').value !== ''")
         visit.until(PLANNED)
-        visit.picture("planner")
-
-
-def test_a_plan_that_cannot_be_says_why(browser: Any, tiny: Served) -> None:
-    with visiting(browser, f"{tiny.url}/#planner") as visit:
-        visit.until("document.querySelectorAll('#plan-bar .part').length > 3")
-        visit.page.select_option("#plan-model", "phi-2")
-        visit.page.select_option("#plan-engine", "vllm")
-        visit.page.select_option("#plan-kv", "int8")
+        page.select_option("#plan-kv", "int8")
         visit.until("document.getElementById('plan-answer').textContent === 'No plan'")
-        assert "int8" in visit.text("#plan-more")
-        assert not visit.page.is_visible("#plan-command")
+        assert "vllm has no int8 KV cache" in visit.text("#plan-more")
+        assert not page.is_visible("#plan-command")
+        visit.problems.remove("Failed to load resource: the server responded with a status of 400 (Bad Request)")
 
 
 # -- chat ----------------------------------------------------------------------------------------------------------
@@ -186,8 +188,8 @@ def test_a_conversation_streams_and_rolls(browser: Any, tiny: Served) -> None:
         page = visit.page
         page.fill("#chat-temperature", "0")
         page.fill("#chat-tokens", "24")
-        for number in range(1, 6):
-            page.fill("#chat-text", "My name is Ada. What is my name?" + " I like the sea." * (6 * (number > 1)))
+        for number in range(1, 5):
+            page.fill("#chat-text", "My name is Ada. What is my name?" + " I like the sea." * (8 * (number > 1)))
             page.press("#chat-text", "Enter")
             visit.until(f"document.querySelectorAll('.turn .cost').length === {number}")
             if number == 1:
@@ -200,18 +202,14 @@ def test_a_conversation_streams_and_rolls(browser: Any, tiny: Served) -> None:
         assert f"of {CONTEXT} tokens of context" in visit.text("#context-said")
         assert page.evaluate("document.activeElement.id") == "chat-text"
         visit.picture("chat")
+        page.fill("#chat-text", "word " * 400)
+        page.press("#chat-text", "Enter")
+        visit.until("document.querySelector('.turn .wrong') !== null")
+        assert "Not answered: messages: " in visit.text(".turn .wrong")
+        assert page.input_value("#chat-text").startswith("word word"), "it can be sent again"
+        visit.problems.remove("Failed to load resource: the server responded with a status of 400 (Bad Request)")
         page.click("#chat-clear")
         assert page.eval_on_selector_all(".turn", "nodes => nodes.length") == 0
-
-
-def test_a_message_that_is_refused_can_be_sent_again(browser: Any, tiny: Served) -> None:
-    with visiting(browser, f"{tiny.url}/#chat") as visit:
-        visit.until(READY)
-        visit.page.fill("#chat-text", "word " * 400)
-        visit.page.press("#chat-text", "Enter")
-        visit.until("document.querySelector('.turn .wrong') !== null")
-        assert "Not answered: " in visit.text(".turn .wrong")
-        assert visit.page.input_value("#chat-text").startswith("word word")
 
 
 # -- everybody -----------------------------------------------------------------------------------------------------
@@ -231,7 +229,8 @@ def test_it_can_be_read_on_any_screen(browser: Any, tiny: Served, tab: str) -> N
             visit.page.emulate_media(color_scheme=scheme)
             visit.page.set_viewport_size(viewport)
             assert visit.page.evaluate(ACCESSIBLE) == [], (scheme, viewport)
-            visit.picture(f"{tab}-{scheme}-{viewport['width']}")
+            if (scheme == "light") == (viewport is DESK):
+                visit.picture(f"{tab}-{scheme}-{viewport['width']}")
 
 
 def test_tabs_follow_the_keyboard(browser: Any, tiny: Served) -> None:

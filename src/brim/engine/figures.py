@@ -24,13 +24,13 @@ class EngineFigures:
     running: int
     waiting: int
     preemptions: int
-    evicted_blocks: int  # of cached prefixes, for requests that needed them
     steps: int
-    computed: int  # tokens, of prompts and answers
     drawn: int
     admission: AdmissionFigures
     preemption: PreemptionFigures
     speculation: SpeculationFigures | None  # None: this engine does not speculate
+    computed: int = 0  # tokens, of prompts and answers
+    evicted_blocks: int = 0  # of cached prefixes, for requests that needed them
 
 
 @dataclass(frozen=True, slots=True)
