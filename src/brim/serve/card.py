@@ -49,8 +49,8 @@ class Card:
         figures = self.figures
         blocks = max(1, figures.blocks_held + figures.blocks_cached + figures.blocks_free)
         used = figures.kv_bytes * figures.blocks_held // blocks
-        cached = figures.kv_bytes * figures.blocks_cached // blocks
-        return used, cached, figures.kv_bytes - used - cached
+        filled = figures.kv_bytes * (figures.blocks_held + figures.blocks_cached) // blocks
+        return used, filled - used, figures.kv_bytes - filled
 
     @property
     def canary_bytes(self) -> int:

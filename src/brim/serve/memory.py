@@ -72,7 +72,7 @@ def memory_report(running: Running, asking: Asking) -> dict[str, Any]:
 
 def _device_name(running: Running) -> str:
     device = running.engine.device
-    if device.type != "cuda":
+    if not str(device).startswith("cuda"):
         return "CPU"
     import torch
 

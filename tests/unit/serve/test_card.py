@@ -127,3 +127,8 @@ def test_nothing_is_negative_and_the_pool_is_whole(
     assert all(part.bytes > 0 for part in found)
     assert sum(part.bytes for part in found if part.name.startswith("kv_")) == kv_bytes
     assert sum(part.bytes for part in found) >= total
+
+
+def test_a_pool_without_a_free_block_has_nothing_free() -> None:
+    figures = replace(IDLE, kv_bytes=1000, blocks_held=2, blocks_cached=1, blocks_free=0)
+    assert parts(Card(figures, READY)) == {"weights": 500, "kv_used": 666, "kv_cached": 334}
