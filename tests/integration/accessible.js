@@ -41,5 +41,8 @@
       if (node.hasAttribute(name) && !document.getElementById(node.getAttribute(name))) wrong.push(`${name} names nothing`);
   if (!document.documentElement.lang) wrong.push("no language");
   if (document.documentElement.scrollWidth > innerWidth) wrong.push(`wider than the window: ${document.documentElement.scrollWidth}`);
+  const end = document.querySelector("main").getBoundingClientRect().bottom + scrollY;
+  const height = document.documentElement.scrollHeight;
+  if (height > Math.max(innerHeight, end + 1)) wrong.push(`taller than its content: ${height}, which ends at ${end}`);
   return wrong;
 }
