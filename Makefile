@@ -9,7 +9,7 @@ STAMP := $(VENV)/.brim-installed
 FLAGS_VENV := .venv-flags
 FLAGS_STAMP := $(FLAGS_VENV)/.engines-installed
 
-.PHONY: help setup demo test check lint types layers unit test-oldest test-flags soak bench clean
+.PHONY: help setup browser demo test check lint types layers unit test-oldest test-flags soak bench clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,6 +24,13 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[engine,dev]'
 	$(BIN)/python -m compileall -q src/brim
 	touch $@
+
+# For the tests of the page, which skip where there is none: quickly or not at all.
+APT := timeout 120 apt-get -qq -o Acquire::Retries=0 -o Acquire::http::Timeout=10 -o Acquire::https::Timeout=10
+browser:
+	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
+		( $(APT) update && $(APT) install --yes --no-install-recommends chromium ) >/dev/null 2>&1 || \
+		echo "no Chromium: the tests of the page skip"
 
 demo: setup  ## the commands, then a server: a rolling conversation, a burst, an image, an out-of-memory
 	$(BIN)/python -m brim.cli.demo
@@ -42,7 +49,7 @@ types: setup
 layers: setup
 	$(BIN)/lint-imports
 
-unit: setup
+unit: setup browser
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m 'not soak and not gpu'
 
 test-oldest:  ## the tests against the oldest transformers

@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 
 from brim.engine.engine import Engine
+from brim.ports import MemoryProbe
+from brim.records.fit import FitReport
 from brim.records.progress import Told
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.server import Loaded, Server, address, listen
@@ -30,12 +32,14 @@ class Built:
     """A start that has nothing left to do."""
 
     engine: Engine
+    probe: MemoryProbe | None = None
+    report: FitReport | None = None
 
     def load(self, told: Told) -> Loaded:
-        return Loaded(self.engine)
+        return Loaded(self.engine, self.probe)
 
-    def fit(self, loaded: Loaded, told: Told) -> None:
-        return None
+    def fit(self, loaded: Loaded, told: Told) -> FitReport | None:
+        return self.report
 
 
 @dataclass(slots=True)
@@ -87,24 +91,25 @@ def wait(done: Any, seconds: float = SECONDS) -> None:
 
 
 @contextmanager
-def served(engine: Engine, *, threads: bool = False, **settings: Any) -> Iterator[Served]:
+def served(engine: Engine | Built, *, threads: bool = False, **settings: Any) -> Iterator[Served]:
     """The server until it is not needed any more, or was stopped.
 
     `threads`: tokens are made in this process, which saves a worker the import of torch.
     """
+    built = engine if isinstance(engine, Built) else Built(engine)
     log: list[dict[str, Any]] = []
     chosen = ServeSettings(**{"model_name": "tiny", "port": 0, **settings})
     listening = listen(chosen.host, chosen.port)
     pool = partial(ThreadPoolExecutor, 1) if threads else None
     server = Server(
         chosen,
-        Built(engine),
+        built,
         write_log=lambda line: log.append(json.loads(line)),
         tokenising=partial(Tokenising, new_pool=pool),
     )
     ended: list[int] = []
     thread = threading.Thread(target=lambda: ended.append(asyncio.run(server.run(listening, signals=False))))
-    found = Served(server, engine, address(listening), thread, (*chosen.api_keys, "")[0], log, ended)
+    found = Served(server, built.engine, address(listening), thread, (*chosen.api_keys, "")[0], log, ended)
     thread.start()
     try:
         wait(lambda: found.get("/health").status_code == 200)

@@ -275,7 +275,7 @@ def test_the_command_serves_and_drains(tmp_path: Path) -> None:
         wait(lambda: httpx.get(f"{url}/health", timeout=SECONDS).status_code == 200)
         answer = httpx.post(f"{url}/v1/completions", json=SHORT | {"model": "some/name"}, timeout=SECONDS)
         assert answer.json()["usage"]["completion_tokens"] == 3
-        memory = httpx.get(f"{url}/v1/memory").json()
+        memory = httpx.get(f"{url}/v1/memory", timeout=SECONDS).json()
         assert memory["now"]["total_bytes"] == 64 << 20
         (lease,) = memory["leases"]
         assert (lease["pid"], lease["role"], lease["state"]) == (process.pid, "llm", "held")

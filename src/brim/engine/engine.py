@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from brim.engine.device.interrupts import Interrupts
-from brim.engine.figures import EngineFigures, figures_of
+from brim.engine.figures import EngineFigures, RequestFigures, figures_of, requests_of
 from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.door import Door, Prompt, find_tokenizer
 from brim.engine.loop import ServingLoop
@@ -403,6 +403,11 @@ class Engine:
     def figures(self) -> EngineFigures:
         weights = self.loaded.weight_bytes + (0 if self.draft is None else self.draft.weight_bytes)
         return figures_of(self.loop, self.kv_tokens, self._parts.kv_bytes(self.kv_tokens), weights)
+
+    @property
+    def requests(self) -> tuple[RequestFigures, ...]:
+        """Those that run and wait now."""
+        return requests_of(self.loop)
 
     @property
     def health(self) -> Health:

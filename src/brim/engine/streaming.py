@@ -127,6 +127,7 @@ class StreamingEngine:
         *,
         images: Images = (),
         deadline_seconds: float | None = None,
+        request_id: str | None = None,
         salt: bytes = b"",
     ) -> AsyncGenerator[Update, None]:
         """Updates of one request, until all its answers are complete. A refused request raises at the first one.
@@ -140,7 +141,9 @@ class StreamingEngine:
         answers = (params or SamplingParams()).n
 
         def submit() -> str:
-            return self.engine.submit(prompt, params, images=images, deadline_seconds=deadline_seconds, salt=salt)
+            return self.engine.submit(
+                prompt, params, images=images, deadline_seconds=deadline_seconds, request_id=request_id, salt=salt
+            )
 
         try:
             self._send(lambda: self._submit(client, submit, answers))

@@ -14,6 +14,7 @@ from brim.serve.prepare.jobs import TokenizerSource
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.problems import SERVER, Problem
 from brim.serve.token_texts import TokenTexts
+from brim.serve.watch.watch import Watch
 
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
@@ -64,6 +65,7 @@ class Life:
     def __init__(self) -> None:
         self.stage: Stage = Stage("start")
         self.running: Running | None = None
+        self.watch = Watch()
         self.draining = False
 
     def tell(self, stage: Stage) -> None:
@@ -83,6 +85,12 @@ class Life:
         if health is None:
             return State.STARTING
         return State(health.status)
+
+    def look(self) -> None:
+        """Let the watch see how the engine is now."""
+        running = self.running
+        if running is not None:
+            self.watch.look(running.engine.figures, running.serving.health, running.gate.refused)
 
     def report(self) -> tuple[int, dict[str, Any]]:
         """The status code and body of `/health`."""

@@ -72,16 +72,20 @@ class Entry:
 
 
 class Journal:
-    """Where entries go when a request is done."""
+    """Requests under way, and where their entries go when they are done."""
 
     def __init__(self, write: Callable[[str], object] | None, count: Callable[[Entry], None]) -> None:
+        self.under_way: dict[str, Entry] = {}  # by id
         self._write = write
         self._count = count
 
     def entry(self, path: str, tenant: str) -> Entry:
-        return Entry(path, tenant)
+        entry = Entry(path, tenant)
+        self.under_way[entry.id] = entry
+        return entry
 
     def write(self, entry: Entry) -> None:
+        self.under_way.pop(entry.id, None)
         entry.seconds = time.monotonic() - entry.began
         self._count(entry)
         if self._write is not None:

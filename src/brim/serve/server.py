@@ -24,6 +24,7 @@ from brim.records.progress import Progress, Stage, Told
 from brim.serve.gate import Gate
 from brim.serve.http.app import make_app
 from brim.serve.life import Life, Running, Started
+from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import TokenizerSource
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.settings import ServeSettings
@@ -89,10 +90,12 @@ class Server:
         self._say = say
         self._progress = progress
         self._tokenising = tokenising
-        self._app = make_app(self.life, settings, write_log)
+        self._planning = Planning()
+        self._app = make_app(self.life, settings, write_log, self._planning)
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
         """Drain and end; called again: end at once. From any thread."""
@@ -176,6 +179,7 @@ class Server:
         gate = Gate(engine.settings.max_batch, self._settings.max_queue)
         started = Started(engine, source, report, loaded.probe, loaded.neighbours)
         self.life.running = Running(started, serving, tokenising, gate, TokenTexts(engine.tokenizer))
+        self._watching = asyncio.create_task(self.life.watch.keep_looking(self.life.look))
         self._say(f"ready: {self._settings.model_name}, {engine.kv_tokens:,} tokens of KV on {engine.device}")
 
     # -- end -----------------------------------------------------------------------------------------------------
@@ -193,9 +197,12 @@ class Server:
         return not running.gate.inside
 
     async def _close(self) -> None:
+        self._planning.close()
         running, self._loop = self.life.running, None
         if running is None:
             return
+        if self._watching is not None:
+            self._watching.cancel()
         running.tokenising.close()
         try:
             await asyncio.to_thread(running.serving.close)

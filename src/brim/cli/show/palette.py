@@ -44,6 +44,10 @@ ITEM_COLOURS = {
     "canary": VERMILION,
     "keep_free": shade(SAND, 1),
     "kv": GREEN,
+    "kv_used": GREEN,  # of a pool that serves: by requests
+    "kv_cached": shade(GREEN, 3),
+    "kv_free": shade(GREEN, 4),
+    "leases": ROSE,
 }
 _ITEM_KEYS = {
     "context": "C",
@@ -58,6 +62,10 @@ _ITEM_KEYS = {
     "canary": "Y",
     "keep_free": "F",
     "kv": "K",
+    "kv_used": "U",
+    "kv_cached": "P",
+    "kv_free": "V",
+    "leases": "L",
 }
 
 

@@ -25,6 +25,7 @@ class BlockPool:
         self._holders = [0] * (blocks + 1)
         self._content: dict[int, bytes] = {}  # block -> digest
         self._by_content: dict[bytes, int] = {}
+        self.evictions = 0  # cached blocks that were handed out again
 
     @property
     def available(self) -> int:
@@ -46,6 +47,7 @@ class BlockPool:
         else:
             block, _ = (self._cached or self._favoured).popitem(last=False)
             del self._by_content[self._content.pop(block)]
+            self.evictions += 1
         self._holders[block] = 1
         return block
 

@@ -78,7 +78,7 @@ class Answering:
             entry.prepared(prepared)
             _check_lengths(prepared, running.engine.longest_request, self._kind.field)
             shape = self._kind.shape(asked, prepared, running)
-            updates = merged([self._stream(running, one, wanted, tenant, entry) for one in prepared])
+            updates = merged(self._streams(running, prepared, wanted, tenant, entry))
             async with aclosing(updates):
                 numbered = Numbered(updates, wanted.params.n, entry)
                 await (_events(shape, wanted, numbered, reply) if wanted.stream else _whole(shape, numbered, reply))
@@ -93,23 +93,33 @@ class Answering:
                 code="model_not_found",
             )
 
-    def _stream(
-        self, running: Running, prepared: Prepared, wanted: Wanted, tenant: Tenant, entry: Entry
-    ) -> AsyncGenerator[Update, None]:
-        deadline = wanted.deadline_seconds
-        if deadline is not None:
-            deadline -= time.monotonic() - entry.began
-            if deadline <= 0:
-                raise Problem(
-                    504, f"deadline_seconds: {wanted.deadline_seconds:g} passed before it began", code="deadline"
-                )
-        return running.serving.stream(
-            prepared.tokens,
-            wanted.params,
-            images=_tensors(prepared.media),
-            deadline_seconds=deadline,
-            salt=tenant.salt,
-        )
+    def _streams(
+        self, running: Running, prepared: Sequence[Prepared], wanted: Wanted, tenant: Tenant, entry: Entry
+    ) -> list[AsyncGenerator[Update, None]]:
+        """A request to the engine for each prompt; several are numbered behind the id that the client gets."""
+        ids = [entry.id] if len(prepared) == 1 else [f"{entry.id}/{number}" for number in range(len(prepared))]
+        deadline = _deadline_left(wanted, entry)
+        return [
+            running.serving.stream(
+                one.tokens,
+                wanted.params,
+                images=_tensors(one.media),
+                deadline_seconds=deadline,
+                request_id=request_id,
+                salt=tenant.salt,
+            )
+            for one, request_id in zip(prepared, ids, strict=True)
+        ]
+
+
+def _deadline_left(wanted: Wanted, entry: Entry) -> float | None:
+    """Seconds for the engine, of those that the client gives."""
+    if wanted.deadline_seconds is None:
+        return None
+    left = wanted.deadline_seconds - (time.monotonic() - entry.began)
+    if left <= 0:
+        raise Problem(504, f"deadline_seconds: {wanted.deadline_seconds:g} passed before it began", code="deadline")
+    return left
 
 
 def _check_lengths(prepared: Sequence[Prepared], longest: int, field: str) -> None:

@@ -16,28 +16,45 @@ from starlette.routing import Route
 from brim.errors import BrimError
 from brim.serve.asked.dialogue import read_dialogue
 from brim.serve.asked.fields import Fields, parse_object
+from brim.serve.asked.plan import read_plan
 from brim.serve.http.answering import CLIENT_LEFT, Answering
-from brim.serve.http.keys import Guarded, Keys
+from brim.serve.http.keys import OPEN_TO_ALL, Guarded, Keys
 from brim.serve.http.kinds import Chat, Completions, Kind
+from brim.serve.http.page import page_routes
 from brim.serve.http.reading import ClientGone, read_body
 from brim.serve.life import Life
-from brim.serve.log import Journal
-from brim.serve.memory import memory_report
+from brim.serve.log import Entry, Journal
+from brim.serve.memory import Asking, memory_report
 from brim.serve.metrics import Metrics
+from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import ChatJob
-from brim.serve.problems import SERVER, Problem, problem_of
+from brim.serve.problems import SERVER, Problem, invalid, problem_of
 from brim.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
+_DIGITS = 18  # of a number in a query
 
-def make_app(life: Life, settings: ServeSettings, write_log: Callable[[str], object] | None = None) -> ASGIApp:
+
+def make_app(
+    life: Life,
+    settings: ServeSettings,
+    write_log: Callable[[str], object] | None = None,
+    planning: Planning | None = None,
+) -> ASGIApp:
     """All of it. `write_log` takes a line for each request; None: there is no log."""
     metrics = Metrics(life)
-    journal = Journal(write_log, metrics.count)
-    about = _About(life, settings, metrics)
+
+    def count(entry: Entry) -> None:
+        metrics.count(entry)
+        life.watch.ended(evicted_tokens=entry.evicted_tokens, status=entry.status)
+
+    journal = Journal(write_log, count)
+    about = _About(life, settings, metrics, journal)
+    plans = _Plans(settings, planning or Planning())
+    page = page_routes()
 
     def generating(path: str, kind: Kind) -> Route:
         return Route(path, Answering(path, kind, life, settings, journal), methods=["POST"])
@@ -49,9 +66,12 @@ def make_app(life: Life, settings: ServeSettings, write_log: Callable[[str], obj
             Route("/v1/models", about.models),
             Route("/v1/models/{name:path}", about.model),
             Route("/v1/memory", about.memory),
+            Route("/v1/catalogue", plans.catalogue),
+            Route("/v1/plan", plans.plan, methods=["POST"]),
             Route("/tokenize", about.tokenize, methods=["POST"]),
             generating("/v1/chat/completions", Chat(settings)),
             generating("/v1/completions", Completions(settings)),
+            *page,
         ],
         exception_handlers={
             Problem: _problem,
@@ -62,16 +82,18 @@ def make_app(life: Life, settings: ServeSettings, write_log: Callable[[str], obj
         },
     )
     local_only = not settings.api_keys and not settings.insecure
-    return Guarded(app, Keys(settings.api_keys), local_only=local_only)
+    open_to_all = frozenset((*OPEN_TO_ALL, *(route.path for route in page)))
+    return Guarded(app, Keys(settings.api_keys), local_only=local_only, open_to_all=open_to_all)
 
 
 class _About:
     """The endpoints that generate nothing."""
 
-    def __init__(self, life: Life, settings: ServeSettings, metrics: Metrics) -> None:
+    def __init__(self, life: Life, settings: ServeSettings, metrics: Metrics, journal: Journal) -> None:
         self._life = life
         self._settings = settings
         self._metrics = metrics
+        self._journal = journal
         self._created = int(time.time())
 
     async def health(self, request: Request) -> Response:
@@ -101,9 +123,15 @@ class _About:
         return found if running is None else found | {"max_model_len": running.engine.longest_request}
 
     async def memory(self, request: Request) -> Response:
-        running = self._life.running
-        found = await asyncio.to_thread(memory_report, self._life.admit() if running is None else running)
-        return JSONResponse(found)
+        """The ledger; with `?after=N`, only the events and samples whose number is above N."""
+        running = self._life.running or self._life.admit()
+        after = _after(request)
+        asking = Asking(
+            request.state.tenant.salt, dict(self._journal.under_way), self._life.watch.report(after)
+        )  # what belongs to this thread is copied here
+        return JSONResponse(
+            {"model": self._settings.model_name, **await asyncio.to_thread(memory_report, running, asking)}
+        )
 
     async def tokenize(self, request: Request) -> Response:
         """A prompt, or the messages of a chat, as tokens."""
@@ -122,6 +150,28 @@ class _About:
             fields.refuse_others()
             (tokens,) = await running.tokenising.texts([prompt], special=not plain)
         return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
+
+
+class _Plans:
+    """The page's planner."""
+
+    def __init__(self, settings: ServeSettings, planning: Planning) -> None:
+        self._settings = settings
+        self._planning = planning
+
+    async def catalogue(self, request: Request) -> Response:
+        return JSONResponse(await self._planning.catalogue())
+
+    async def plan(self, request: Request) -> Response:
+        body = await read_body(request, self._settings.limits.body_bytes)
+        return JSONResponse(await self._planning.plan(read_plan(parse_object(body))))
+
+
+def _after(request: Request) -> int:
+    text = request.query_params.get("after", "0")
+    if not text.isdecimal() or len(text) > _DIGITS:
+        raise invalid("after", "it must be the last_number of an earlier report")
+    return int(text)
 
 
 async def _problem(request: Request, error: Exception) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest
@@ -57,16 +57,19 @@ class Keys:
 
 
 class Guarded:
-    """An application behind its keys: everything but `/health` asks for one, where there are any.
+    """An application behind its keys: everything but what is open to all asks for one, where there are any.
 
     Where there is none and it listens on loopback only, it must have been asked for by such a name: a web page whose
     own name was made to point to this machine sends that name.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, *, local_only: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Keys, *, local_only: bool, open_to_all: Collection[str] = OPEN_TO_ALL
+    ) -> None:
         self._app = app
         self._keys = keys
         self._local_only = local_only
+        self._open_to_all = open_to_all
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -76,7 +79,7 @@ class Guarded:
             problem = Problem(421, f"this server is for this machine only, and was asked for as '{_host(scope):.60}'")
             await Reply(send, {}).problem(problem)
             return
-        tenant = ANYBODY if scope["path"] in OPEN_TO_ALL else self._keys.tenant(_sent_key(scope))
+        tenant = ANYBODY if scope["path"] in self._open_to_all else self._keys.tenant(_sent_key(scope))
         if tenant is None:
             problem = Problem(
                 401,

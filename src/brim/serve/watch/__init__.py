@@ -1,0 +1,1 @@
+"""A server watched once a second: how much it does (samples), and what happened (events). Bounded, whatever comes."""

@@ -1,0 +1,284 @@
+"""The page in a real Chromium, in front of a real server: what it shows, and that everybody can use it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from brim.engine.engine import Engine
+from brim.engine.front.answers import Update
+from brim.engine.settings import EngineSettings
+from brim.probes.cpu import CpuProbe
+from brim.serving import fit_engine
+from brim.units import MIB
+from tests.integration.browser import DESK, PHONE, Visit, chromium, visiting
+from tests.integration.faults import out_of_memory
+from tests.integration.served import Built, Served, served
+from tests.integration.test_serve_life import Slow, small, starting
+
+pytestmark = pytest.mark.xdist_group("test_page")  # one server and one browser for all of it
+
+CONTEXT = 192
+LONG = {"prompt": "Once upon a time", "max_tokens": 150, "ignore_eos": True, "stream": True, "n": 2}
+READY = "['ready', 'degraded'].includes(document.getElementById('state').textContent)"
+PLANNED = "document.getElementById('plan-result').getAttribute('aria-busy') === 'false'"
+ACCESSIBLE = Path(__file__).with_name("accessible.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def tiny(browser: Any) -> Iterator[Served]:
+    """The model of the package in a budget on the CPU, fitted."""
+    probe = CpuProbe(32 * MIB)
+    settings = EngineSettings(max_batch=4, max_batch_tokens=64, max_length=CONTEXT)
+    engine = Engine("brim-tiny", kv_tokens=0, device="cpu", settings=settings, probe=probe)
+    report = fit_engine(engine, probe=probe, canary_bytes=4 * MIB, progress=False, scaling="off")
+    with served(Built(engine, probe, report), threads=True, model_name="brim-tiny") as found:
+        yield found
+
+
+@contextmanager
+def looking(browser: Any, server: Served, tab: str = "memory", **options: Any) -> Iterator[Visit]:
+    """The page at a tab; at the end nothing may have gone wrong, and nobody else may have been asked."""
+    with visiting(browser, f"{server.url}/#{tab}", **options) as visit:
+        visit.until(READY)
+        if tab == "planner":
+            visit.until("document.querySelectorAll('#plan-bar .part').length > 3")
+        yield visit
+        assert visit.problems == []
+        assert all(url.startswith(f"{server.url}/") for url in visit.asked)
+
+
+@contextmanager
+def under_load(server: Served) -> Iterator[None]:
+    """Two answers that are being written, slowly enough to be seen."""
+    step = server.engine.step
+
+    def slow() -> list[Update]:
+        time.sleep(0.1)
+        return step()
+
+    with pytest.MonkeyPatch.context() as patched, server.client() as client:
+        patched.setattr(server.engine, "step", slow)
+        with client.stream("POST", "/v1/completions", json=LONG) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            yield
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_the_device_is_one_bar_that_adds_up(browser: Any, tiny: Served) -> None:
+    with looking(browser, tiny) as visit:
+        parts = tiny.get("/v1/memory").json()["card"]["parts"]
+        names = visit.page.eval_on_selector_all("#card .part", "nodes => nodes.map((node) => node.dataset.name)")
+        assert names == [part["name"] for part in parts]
+        assert {"weights", "kv_free", "activation", "canary"} <= set(names)
+        widths = visit.page.eval_on_selector_all(
+            "#card .part", "nodes => nodes.map((node) => node.getBoundingClientRect().width)"
+        )
+        whole = visit.page.eval_on_selector("#card", "node => node.clientWidth")
+        total = sum(part["bytes"] for part in parts)
+        for part, width in zip(parts, widths, strict=True):
+            assert abs(width - whole * part["bytes"] / total) < 4, part
+        said = visit.page.get_attribute("#card", "aria-label")
+        assert said.startswith("Memory, 32.0 MiB: ")
+        assert "Canary 4.0 MiB" in said
+        assert visit.text("#device") == "CPU · 32.0 MiB"
+        ledger = visit.text("#ledger")
+        assert "Activation reserve" in ledger
+        assert "Canary\t4.0 MiB\t4.0 MiB\t0 %\t4.0 MiB" in ledger
+
+
+def test_requests_and_rates_are_live(browser: Any, tiny: Served) -> None:
+    with looking(browser, tiny) as visit:
+        assert "No request is running" in visit.text("#requests")
+        with under_load(tiny):
+            visit.until("document.querySelectorAll('#requests tbody code').length === 2")
+            assert visit.text("#inside") == "2 running"
+            assert "of 150" in visit.text("#requests")
+            visit.until("document.querySelector('#card .part-kv_used') !== null")
+            visit.until("Number(document.getElementById('rate').textContent) > 0")
+
+
+def test_what_happens_is_on_the_timeline(browser: Any, tiny: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    with looking(browser, tiny) as visit:
+        with monkeypatch.context() as patched:
+            patched.setattr(tiny.engine._parts.runner, "launch", lambda *_: out_of_memory())
+            assert tiny.post("/v1/completions", {"prompt": "Once", "max_tokens": 3}).status_code == 500
+        visit.until("document.querySelector('#timeline .mark-rescue') !== null")
+        assert "ran out of memory" in visit.text("#events")
+        visit.until("document.getElementById('state').textContent === 'degraded'")
+        visit.picture("memory-after-a-rescue")
+
+
+def test_nobody_is_asked_while_nobody_looks(browser: Any, tiny: Served) -> None:
+    with looking(browser, tiny) as visit:
+        hide = "Object.defineProperty(document, 'hidden', {{get: () => {}, configurable: true}});"
+        event = "document.dispatchEvent(new Event('visibilitychange'));"
+        visit.page.evaluate(hide.format("true") + event)
+        visit.page.wait_for_timeout(300)  # what was under way
+        before = len(visit.asked)
+        visit.page.wait_for_timeout(1500)
+        assert len(visit.asked) == before
+        visit.page.evaluate(hide.format("false") + event)
+        visit.page.wait_for_timeout(500)
+        assert len(visit.asked) > before
+
+
+# -- planner -------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_follows_its_controls(browser: Any, tiny: Served) -> None:
+    with looking(browser, tiny, "planner") as visit:
+        page = visit.page
+        visit.until(PLANNED)
+        assert visit.text("#plan-answer").startswith("Fits: ")
+        first = visit.text("#plan-command")
+        assert first.startswith("vllm serve meta-llama/Llama-3.1-8B")
+        page.fill("#plan-context", "4")
+        visit.until("document.getElementById('plan-command').textContent.includes('--max-model-len 8192')")
+        assert visit.text("#plan-context-said") == "8,192 tokens"
+        page.select_option("#plan-kv", "fp8")
+        visit.until("document.getElementById('plan-command').textContent.includes('fp8')")
+        page.fill("#plan-concurrency", "11")
+        visit.until("document.getElementById('plan-answer').dataset.fits === 'false'")
+        assert "missing" in visit.text("#plan-answer")
+        assert page.query_selector("#plan-bar .part-missing") is not None
+        assert not page.is_visible("#plan-image")
+        page.fill("#plan-concurrency", "0")
+        page.select_option("#plan-model", "qwen2.5-vl-7b")
+        assert page.is_visible("#plan-image")
+        visit.until("document.querySelector('#plan-bar .part-encoder') !== null")
+        large = visit.text("#plan-key")
+        page.fill("#plan-image", "2")
+        visit.until(f"document.getElementById('plan-key').innerText !== {json.dumps(large)}")
+        page.click("#plan-advice button[aria-label^='Try weights']")
+        visit.until("document.getElementById('plan-weights').value !== ''")
+        visit.until(PLANNED)
+        page.select_option("#plan-kv", "int8")
+        visit.until("document.getElementById('plan-answer').textContent === 'No plan'")
+        assert "vllm has no int8 KV cache" in visit.text("#plan-more")
+        assert not page.is_visible("#plan-command")
+        visit.problems.remove("Failed to load resource: the server responded with a status of 400 (Bad Request)")
+
+
+# -- chat ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_streams_and_rolls(browser: Any, tiny: Served) -> None:
+    with looking(browser, tiny, "chat") as visit:
+        page = visit.page
+        page.fill("#chat-temperature", "0")
+        page.fill("#chat-tokens", "24")
+        for number in range(1, 5):
+            page.fill("#chat-text", "My name is Ada. What is my name?" + " I like the sea." * (8 * (number > 1)))
+            page.press("#chat-text", "Enter")
+            visit.until(f"document.querySelectorAll('.turn .cost').length === {number}")
+            if number == 1:
+                assert "Ada" in visit.text(".turn.assistant")
+                assert "of answer" in visit.text(".turn.assistant .cost")
+                assert page.query_selector(".turn.dropped") is None
+        visit.until("document.querySelector('.cut') !== null")
+        dropped = page.eval_on_selector_all(".turn.dropped", "nodes => nodes.length")
+        assert visit.text(".cut").startswith(f"{dropped} messages above")
+        assert f"of {CONTEXT} tokens of context" in visit.text("#context-said")
+        assert page.evaluate("document.activeElement.id") == "chat-text"
+        visit.picture("chat")
+        page.fill("#chat-text", "word " * 400)
+        page.press("#chat-text", "Enter")
+        visit.until("document.querySelector('.turn .wrong') !== null")
+        assert "Not answered: messages: " in visit.text(".turn .wrong")
+        assert page.input_value("#chat-text").startswith("word word"), "it can be sent again"
+        visit.problems.remove("Failed to load resource: the server responded with a status of 400 (Bad Request)")
+        page.click("#chat-clear")
+        assert page.eval_on_selector_all(".turn", "nodes => nodes.length") == 0
+
+
+# -- everybody -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tab", ["memory", "planner", "chat"])
+def test_it_can_be_read_on_any_screen(browser: Any, tiny: Served, tab: str) -> None:
+    with ExitStack() as stack:
+        if tab == "memory":
+            stack.enter_context(under_load(tiny))
+        visit = stack.enter_context(looking(browser, tiny, tab, reduced_motion="reduce"))
+        if tab == "memory":
+            visit.until("document.querySelectorAll('#requests tbody code').length === 2")
+        elif tab == "planner":
+            visit.page.click("summary")
+        for scheme, viewport in product(("light", "dark"), (DESK, PHONE)):
+            visit.page.emulate_media(color_scheme=scheme)
+            visit.page.set_viewport_size(viewport)
+            assert visit.page.evaluate(ACCESSIBLE) == [], (scheme, viewport)
+            if (scheme == "light") == (viewport is DESK):
+                visit.picture(f"{tab}-{scheme}-{viewport['width']}")
+
+
+def test_tabs_follow_the_keyboard(browser: Any, tiny: Served) -> None:
+    with looking(browser, tiny) as visit:
+        page = visit.page
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.id") == "tab-memory"
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("document.activeElement.id") == "tab-planner"
+        assert page.get_attribute("#tab-planner", "aria-selected") == "true"
+        assert page.is_visible("#panel-planner")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        assert page.is_visible("#panel-chat")
+        assert page.evaluate("location.hash") == "#chat"
+        ring = page.evaluate("getComputedStyle(document.getElementById('chat-text')).outlineStyle")
+        assert ring == "solid"
+
+
+def test_a_key_is_asked_for_and_stays_in_the_tab(browser: Any) -> None:
+    with served(small(), threads=True, api_keys=("right-key",)) as found, visiting(browser, found.url) as visit:
+        page = visit.page
+        page.wait_for_selector("#key-dialog[open]")
+        assert page.evaluate(ACCESSIBLE) == []
+        page.fill("#key-text", "wrong-key")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#key-wrong:not([hidden])")
+        page.fill("#key-text", "right-key")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#live:not([hidden])")
+        assert visit.text("#model") == "tiny"
+        assert page.evaluate("Object.values(sessionStorage)") == ["right-key"]
+        assert page.evaluate("localStorage.length") == 0
+        assert page.context.cookies() == []
+        found.server.stop()
+        found.server.stop()
+        visit.until("!document.getElementById('trouble').hidden")
+        assert "does not answer" in visit.text("#trouble")
+
+
+def test_a_start_shows_its_phase(browser: Any) -> None:
+    server, url, ended = starting(Slow())
+    with visiting(browser, url) as visit:
+        visit.page.wait_for_selector("#starting:not([hidden])")
+        assert visit.text("#phase") == "load (weights): 3 of 8"
+        assert visit.text("#state") == "starting"
+        assert visit.page.evaluate(ACCESSIBLE) == []
+    server.stop()
+    assert ended.result(60) == 0
