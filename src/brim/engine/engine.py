@@ -20,6 +20,7 @@ from brim.engine.device.interrupts import Interrupts
 from brim.engine.figures import EngineFigures, figures_of
 from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.door import Door, Prompt, find_tokenizer
+from brim.engine.front.grammars import Grammars
 from brim.engine.loop import ServingLoop
 from brim.engine.media.prepare import Images
 from brim.engine.requests.params import SamplingParams
@@ -132,6 +133,7 @@ class Engine:
             from brim.engine.media.limits import find_limits
 
             self.image_limits = find_limits(self.loaded, self.settings.max_image_pixels, self.max_length)
+        self.grammars = Grammars(self.tokenizer, self.loaded.vocab, sorted(self.loaded.eos_ids))
         self._worst = WorstSteps(self.loaded, self._parts, self.image_limits)
         self._door = Door(
             loaded=self.loaded,
@@ -387,7 +389,15 @@ class Engine:
         requests = self._door.let_in(
             request_id, prompt, params, images, deadline_seconds, self.longest_request, session, salt
         )
-        sequences = [RunningSequence(request, list(request.prompt)) for request in requests]
+        grammar = params.grammar
+        sequences = [
+            RunningSequence(
+                request,
+                list(request.prompt),
+                constraint=None if grammar is None else self.grammars.start(grammar),
+            )
+            for request in requests
+        ]
         answer = Answer(request_id, requests, self.tokenizer)
         with self._interrupts.held():
             for sequence in sequences:

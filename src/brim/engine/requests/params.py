@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from brim.engine.requests.grammar import Grammar
 from brim.errors import InvalidRequest
 
 GREEDY_BELOW = 1e-5  # temperatures below count as 0: the division would overflow
@@ -62,18 +63,23 @@ class SamplingParams:
     n: int = 1
     min_tokens: int = 0  # neither end of sequence nor stop ids before
     speculate: bool = True  # where the engine does: the answer is the same, only faster
+    grammar: Grammar | None = None  # what the answer must follow
+    continues_prompt: bool = False  # the text goes on where the prompt ends: a space that it begins with stays
+    shown_token_ids: tuple[int, ...] = ()  # special tokens that are spelled out in the text, which leaves them out else
 
     def __post_init__(self) -> None:
         for field in fields(self):
             self._check_number(field.name, getattr(self, field.name))
         if not isinstance(self.ignore_eos, bool):
             raise _refused("ignore_eos", self.ignore_eos, "true or false")
-        if not isinstance(self.speculate, bool):
-            raise _refused("speculate", self.speculate, "true or false")
+        for name in ("speculate", "continues_prompt"):
+            if not isinstance(getattr(self, name), bool):
+                raise _refused(name, getattr(self, name), "true or false")
         if self.min_tokens > self.max_tokens:
             raise _refused("min_tokens", self.min_tokens, f"at most max_tokens, {self.max_tokens}")
         self._check_stops()
         self._check_bias()
+        self._check_grammar()
 
     @property
     def greedy(self) -> bool:
@@ -94,6 +100,7 @@ class SamplingParams:
             and not self.logit_bias
             and self.logprobs is None
             and self.min_tokens == 0
+            and self.grammar is None
         )
 
     def check(self, vocab: int) -> None:
@@ -131,11 +138,13 @@ class SamplingParams:
             if len(text) > MAX_STOP_LENGTH:
                 allowed = f"at most {MAX_STOP_LENGTH} characters long (it has {len(text)}): shorten it"
                 raise _refused("stop", text, allowed)
-        if not isinstance(self.stop_token_ids, tuple) or len(self.stop_token_ids) > MAX_IDS:
-            raise _refused("stop_token_ids", self.stop_token_ids, f"a tuple of at most {MAX_IDS} token ids")
-        for token in self.stop_token_ids:
-            if not _is_int(token) or token < 0:
-                raise _refused("stop_token_ids", token, "a token id, 0 or above")
+        for name in ("stop_token_ids", "shown_token_ids"):
+            ids = getattr(self, name)
+            if not isinstance(ids, tuple) or len(ids) > MAX_IDS:
+                raise _refused(name, ids, f"a tuple of at most {MAX_IDS} token ids")
+            for token in ids:
+                if not _is_int(token) or token < 0:
+                    raise _refused(name, token, "a token id, 0 or above")
 
     def _check_bias(self) -> None:
         if not isinstance(self.logit_bias, tuple) or len(self.logit_bias) > MAX_IDS:
@@ -152,6 +161,15 @@ class SamplingParams:
             if not _is_number(bias) or not -MAX_BIAS <= bias <= MAX_BIAS:
                 raise _refused("logit_bias", bias, f"a number in [{-MAX_BIAS:g}, {MAX_BIAS:g}] (token {token})")
             seen.add(token)
+
+    def _check_grammar(self) -> None:
+        if self.grammar is None:
+            return
+        if not isinstance(self.grammar, Grammar):
+            raise _refused("grammar", self.grammar, "a Grammar, or None")
+        if self.ignore_eos or self.min_tokens:
+            name = "ignore_eos" if self.ignore_eos else "min_tokens"
+            raise InvalidRequest(f"{name} is given, and so is a grammar, which decides where the answer ends; drop one")
 
 
 def _is_int(value: object) -> bool:

@@ -313,6 +313,8 @@ class Scheduler:
             # `decoding` and not `complete`, inlined: this runs for every request in every step.
             if not sequence.drawn_on_device or position != length - 1 or length >= sequence.longest:
                 continue
+            if sequence.unseen and sequence.waits_to_be_read:
+                continue
             self._ready += 1
             if some_only and not allow(sequence):
                 continue
