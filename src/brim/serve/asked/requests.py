@@ -94,6 +94,7 @@ def read_completion(body: Mapping[str, Any]) -> CompletionAsked:
         max_tokens=DEFAULT_COMPLETION if most is None else max(1, most),
         logprobs=alternatives,
         prompt_logprobs=alternatives if echo else None,
+        continues_prompt=True,
     )
     if (best := fields.integer("best_of", 1, MOST_TOKENS)) is not None and best != params.n:
         raise invalid("best_of", f"it is supported only where it equals n, {params.n}", "unsupported_value")
