@@ -62,6 +62,12 @@ def add_command(commands: Commands) -> None:
     parser.add_argument(
         "--drain-seconds", type=float, default=60.0, metavar="S", help="for answers under way when it is stopped (60)"
     )
+    parser.add_argument(
+        "--tool-parser", default="auto", metavar="NAME", help="how the model writes calls (auto: from its vocabulary)"
+    )
+    parser.add_argument(
+        "--reasoning-parser", default="auto", metavar="NAME", help="how it writes reasoning (auto: from its vocabulary)"
+    )
     parser.add_argument("--no-request-log", action="store_true", help="no line for each request on standard error")
     parser.add_argument(
         "--memory", metavar="SIZE", help=f"on the CPU: the memory budget ({PACKAGED_BUDGET} for models in the package)"
@@ -115,6 +121,8 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
         insecure=options.insecure,
         max_queue=options.max_queue,
         drain_seconds=options.drain_seconds,
+        tool_parser=options.tool_parser,
+        reasoning_parser=options.reasoning_parser,
         limits=Limits(body_bytes=parse_bytes(options.max_body, "max-body")),
     )
 

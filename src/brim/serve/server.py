@@ -24,6 +24,7 @@ from brim.records.progress import Progress, Stage, Told
 from brim.serve.gate import Gate
 from brim.serve.http.app import make_app
 from brim.serve.life import Life, Running, Started
+from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import TokenizerSource
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.settings import ServeSettings
@@ -162,11 +163,13 @@ class Server:
 
             loaded = await in_thread(self._starter.load, told)
             engine, source = loaded.engine, tokenizer_source(loaded.engine)
+            formats = Formats.of(engine.tokenizer, self._settings.tool_parser, self._settings.reasoning_parser)
             tokenising = self._tokenising(source)
             loading = asyncio.create_task(tokenising.ready())  # in its process, beside the fit
             try:
                 report = await in_thread(self._starter.fit, loaded, told)
                 await loading
+                await in_thread(engine.grammars.prepare)
             except BaseException:
                 tokenising.close()
                 loading.cancel()
@@ -175,7 +178,7 @@ class Server:
         serving.start()
         gate = Gate(engine.settings.max_batch, self._settings.max_queue)
         started = Started(engine, source, report, loaded.probe, loaded.neighbours)
-        self.life.running = Running(started, serving, tokenising, gate, TokenTexts(engine.tokenizer))
+        self.life.running = Running(started, serving, tokenising, gate, TokenTexts(engine.tokenizer), formats)
         self._say(f"ready: {self._settings.model_name}, {engine.kv_tokens:,} tokens of KV on {engine.device}")
 
     # -- end -----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -77,11 +78,12 @@ class Answering:
             prepared = await self._kind.prepare(asked, running)
             entry.prepared(prepared)
             _check_lengths(prepared, running.engine.longest_request, self._kind.field)
+            wanted = replace(wanted, params=await self._kind.params(asked, prepared, running))
             shape = self._kind.shape(asked, prepared, running)
             updates = merged([self._stream(running, one, wanted, tenant, entry) for one in prepared])
             async with aclosing(updates):
                 numbered = Numbered(updates, wanted.params.n, entry)
-                await (_events(shape, wanted, numbered, reply) if wanted.stream else _whole(shape, numbered, reply))
+                await (_events(shape, numbered, reply) if wanted.stream else _whole(shape, numbered, reply))
 
     def _check_model(self, name: str | None) -> None:
         served = self._settings.model_name
@@ -125,7 +127,7 @@ def _check_lengths(prepared: Sequence[Prepared], longest: int, field: str) -> No
             )
 
 
-async def _events(shape: Shape, wanted: Wanted, numbered: Numbered, reply: Reply) -> None:
+async def _events(shape: Shape, numbered: Numbered, reply: Reply) -> None:
     """Stream an answer. What is refused is refused before anything is sent: the first update is waited for."""
     async for number, update in numbered:
         found = shape.events(number, update)
@@ -133,9 +135,8 @@ async def _events(shape: Shape, wanted: Wanted, numbered: Numbered, reply: Reply
             await reply.begin_events()
             found = shape.opening() + found
         await reply.events(found)
-    if wanted.include_usage:
-        await reply.events([shape.usage_event(numbered.ended)])
-    await reply.end_events()
+    await reply.events(shape.closing(numbered.ended))
+    await reply.end_events(shape.last_line)
 
 
 async def _whole(shape: Shape, numbered: Numbered, reply: Reply) -> None:

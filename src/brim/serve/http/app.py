@@ -16,6 +16,7 @@ from starlette.routing import Route
 from brim.errors import BrimError
 from brim.serve.asked.dialogue import read_dialogue
 from brim.serve.asked.fields import Fields, parse_object
+from brim.serve.asked.tools import read_tools
 from brim.serve.http.answering import CLIENT_LEFT, Answering
 from brim.serve.http.keys import Guarded, Keys
 from brim.serve.http.kinds import Chat, Completions, Kind
@@ -114,7 +115,7 @@ class _About:
         fields.leave_out(["model"])
         prompt = fields.text("prompt")
         if prompt is None:
-            dialogue = read_dialogue(fields, limits)
+            dialogue = read_dialogue(fields, limits, read_tools(fields))
             fields.refuse_others()
             tokens = (await running.tokenising.chat(ChatJob(dialogue, limits, longest, None))).tokens
         else:

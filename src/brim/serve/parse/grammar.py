@@ -15,40 +15,46 @@ from brim.serve.parse import deepseek, harmony, hermes, mistral, qwen_xml
 from brim.serve.parse.pieces import Tools
 from brim.serve.parse.table import PLAIN_JSON, Clues, Formats, ToolFormat
 
-ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _SPACES = {"whitespace_pattern": r"[ \n\t]{0,16}"}  # a model could write spaces for ever
 _LINE = "\n"
 _TEXT = r"TEXT: /(.|\n)*/"
 _SPACE = r"SPACE: /[ \n]{0,4}/"
 
 
-def json_answer(formats: Formats, tail: str, schema: Mapping[str, Any]) -> Grammar:
-    """An answer that is JSON of this schema."""
-    if formats.reasoning is None:
+def json_answer(
+    formats: Formats, tail: str, schema: Mapping[str, Any], tools: Tools | None = None, several: bool = True
+) -> Grammar:
+    """An answer that is JSON of this schema, or calls of tools where there are some and the model knows how."""
+    callable_tools = tools if tools and formats.tools is not None else None
+    if formats.reasoning is None and callable_tools is None:
         return Grammar.json_schema(schema)
     final = ""
-    if formats.reasoning.channels is not None:
+    if formats.reasoning is not None and formats.reasoning.channels is not None:
         final = f'{_mark(formats.clues, harmony.CHANNEL)} "final" {_mark(formats.clues, harmony.MESSAGE)} '
-    return Grammar.lark(_behind_reasoning(formats, tail, [f"answer: {final}body", f"body: {_json(schema)}"]))
+    rules = [f"content: {final}document", f"document: {_json(schema)}"]
+    if callable_tools is None or formats.tools is None:
+        return Grammar.lark(_behind_reasoning(formats, tail, "content", rules))
+    rules += _calls(formats.tools, formats.clues, callable_tools, several)
+    return Grammar.lark(_behind_reasoning(formats, tail, "(content | answer)", rules))
 
 
 def calls_answer(formats: Formats, tail: str, tools: Tools, several: bool) -> Grammar:
     """An answer that is a call of one of these tools, or several."""
     kind = formats.tools or PLAIN_JSON
-    return Grammar.lark(_behind_reasoning(formats, tail, _calls(kind, formats.clues, tools, several)))
+    return Grammar.lark(_behind_reasoning(formats, tail, "answer", _calls(kind, formats.clues, tools, several)))
 
 
-def _behind_reasoning(formats: Formats, tail: str, rules: list[str]) -> str:
+def _behind_reasoning(formats: Formats, tail: str, answer: str, rules: list[str]) -> str:
     reasoning, clues = formats.reasoning, formats.clues
     if reasoning is None:
-        return "\n".join(["start: answer", *rules])
+        return "\n".join([f"start: {answer}", *rules])
     if reasoning.channels is not None:
         head = f'{_mark(clues, harmony.CHANNEL)} "analysis" {_mark(clues, harmony.MESSAGE)} TEXT'
         before = f'({head} {_mark(clues, harmony.END)} {_mark(clues, harmony.START)} "assistant")?'
     else:
         thought = f"TEXT {_mark(clues, reasoning.end)} SPACE"
         before = thought if formats.begun(tail) else f"({_mark(clues, reasoning.start)} {thought})?"
-    return "\n".join([f"start: {before} answer", _TEXT, _SPACE, *rules])
+    return "\n".join([f"start: {before} {answer}", _TEXT, _SPACE, *rules])
 
 
 def _calls(kind: ToolFormat, clues: Clues, tools: Tools, several: bool) -> list[str]:
@@ -97,19 +103,30 @@ def _deepseek(clues: Clues, tools: Tools, several: bool) -> list[str]:
 
 
 def _elements(clues: Clues, tools: Tools, more: str, lines: list[str]) -> list[str]:
-    """Calls as elements: values are free text, those that are needed must be there."""
-    functions = []
+    """Calls as elements: those of their parameters that are needed must be there."""
+    functions, values = [], []
     for name, schema in tools.items():
         needed = schema.get("required", ())
         parts = []
-        for key in schema.get("properties", {}):
-            head = _quoted(f"{qwen_xml.PARAMETER}{key}>\n")
-            part = f"{head} VALUE {_quoted(qwen_xml.PARAMETER_END + _LINE)}"
+        for key, value in schema.get("properties", {}).items():
+            values.append(f"value{len(values)}: {_value(value)}")
+            head, end = _quoted(f"{qwen_xml.PARAMETER}{key}>\n"), _quoted(f"\n{qwen_xml.PARAMETER_END}\n")
+            part = f"{head} value{len(values) - 1} {end}"
             parts.append(part if key in needed else f"({part})?")
         begin, end = _quoted(f"{qwen_xml.FUNCTION}{name}>\n"), _quoted(f"{qwen_xml.FUNCTION_END}\n")
         functions.append(" ".join([begin, *parts, end]))
     call = f'call: {_mark(clues, hermes.OPEN)} "\\n" function {_mark(clues, hermes.CLOSE)}'
-    return [f"answer: call{more}", call, f"function: {' | '.join(functions)}", r"VALUE: /([^<]|\n)*\n/", *lines]
+    return [f"answer: call{more}", call, f"function: {' | '.join(functions)}", *values, r"VALUE: /([^<]|\n)*/", *lines]
+
+
+def _value(schema: Any) -> str:
+    """A value inside of an element: a text is written without quotes, all else as JSON."""
+    if not isinstance(schema, Mapping) or (schema.get("type") == "string" and "enum" not in schema):
+        return "VALUE"
+    listed = schema.get("enum", ())
+    if listed and all(isinstance(one, str) for one in listed):
+        return " | ".join(_quoted(one) for one in listed)
+    return _json(schema)
 
 
 def _each(heads: list[str], tools: Tools, after: str = "") -> list[str]:

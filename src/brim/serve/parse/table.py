@@ -6,8 +6,8 @@ its parsers. A rule looks at nothing but these clues, in the order of the table;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from brim.errors import InvalidRequest
@@ -60,6 +60,11 @@ class ReasoningFormat:
     known_by: Callable[[Clues], bool]
     marks: tuple[str, ...] = ()
     channels: Parse | None = None  # instead of two marks at the beginning
+
+    @property
+    def span(self) -> tuple[str, str]:
+        """The tokens that reasoning lies between."""
+        return (harmony.CHANNEL, harmony.END) if self.channels is not None else (self.start, self.end)
 
     def parse(self, begun: bool) -> Parse:
         return self.channels or thinking(self.start, self.end, begun)
@@ -151,6 +156,20 @@ class Formats:
         """Whether a prompt with this end has begun the reasoning already."""
         start = "" if self.reasoning is None else self.reasoning.start
         return bool(start) and tail.rstrip().endswith(start)
+
+    def reasoning_tokens(self, tokens: Sequence[int], tail: str) -> int:
+        """How many tokens of an answer are reasoning, marks included; 0 where its marks are no tokens."""
+        if self.reasoning is None:
+            return 0
+        start, end = (self.clues.tokens.get(mark) for mark in self.reasoning.span)
+        last = max((place for place, token in enumerate(tokens) if token == end), default=None)
+        if last is not None:
+            return last + 1
+        return len(tokens) if self.begun(tail) or (tokens and tokens[0] == start) else 0
+
+    def forcing(self) -> Formats:
+        """The same for an answer that must be a call: a model that knows none writes it as plain JSON."""
+        return self if self.tools is not None else replace(self, tools=PLAIN_JSON)
 
     def reader(self, tools: Tools, tail: str) -> AnswerReader:
         """What reads one answer. No tools: calls are not looked for."""

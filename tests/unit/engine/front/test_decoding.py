@@ -225,10 +225,7 @@ def test_special_tokens_are_spelled_out_where_they_are_shown() -> None:
         word = next(token for token in range(2, 20) if tokenizer.decode([token]).strip())
         text = tokenizer.decode([word])
         tokens = [start, word, end, word, start]
-        assert (
-            streamed(text_decoder(tokenizer), tokens).split()
-            == (text + tokenizer.decode([word, word])[len(text) :]).split()
-        )
+        assert streamed(text_decoder(tokenizer), tokens) == tokenizer.decode([word, word])
         assert streamed(text_decoder(tokenizer, shown=[end]), tokens) == f"{text}</s>{text}"
         assert streamed(text_decoder(tokenizer, shown=[start, end]), tokens) == f"<s>{text}</s>{text}<s>"
 
