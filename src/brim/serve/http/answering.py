@@ -71,7 +71,7 @@ class Answering:
 
     async def _answer(self, request: Request, body: bytes, tenant: Tenant, reply: Reply, entry: Entry) -> None:
         running = self._life.admit()
-        asked = self._kind.read(parse_object(body), running)
+        asked = self._kind.read(parse_object(body), running, tenant)
         wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))
         self._check_model(wanted.model)
         with running.gate.entered(self._kind.answers(asked)):
@@ -130,10 +130,9 @@ def _check_lengths(prepared: Sequence[Prepared], longest: int, field: str) -> No
 async def _events(shape: Shape, numbered: Numbered, reply: Reply) -> None:
     """Stream an answer. What is refused is refused before anything is sent: the first update is waited for."""
     async for number, update in numbered:
-        found = shape.events(number, update)
+        found = (shape.opening() if not reply.status else []) + shape.events(number, update)
         if not reply.status:
             await reply.begin_events()
-            found = shape.opening() + found
         await reply.events(found)
     await reply.events(shape.closing(numbered.ended))
     await reply.end_events(shape.last_line)

@@ -21,6 +21,7 @@ from brim.serve.http.answering import CLIENT_LEFT, Answering
 from brim.serve.http.keys import Guarded, Keys
 from brim.serve.http.kinds import Chat, Completions, Kind
 from brim.serve.http.reading import ClientGone, read_body
+from brim.serve.http.response_kind import Responses
 from brim.serve.life import Life
 from brim.serve.log import Journal
 from brim.serve.memory import memory_report
@@ -28,6 +29,7 @@ from brim.serve.metrics import Metrics
 from brim.serve.prepare.jobs import ChatJob
 from brim.serve.problems import SERVER, Problem, problem_of
 from brim.serve.settings import ServeSettings
+from brim.serve.stored import StoredResponses
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -53,6 +55,9 @@ def make_app(life: Life, settings: ServeSettings, write_log: Callable[[str], obj
             Route("/tokenize", about.tokenize, methods=["POST"]),
             generating("/v1/chat/completions", Chat(settings)),
             generating("/v1/completions", Completions(settings)),
+            generating("/v1/responses", Responses(settings, about.stored)),
+            Route("/v1/responses/{name}", about.response),
+            Route("/v1/responses/{name}", about.delete_response, methods=["DELETE"]),
         ],
         exception_handlers={
             Problem: _problem,
@@ -74,6 +79,7 @@ class _About:
         self._settings = settings
         self._metrics = metrics
         self._created = int(time.time())
+        self.stored = StoredResponses()
 
     async def health(self, request: Request) -> Response:
         status, found = self._life.report()
@@ -101,6 +107,20 @@ class _About:
         running = self._life.running
         return found if running is None else found | {"max_model_len": running.engine.longest_request}
 
+    async def response(self, request: Request) -> Response:
+        """A stored answer."""
+        name = request.path_params["name"]
+        kept = self.stored.find(request.state.tenant.name, name)
+        if kept is None:
+            raise _no_such_response(name)
+        return JSONResponse(kept.response)
+
+    async def delete_response(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if not self.stored.delete(request.state.tenant.name, name):
+            raise _no_such_response(name)
+        return JSONResponse({"id": name, "object": "response", "deleted": True})
+
     async def memory(self, request: Request) -> Response:
         running = self._life.running
         found = await asyncio.to_thread(memory_report, self._life.admit() if running is None else running)
@@ -123,6 +143,10 @@ class _About:
             fields.refuse_others()
             (tokens,) = await running.tokenising.texts([prompt], special=not plain)
         return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
+
+
+def _no_such_response(name: str) -> Problem:
+    return Problem(404, f"response: there is no stored '{name:.60}' here", param="response_id", code="not_found")
 
 
 async def _problem(request: Request, error: Exception) -> Response:

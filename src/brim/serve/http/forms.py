@@ -1,4 +1,4 @@
-"""What the answer of a chat must look like and how it is read: by what was asked, the prompt and the model's formats."""
+"""What an answer of a chat must look like and how it is read: by what was asked, the prompt and the model's formats."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ def reading_of(asked: ChatAsked, prepared: Prepared, running: Running) -> Readin
     return Reading(_formats(asked, running), asked.tools.parameters, prepared.tail)
 
 
-async def as_asked(asked: ChatAsked, prepared: Prepared, running: Running) -> SamplingParams:
-    """With the grammar of the answer, if it has one, and the special tokens that its parsers look for."""
-    formats, field = _formats(asked, running), "tools" if asked.tools.forced else "response_format"
+async def as_asked(asked: ChatAsked, prepared: Prepared, running: Running, schema_field: str) -> SamplingParams:
+    """With the grammar of the answer, if it has one, and the special tokens that its parsers look for.
+
+    `schema_field` is where a schema of the answer was written.
+    """
+    formats, field = _formats(asked, running), "tools" if asked.tools.forced else schema_field
     grammar = _grammar(asked, formats, prepared.tail)
     try:
         if grammar is not None:  # in a thread, and outside of the engine's: a large one takes long to compile

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from brim.engine.requests.params import SamplingParams
 from brim.serve.asked.requests import ChatAsked, CompletionAsked, read_chat, read_completion
 from brim.serve.http.forms import as_asked, reading_of
+from brim.serve.http.keys import Tenant
 from brim.serve.life import Running
 from brim.serve.prepare.jobs import ChatJob, Prepared
 from brim.serve.settings import ServeSettings
@@ -25,7 +26,7 @@ class Kind(Protocol):
         """Where the prompt is."""
         ...
 
-    def read(self, body: Mapping[str, Any], running: Running) -> Any: ...
+    def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> Any: ...
 
     def answers(self, asked: Any) -> int: ...
 
@@ -43,7 +44,7 @@ class Chat:
     settings: ServeSettings
     field: str = "messages"
 
-    def read(self, body: Mapping[str, Any], running: Running) -> ChatAsked:
+    def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> ChatAsked:
         return read_chat(body, running.engine.longest_request, self.settings.limits)
 
     def answers(self, asked: ChatAsked) -> int:
@@ -55,7 +56,7 @@ class Chat:
         return (await running.tokenising.chat(job),)
 
     async def params(self, asked: ChatAsked, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:
-        return await as_asked(asked, prepared[0], running)
+        return await as_asked(asked, prepared[0], running, "response_format")
 
     def shape(self, asked: ChatAsked, prepared: tuple[Prepared, ...], running: Running) -> ChatShape:
         params = asked.wanted.params
@@ -76,7 +77,7 @@ class Completions:
     settings: ServeSettings
     field: str = "prompt"
 
-    def read(self, body: Mapping[str, Any], running: Running) -> CompletionAsked:
+    def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> CompletionAsked:
         return read_completion(body)
 
     def answers(self, asked: CompletionAsked) -> int:

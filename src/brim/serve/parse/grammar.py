@@ -104,7 +104,8 @@ def _deepseek(clues: Clues, tools: Tools, several: bool) -> list[str]:
 
 def _elements(clues: Clues, tools: Tools, more: str, lines: list[str]) -> list[str]:
     """Calls as elements: those of their parameters that are needed must be there."""
-    functions, values = [], []
+    functions: list[str] = []
+    values: list[str] = []
     for name, schema in tools.items():
         needed = schema.get("required", ())
         parts = []
