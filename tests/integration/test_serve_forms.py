@@ -21,7 +21,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("openai")
 
 import openai
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from brim import Engine, EngineSettings, Grammar
 from tests.integration.served import Served, served
@@ -46,6 +46,8 @@ THOUGHT = "<think>\nHm, é.\n</think>\n\n"
 
 
 class Weather(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     city: Literal["Paris", "Rome"]
     warm: bool
 
@@ -68,7 +70,11 @@ def _engine(folder: Path) -> Engine:
     )
     marked_tokenizer("hermes", "think", template=template).save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    config = tiny_config("llama") | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    config = tiny_config("llama") | {
+        "num_hidden_layers": 1,
+        "vocab_size": len(tokenizer),
+        "eos_token_id": tokenizer.eos_token_id,
+    }
     settings = EngineSettings(max_batch=4, max_batch_tokens=256, max_length=1024, block_size=8)
     return Engine(
         config | {"max_position_embeddings": 1024, "torch_dtype": "float32"},

@@ -19,7 +19,7 @@ MAX_STOP_LENGTH = 1024  # characters: as much text may be held back as a possibl
 MAX_IDS = 1024  # entries of logit_bias and of stop_token_ids: they are sent to the device with every token
 MAX_BIAS = 100.0
 
-_INT_RANGES: dict[str, tuple[int, int]] = {
+INT_RANGES: dict[str, tuple[int, int]] = {
     "max_tokens": (1, 2**31 - 1),
     "top_k": (0, 2**31 - 1),
     "n": (1, MAX_CHOICES),
@@ -28,14 +28,14 @@ _INT_RANGES: dict[str, tuple[int, int]] = {
     "logprobs": (0, MAX_ALTERNATIVES),
     "prompt_logprobs": (0, MAX_ALTERNATIVES),
 }
-_OPTIONAL = {"seed", "logprobs", "prompt_logprobs"}
-_FLOAT_RANGES: dict[str, tuple[float, float]] = {
+OPTIONAL = {"seed", "logprobs", "prompt_logprobs"}
+FLOAT_RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),
     "min_p": (0.0, 1.0),
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
 }
-_FLOAT_RANGES_ABOVE: dict[str, tuple[float, float]] = {  # the lower bound itself is outside
+FLOAT_RANGES_ABOVE: dict[str, tuple[float, float]] = {  # the lower bound itself is outside
     "top_p": (0.0, 1.0),
     "repetition_penalty": (0.0, 10.0),
 }
@@ -114,18 +114,18 @@ class SamplingParams:
                     raise _refused(name, token, f"a token id in 0..{vocab - 1}")
 
     def _check_number(self, name: str, value: object) -> None:
-        if name in _INT_RANGES:
-            if value is None and name in _OPTIONAL:
+        if name in INT_RANGES:
+            if value is None and name in OPTIONAL:
                 return
-            low, high = _INT_RANGES[name]
+            low, high = INT_RANGES[name]
             if not _is_int(value) or not low <= value <= high:  # type: ignore[operator]
                 raise _refused(name, value, f"an integer in {low}..{high}")
-        elif name in _FLOAT_RANGES:
-            least, most = _FLOAT_RANGES[name]
+        elif name in FLOAT_RANGES:
+            least, most = FLOAT_RANGES[name]
             if not _is_number(value) or not least <= value <= most:  # type: ignore[operator]
                 raise _refused(name, value, f"a number in [{least:g}, {most:g}]")
-        elif name in _FLOAT_RANGES_ABOVE:
-            least, most = _FLOAT_RANGES_ABOVE[name]
+        elif name in FLOAT_RANGES_ABOVE:
+            least, most = FLOAT_RANGES_ABOVE[name]
             if not _is_number(value) or not least < value <= most:  # type: ignore[operator]
                 raise _refused(name, value, f"a number in ({least:g}, {most:g}]")
 

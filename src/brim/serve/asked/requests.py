@@ -19,7 +19,7 @@ DEFAULT_COMPLETION = 16  # tokens, as in OpenAI's API
 DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls
 MOST_TOKENS = 2**31 - 1
 TRUNCATION = ("auto", "disabled")
-_NOT_YET = (
+NOT_YET = (
     "audio",
     "function_call",
     "functions",
@@ -124,7 +124,7 @@ def _wanted(fields: Fields, params: SamplingParams) -> Wanted:
         deadline_seconds=fields.number("deadline_seconds", 0),
     )
     fields.leave_out(HARMLESS)
-    fields.refuse_others(_NOT_YET)
+    fields.refuse_others(NOT_YET)
     return wanted
 
 

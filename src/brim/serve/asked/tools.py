@@ -15,7 +15,7 @@ from brim.serve.problems import invalid
 
 MOST_TOOLS = 128
 MODES = ("auto", "none", "required")
-_NAME_LENGTH = 128
+NAME_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def _tool(tool: Fields, flat: bool) -> Mapping[str, Any]:
         raise invalid(tool.path("type"), "only tools of type function are supported", "unsupported_value")
     function = tool if flat else tool.inner("function")
     name = function.text("name") if function is not None else None
-    if function is None or not name or len(name) > _NAME_LENGTH:
+    if function is None or not name or len(name) > NAME_LENGTH:
         raise invalid(tool.path("function"), "a tool is a function with a name", "missing_required_parameter")
     function.text("description")
     function.inner("parameters")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -26,6 +27,8 @@ from brim.serve.life import Life
 from brim.serve.log import Journal
 from brim.serve.memory import memory_report
 from brim.serve.metrics import Metrics
+from brim.serve.openapi.asked import Facts
+from brim.serve.openapi.document import document
 from brim.serve.prepare.jobs import ChatJob
 from brim.serve.problems import SERVER, Problem, problem_of
 from brim.serve.settings import ServeSettings
@@ -49,6 +52,7 @@ def make_app(life: Life, settings: ServeSettings, write_log: Callable[[str], obj
         routes=[
             Route("/health", about.health),
             Route("/metrics", about.metrics),
+            Route("/openapi.json", about.openapi),
             Route("/v1/models", about.models),
             Route("/v1/models/{name:path}", about.model),
             Route("/v1/memory", about.memory),
@@ -87,6 +91,15 @@ class _About:
 
     async def metrics(self, request: Request) -> Response:
         return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def openapi(self, request: Request) -> Response:
+        """What the server takes and gives, as far as it is known now."""
+        running, settings = self._life.running, self._settings
+        facts = Facts(settings.model_name)
+        if running is not None:
+            engine = running.engine
+            facts = replace(facts, vocab=engine.loaded.vocab, images=engine.image_limits is not None)
+        return JSONResponse(document(facts, keys=bool(settings.api_keys)))
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model()]})
