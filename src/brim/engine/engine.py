@@ -371,12 +371,13 @@ class Engine:
         request_id: str | None = None,
         session: str | None = None,
         salt: bytes = b"",
+        priority: int = 0,
     ) -> str:
         """Check a request and put it in the queue; its id. Nothing of a refused request stays behind.
 
         `session` names a conversation: what this request leaves in the KV pool is kept ahead of other prefixes, until
         a later request of that session replaces it, or `forget_session` is called. Only requests of the same `salt`
-        find each other's prefixes.
+        find each other's prefixes. Requests of a higher `priority` start first.
         """
         params = params or SamplingParams()
         loop = self.loop
@@ -387,7 +388,7 @@ class Engine:
         if request_id in self._answers:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
         requests = self._door.let_in(
-            request_id, prompt, params, images, deadline_seconds, self.longest_request, session, salt
+            request_id, prompt, params, images, deadline_seconds, self.longest_request, session, salt, priority
         )
         grammar = params.grammar
         sequences = [

@@ -126,6 +126,7 @@ class StreamingEngine:
         images: Images = (),
         deadline_seconds: float | None = None,
         salt: bytes = b"",
+        priority: int = 0,
     ) -> AsyncGenerator[Update, None]:
         """Updates of one request, until all its answers are complete. A refused request raises at the first one.
 
@@ -138,7 +139,9 @@ class StreamingEngine:
         answers = (params or SamplingParams()).n
 
         def submit() -> str:
-            return self.engine.submit(prompt, params, images=images, deadline_seconds=deadline_seconds, salt=salt)
+            return self.engine.submit(
+                prompt, params, images=images, deadline_seconds=deadline_seconds, salt=salt, priority=priority
+            )
 
         try:
             self._send(lambda: self._submit(client, submit, answers))

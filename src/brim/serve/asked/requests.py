@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from brim.engine.front.door import MOST_PRIORITY
 from brim.engine.requests.params import MAX_ALTERNATIVES, SamplingParams
 from brim.serve.asked.answer_format import read_format
 from brim.serve.asked.dialogue import Dialogue, read_dialogue
@@ -42,6 +43,7 @@ class Wanted:
     stream: bool
     include_usage: bool
     deadline_seconds: float | None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ def _wanted(fields: Fields, params: SamplingParams) -> Wanted:
         stream=stream,
         include_usage=wants_usage(fields, stream),
         deadline_seconds=fields.number("deadline_seconds", 0),
+        priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
     )
     fields.leave_out(HARMLESS)
     fields.refuse_others(NOT_YET)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from brim.engine.front.door import MOST_PRIORITY
 from brim.serve.asked.answer_format import read_format
 from brim.serve.asked.dialogue import dialogue_of
 from brim.serve.asked.fields import Fields
@@ -82,6 +83,7 @@ def read_response(
         stream=fields.flag("stream"),
         include_usage=True,
         deadline_seconds=fields.number("deadline_seconds", 0),
+        priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
     )
     _no_stream_options(fields)
     fields.leave_out(HARMLESS)

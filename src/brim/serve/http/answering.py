@@ -111,6 +111,7 @@ class Answering:
             images=_tensors(prepared.media),
             deadline_seconds=deadline,
             salt=tenant.salt,
+            priority=wanted.priority,
         )
 
 

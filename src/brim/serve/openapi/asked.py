@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brim.engine.front.door import MOST_PRIORITY
 from brim.engine.requests.params import MAX_ALTERNATIVES, MAX_BIAS, MAX_IDS, MAX_STOP_LENGTH, MAX_STOPS
 from brim.serve.asked.answer_format import FORMATS
 from brim.serve.asked.dialogue import ROLES
@@ -137,6 +138,7 @@ def _common(facts: Facts) -> dict[str, Schema]:
         "stream": FLAG,
         "stream_options": taken({"include_usage": FLAG, "include_obfuscation": ANYTHING}),
         "deadline_seconds": {"type": "number", "exclusiveMinimum": 0},
+        "priority": {"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY},
         **dict.fromkeys(HARMLESS, ANYTHING),
     }
 
