@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from brim.engine.weights.builtin import BUILTIN_NAME
 from brim.errors import InvalidRequest
 from brim.model.packaged import packaged_folder
 from brim.model.transformers_classes import check_libraries
+from brim.records.progress import silent
 from brim.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from brim.ports import MemoryProbe
     from brim.records.fit import FitReport
     from brim.records.progress import Told
+    from brim.serve.ranks import Followers
     from brim.serve.server import Loaded
     from brim.serve.settings import ServeSettings
 
@@ -80,22 +83,64 @@ def add_command(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.tp != 1:
-        raise InvalidRequest(f"tp is {options.tp}; brim serve runs on one device so far")
     settings, wishes = _settings(options), fit_wishes(options)
+    if options.tp > 1 and int(os.environ.get("RANK", "0")):
+        return _follow(options, wishes)
     import asyncio
 
+    from brim.serve.ranks import Followers
     from brim.serve.server import Server, listen
 
+    followers = Followers() if options.tp > 1 else None
+    lost: list[str] = []
     with ExitStack() as leased:
         server = Server(
             settings,
-            _Starter(options, wishes, leased),
+            _Starter(options, wishes, leased, followers),
             write_log=None if options.no_request_log else partial(_write, ""),
             say=lambda line: None if options.quiet else _write("brim: ", line + "\n"),
             progress=False if options.quiet else None,
         )
-        return asyncio.run(server.run(listen(settings.host, settings.port)))
+        if followers is None:
+            return asyncio.run(server.run(listen(settings.host, settings.port)))
+        listening = listen(settings.host, settings.port)
+
+        def end(why: str) -> None:
+            lost.append(why)
+            _write("brim: ", why + "; the server cannot go on without it\n")
+            server.stop()
+            server.stop()
+
+        leased.callback(followers.close)
+        _start_ranks(options.tp, followers, end)
+        return asyncio.run(server.run(listening)) or int(bool(lost))
+
+
+def _start_ranks(ranks: int, followers: Followers, lost: Callable[[str], object]) -> None:
+    """This process becomes rank 0, and starts the others: the same command in each."""
+    from brim.serve.ranks import free_port, rank_environment
+
+    if "WORLD_SIZE" in os.environ:
+        raise InvalidRequest("tp: brim serve starts its ranks itself; start it without torchrun")
+    port = free_port()
+    command = [sys.executable, "-m", "brim.cli.main", *sys.argv[1:]]
+    environments = [{**os.environ, **rank_environment(rank, ranks, port)} for rank in range(1, ranks)]
+    os.environ.update(rank_environment(0, ranks, port))
+    followers.start(command, environments, lost)
+
+
+def _follow(options: argparse.Namespace, wishes: dict[str, Any]) -> int:
+    """A rank beside the server's: it does what the server does, with its own part of the model."""
+    from brim.serve.ranks import follow, live_with_the_server
+
+    live_with_the_server()
+    with ExitStack() as leased:
+        starter = _Starter(options, wishes, leased, None)
+        loaded = starter.load(silent)
+        starter.fit(loaded, silent)
+        with loaded.engine:
+            follow(loaded.engine, sys.stdin.buffer)
+    return 0
 
 
 def _write(before: str, line: str) -> None:
@@ -144,8 +189,10 @@ class _Starter:
     options: argparse.Namespace
     wishes: dict[str, Any]
     leased: ExitStack  # until the server ends
+    followers: Followers | None = None  # the other ranks
 
     def load(self, told: Told) -> Loaded:
+        from brim.serve.ranks import LeadingEngine
         from brim.serve.server import Loaded
 
         check_libraries()
@@ -155,7 +202,8 @@ class _Starter:
         if self.options.batch_tokens is None:
             self.options.batch_tokens = BATCH_TOKENS if probe is None else CPU_BATCH_TOKENS
         engine = make_engine(self.options, kv_tokens=0, probe=probe, progress=told)
-        return Loaded(engine, probe or _of_gpu(engine), part)
+        driven = None if self.followers is None else LeadingEngine(engine, self.followers)
+        return Loaded(engine, probe or _of_gpu(engine), part, driven)
 
     def fit(self, loaded: Loaded, told: Told) -> FitReport:
         from brim.serving import fit_engine

@@ -47,6 +47,7 @@ class Loaded:
     engine: Engine
     probe: MemoryProbe | None = None
     neighbours: Sizer | None = None  # its part of a device that others share
+    driven: Any = None  # what requests are given to, where that is not the engine itself
 
 
 class Starter(Protocol):
@@ -94,11 +95,14 @@ class Server:
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped_early = False
 
     def stop(self) -> None:
-        """Drain and end; called again: end at once. From any thread."""
+        """Drain and end; called again: end at once. From any thread; before `run`, it ends as soon as it begins."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._signalled)
+        else:
+            self._stopped_early = True
 
     def _signalled(self) -> None:
         if self._stopping.is_set():
@@ -109,6 +113,8 @@ class Server:
     async def run(self, listening: socket.socket, *, signals: bool = True) -> int:
         """Serve until it is stopped; the exit code: 1 where requests were cut off."""
         self._loop = asyncio.get_running_loop()
+        if self._stopped_early:
+            self._signalled()
         if signals:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._loop.add_signal_handler(number, self._signalled)
@@ -174,7 +180,7 @@ class Server:
                 tokenising.close()
                 loading.cancel()
                 raise
-        serving = StreamingEngine(engine)
+        serving = StreamingEngine(loaded.driven or engine)
         serving.start()
         gate = Gate(engine.settings.max_batch, self._settings.max_queue)
         started = Started(engine, source, report, loaded.probe, loaded.neighbours)
