@@ -106,14 +106,14 @@ def tried(api: Served, path: str, method: str, examples: int) -> None:
     ask()
 
 
-@pytest.mark.parametrize(("path", "method"), OPERATIONS)
-def test_the_server_does_what_its_document_says(api: Served, path: str, method: str) -> None:
-    tried(api, path, method, examples=4)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_the_server_does_what_its_document_says(api: Served, path: str) -> None:
+    tried(api, path, "post", examples=4)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
-def test_the_same_for_a_long_time(api: Served, path: str, method: str) -> None:
+def test_the_same_for_all_of_it_for_a_long_time(api: Served, path: str, method: str) -> None:
     tried(api, path, method, examples=300)
 
 
