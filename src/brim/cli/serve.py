@@ -83,6 +83,8 @@ def add_command(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.tp < 1:
+        raise InvalidRequest(f"tp is {options.tp}; it must be at least 1")
     settings, wishes = _settings(options), fit_wishes(options)
     if options.tp > 1 and int(os.environ.get("RANK", "0")):
         return _follow(options, wishes)
