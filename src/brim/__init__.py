@@ -13,6 +13,7 @@ from brim.version import __version__
 if TYPE_CHECKING:
     from brim.engine.chat.chat import Chat
     from brim.engine.engine import Engine
+    from brim.engine.requests.grammar import Grammar
     from brim.engine.requests.params import SamplingParams
     from brim.engine.settings import EngineSettings
     from brim.engine.streaming import StreamingEngine
@@ -26,6 +27,7 @@ __all__ = [
     "Device",
     "Engine",
     "EngineSettings",
+    "Grammar",
     "LedgerItem",
     "MemoryPlan",
     "ModelSpec",
@@ -46,6 +48,7 @@ _LATER = {  # these import torch, or what few need
     "Chat": "brim.engine.chat.chat",
     "Engine": "brim.engine.engine",
     "EngineSettings": "brim.engine.settings",
+    "Grammar": "brim.engine.requests.grammar",
     "SamplingParams": "brim.engine.requests.params",
     "StreamingEngine": "brim.engine.streaming",
     "fit_engine": "brim.serving",

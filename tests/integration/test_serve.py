@@ -254,7 +254,7 @@ def test_bodies_that_are_not_json(tiny: Served) -> None:
     with tiny.client() as client:
         found = client.post("/tokenize", content=endless(), headers=as_json)
     assert found.status_code == 413
-    assert tiny.get("/v1/responses").status_code == 404
+    assert tiny.get("/v1/audio/speech").status_code == 404
     assert tiny.get("/v1/chat/completions").status_code == 405
 
 

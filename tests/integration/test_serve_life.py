@@ -295,7 +295,7 @@ def test_the_command_serves_and_drains(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ("--host 0.0.0.0", "no api-key"),
-        ("--tp 2", "tp is 2"),
+        ("--tp 0", "tp is 0"),
         ("--max-queue -1", "max-queue is -1"),
         ("--max-body much", "max-body"),
         ("--scaling odd", "scaling"),

@@ -109,7 +109,8 @@ def _params(options: argparse.Namespace) -> SamplingParams:
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty")
     more = ("frequency_penalty", "seed", "n", "logprobs", "top_k_logits", "ignore_eos")
-    return SamplingParams(stop=tuple(options.stop), **{name: getattr(options, name) for name in names + more})
+    given = {name: getattr(options, name) for name in names + more}
+    return SamplingParams(stop=tuple(options.stop), continues_prompt=options.chat is False, **given)
 
 
 def _prompts(options: argparse.Namespace) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from brim.engine.weights.builtin import BUILTIN_NAME
 from brim.errors import InvalidRequest
 from brim.model.packaged import packaged_folder
 from brim.model.transformers_classes import check_libraries
+from brim.records.progress import silent
 from brim.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from brim.ports import MemoryProbe
     from brim.records.fit import FitReport
     from brim.records.progress import Told
+    from brim.serve.ranks import Followers
     from brim.serve.server import Loaded
     from brim.serve.settings import ServeSettings
 
@@ -63,6 +66,12 @@ def add_command(commands: Commands) -> None:
     parser.add_argument(
         "--drain-seconds", type=float, default=60.0, metavar="S", help="for answers under way when it is stopped (60)"
     )
+    parser.add_argument(
+        "--tool-parser", default="auto", metavar="NAME", help="how the model writes calls (auto: from its vocabulary)"
+    )
+    parser.add_argument(
+        "--reasoning-parser", default="auto", metavar="NAME", help="how it writes reasoning (auto: from its vocabulary)"
+    )
     parser.add_argument("--no-request-log", action="store_true", help="no line for each request on standard error")
     parser.add_argument(
         "--memory", metavar="SIZE", help=f"on the CPU: the memory budget ({PACKAGED_BUDGET} for models in the package)"
@@ -80,25 +89,69 @@ def add_command(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.tp != 1:
-        raise InvalidRequest(f"tp is {options.tp}; brim serve runs on one device so far")
+    if options.tp < 1:
+        raise InvalidRequest(f"tp is {options.tp}; it must be at least 1")
     settings, wishes = _settings(options), fit_wishes(options)
+    if options.tp > 1 and int(os.environ.get("RANK", "0")):
+        return _follow(options, wishes)
     if options.inject_out_of_memory is not None:
         tokens = _injected(options)
         _write("brim: ", f"TEST: requests with prompts of {tokens:,} tokens or more will run out of memory\n")
     import asyncio
 
+    from brim.serve.ranks import Followers
     from brim.serve.server import Server, listen
 
+    followers = Followers() if options.tp > 1 else None
+    lost: list[str] = []
     with ExitStack() as leased:
         server = Server(
             settings,
-            _Starter(options, wishes, leased),
+            _Starter(options, wishes, leased, followers),
             write_log=None if options.no_request_log else partial(_write, ""),
             say=lambda line: None if options.quiet else _write("brim: ", line + "\n"),
             progress=False if options.quiet else None,
         )
-        return asyncio.run(server.run(listen(settings.host, settings.port)))
+        if followers is None:
+            return asyncio.run(server.run(listen(settings.host, settings.port)))
+        listening = listen(settings.host, settings.port)
+
+        def end(why: str) -> None:
+            lost.append(why)
+            _write("brim: ", why + "; the server cannot go on without it\n")
+            server.stop()
+            server.stop()
+
+        leased.callback(followers.close)
+        _start_ranks(options.tp, followers, end)
+        return asyncio.run(server.run(listening)) or int(bool(lost))
+
+
+def _start_ranks(ranks: int, followers: Followers, lost: Callable[[str], object]) -> None:
+    """This process becomes rank 0, and starts the others: the same command in each."""
+    from brim.serve.ranks import free_port, rank_environment
+
+    if "WORLD_SIZE" in os.environ:
+        raise InvalidRequest("tp: brim serve starts its ranks itself; start it without torchrun")
+    port = free_port()
+    command = [sys.executable, "-m", "brim.cli.main", *sys.argv[1:]]
+    environments = [{**os.environ, **rank_environment(rank, ranks, port)} for rank in range(1, ranks)]
+    os.environ.update(rank_environment(0, ranks, port))
+    followers.start(command, environments, lost)
+
+
+def _follow(options: argparse.Namespace, wishes: dict[str, Any]) -> int:
+    """A rank beside the server's: it does what the server does, with its own part of the model."""
+    from brim.serve.ranks import follow, live_with_the_server
+
+    live_with_the_server()
+    with ExitStack() as leased:
+        starter = _Starter(options, wishes, leased, None)
+        loaded = starter.load(silent)
+        starter.fit(loaded, silent)
+        with loaded.engine:
+            follow(loaded.engine, sys.stdin.buffer)
+    return 0
 
 
 def _injected(options: argparse.Namespace) -> int:
@@ -131,6 +184,8 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
         insecure=options.insecure,
         max_queue=options.max_queue,
         drain_seconds=options.drain_seconds,
+        tool_parser=options.tool_parser,
+        reasoning_parser=options.reasoning_parser,
         limits=Limits(body_bytes=parse_bytes(options.max_body, "max-body")),
     )
 
@@ -152,8 +207,10 @@ class _Starter:
     options: argparse.Namespace
     wishes: dict[str, Any]
     leased: ExitStack  # until the server ends
+    followers: Followers | None = None  # the other ranks
 
     def load(self, told: Told) -> Loaded:
+        from brim.serve.ranks import LeadingEngine
         from brim.serve.server import Loaded
 
         check_libraries()
@@ -164,7 +221,8 @@ class _Starter:
         part = self.leased.enter_context(part_of_device(self.options, place, told, encoders))
         probe = budget_probe(place, part)
         engine = make_engine(self.options, kv_tokens=0, probe=probe, progress=told, encoders=encoders)
-        return Loaded(engine, probe or _of_gpu(engine), part)
+        driven = None if self.followers is None else LeadingEngine(engine, self.followers)
+        return Loaded(engine, probe or _of_gpu(engine), part, driven)
 
     def fit(self, loaded: Loaded, told: Told) -> FitReport:
         from brim.serving import fit_engine

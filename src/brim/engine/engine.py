@@ -21,6 +21,7 @@ from brim.engine.device.interrupts import Interrupts
 from brim.engine.figures import EngineFigures, RequestFigures, figures_of, requests_of
 from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.door import Door, Prompt, find_tokenizer
+from brim.engine.front.grammars import Grammars
 from brim.engine.loop import ServingLoop
 from brim.engine.media.prepare import Images
 from brim.engine.requests.params import SamplingParams
@@ -152,6 +153,7 @@ class Engine:
                 self.image_limits = self.image_limits.lowered(self._encoders.facts.call_patches)
             resizes = self.settings.resize_images and takes_any_shape(self.loaded.full_config)
             self.image_limits = replace(self.image_limits, resizes=resizes)
+        self.grammars = Grammars(self.tokenizer, self.loaded.vocab, sorted(self.loaded.eos_ids))
         self._worst = WorstSteps(self.loaded, self._parts, self.image_limits)
         self._door = Door(
             loaded=self.loaded,
@@ -430,12 +432,13 @@ class Engine:
         request_id: str | None = None,
         session: str | None = None,
         salt: bytes = b"",
+        priority: int = 0,
     ) -> str:
         """Check a request and put it in the queue; its id. Nothing of a refused request stays behind.
 
         `session` names a conversation: what this request leaves in the KV pool is kept ahead of other prefixes, until
         a later request of that session replaces it, or `forget_session` is called. Only requests of the same `salt`
-        find each other's prefixes.
+        find each other's prefixes. Requests of a higher `priority` start first.
         """
         params = params or SamplingParams()
         loop = self.loop
@@ -448,9 +451,17 @@ class Engine:
         if images and self._features is not None and self._features.refusal:
             raise DeviceError(f"images are not taken at present, and text is: {self._features.refusal}")
         requests = self._door.let_in(
-            request_id, prompt, params, images, deadline_seconds, self.longest_request, session, salt
+            request_id, prompt, params, images, deadline_seconds, self.longest_request, session, salt, priority
         )
-        sequences = [RunningSequence(request, list(request.prompt)) for request in requests]
+        grammar = params.grammar
+        sequences = [
+            RunningSequence(
+                request,
+                list(request.prompt),
+                constraint=None if grammar is None else self.grammars.start(grammar),
+            )
+            for request in requests
+        ]
         answer = Answer(request_id, requests, self.tokenizer)
         with self._interrupts.held():
             for sequence in sequences:

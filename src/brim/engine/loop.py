@@ -4,7 +4,7 @@ Observe: read a launched step back. Decide: the scheduler plans, `guard` admits.
 is launched before the last one is read, so that the device never waits for Python. A step is read at once where the
 device cannot hold what the next one needs of it (penalties over more tokens than `run/history.py` has room for), and
 where tokens are drafted: how a text goes on is guessed from all of its tokens, and what was guessed stands or falls
-before the next step.
+before the next step. Requests with a grammar are in a step only when their last token has been read.
 
 A step that raises, for whatever reason, leaves every request as it was before it or to be computed again, and the loop
 may go on: nothing counts before its launch has succeeded, nothing launched is lost before it has been read, and events
@@ -104,6 +104,7 @@ class ServingLoop:
         self._interrupts = interrupts or Interrupts()
         self._launched: deque[Launched] = deque()  # not read back; two only after a step was interrupted
         self._deadlines = False
+        self._constrained = False
 
     @property
     def idle(self) -> bool:
@@ -111,6 +112,7 @@ class ServingLoop:
 
     def submit(self, sequence: Sequence) -> None:
         self._deadlines = self._deadlines or sequence.request.deadline is not None
+        self._constrained = self._constrained or sequence.constraint is not None
         self.scheduler.submit(sequence)
 
     def step(self) -> list[Event]:
@@ -132,8 +134,20 @@ class ServingLoop:
         while len(self._launched) > bool(plan):
             self._read_back()
         overlap = self._overlap and (bounds is None or bounds.only is None)
-        while self._launched and (not overlap or self._launched[-1].read_first):
+        while self._launched and (not overlap or self._is_read_first(self._launched[-1])):
             self._read_back()
+
+    def _is_read_first(self, launched: Launched) -> bool:
+        """Whether a step is read before the next is launched.
+
+        Requests with a grammar cannot be in the next step otherwise. The others go on without them, unless they are
+        fewer, or answers have to grow alike (`worst`): then all wait for the device once.
+        """
+        if launched.read_first or not self._constrained:
+            return launched.read_first
+        drawing = launched.plan.drawing
+        waiting = sum(sequence.constraint is not None for sequence in drawing)
+        return 2 * waiting >= len(drawing) > 0 or (waiting > 0 and self.scheduler.admission.mode == "worst")
 
     def read_all(self) -> None:
         """Read every step that was launched."""
@@ -230,7 +244,17 @@ class ServingLoop:
             if reason is not None:
                 scheduler.finish(sequence, reason)
             self.events.append(scores.event(row, sequence, token, reason))
+            if sequence.constraint is not None and reason is None:
+                self._constrain(sequence, token)
         return len(tokens)
+
+    def _constrain(self, sequence: Sequence, token: int) -> None:
+        """Tell a grammar what was drawn; a request that it leaves nowhere to go ends."""
+        assert sequence.constraint is not None
+        problem = sequence.constraint.take(token)
+        if problem is not None:
+            self.scheduler.finish(sequence, FinishReason.ERROR)
+            self.events.append(Event(sequence, finish=FinishReason.ERROR, error=problem))
 
     def _record_verified(self, plan: StepPlan, tokens: list[int], scores: _Scores) -> int:
         """Record what a step with drafts drew: of each request up to the first token that was not drafted so."""
@@ -246,6 +270,8 @@ class ServingLoop:
             if draft.tokens and speculator is not None:
                 speculator.learn(sequence, len(draft.tokens), accepted)
             self._record_tokens(sequence, draft, drawn[: accepted + 1], scores, first)
+            if sequence.constraint is not None and sequence.finish is None:
+                self._constrain(sequence, drawn[0])  # it has no draft
         if speculator is not None:
             speculator.stepped()
         self.runner.go_on_from({one.slot: one.tokens[-1] for one in plan.drawing if one.slot is not None})

@@ -129,6 +129,7 @@ class StreamingEngine:
         deadline_seconds: float | None = None,
         request_id: str | None = None,
         salt: bytes = b"",
+        priority: int = 0,
     ) -> AsyncGenerator[Update, None]:
         """Updates of one request, until all its answers are complete. A refused request raises at the first one.
 
@@ -142,7 +143,13 @@ class StreamingEngine:
 
         def submit() -> str:
             return self.engine.submit(
-                prompt, params, images=images, deadline_seconds=deadline_seconds, request_id=request_id, salt=salt
+                prompt,
+                params,
+                images=images,
+                deadline_seconds=deadline_seconds,
+                request_id=request_id,
+                salt=salt,
+                priority=priority,
             )
 
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from brim.records.fit import FitReport
 from brim.records.health import Health, Status
 from brim.records.progress import Stage
 from brim.serve.gate import Gate
+from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import TokenizerSource
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.problems import SERVER, Problem
@@ -53,6 +54,7 @@ class Running:
     tokenising: Tokenising
     gate: Gate
     texts: TokenTexts
+    formats: Formats = field(default_factory=Formats)
 
     @property
     def engine(self) -> Engine:

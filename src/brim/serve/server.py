@@ -24,6 +24,7 @@ from brim.records.progress import Progress, Stage, Told
 from brim.serve.gate import Gate
 from brim.serve.http.app import make_app
 from brim.serve.life import Life, Running, Started
+from brim.serve.parse.table import Formats
 from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import TokenizerSource
 from brim.serve.prepare.worker import Tokenising
@@ -47,6 +48,7 @@ class Loaded:
     engine: Engine
     probe: MemoryProbe | None = None
     neighbours: Sizer | None = None  # its part of a device that others share
+    driven: Any = None  # what requests are given to, where that is not the engine itself
 
 
 class Starter(Protocol):
@@ -96,11 +98,14 @@ class Server:
         self._forced = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._stopped_early = False
 
     def stop(self) -> None:
-        """Drain and end; called again: end at once. From any thread."""
+        """Drain and end; called again: end at once. From any thread; before `run`, it ends as soon as it begins."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._signalled)
+        else:
+            self._stopped_early = True
 
     def _signalled(self) -> None:
         if self._stopping.is_set():
@@ -111,6 +116,8 @@ class Server:
     async def run(self, listening: socket.socket, *, signals: bool = True) -> int:
         """Serve until it is stopped; the exit code: 1 where requests were cut off."""
         self._loop = asyncio.get_running_loop()
+        if self._stopped_early:
+            self._signalled()
         if signals:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._loop.add_signal_handler(number, self._signalled)
@@ -165,20 +172,22 @@ class Server:
 
             loaded = await in_thread(self._starter.load, told)
             engine, source = loaded.engine, tokenizer_source(loaded.engine)
+            formats = Formats.of(engine.tokenizer, self._settings.tool_parser, self._settings.reasoning_parser)
             tokenising = self._tokenising(source)
             loading = asyncio.create_task(tokenising.ready())  # in its process, beside the fit
             try:
                 report = await in_thread(self._starter.fit, loaded, told)
                 await loading
+                await in_thread(engine.grammars.prepare)
             except BaseException:
                 tokenising.close()
                 loading.cancel()
                 raise
-        serving = StreamingEngine(engine)
+        serving = StreamingEngine(loaded.driven or engine)
         serving.start()
         gate = Gate(engine.settings.max_batch, self._settings.max_queue)
         started = Started(engine, source, report, loaded.probe, loaded.neighbours)
-        self.life.running = Running(started, serving, tokenising, gate, TokenTexts(engine.tokenizer))
+        self.life.running = Running(started, serving, tokenising, gate, TokenTexts(engine.tokenizer), formats)
         self._watching = asyncio.create_task(self.life.watch.keep_looking(self.life.look))
         self._say(f"ready: {self._settings.model_name}, {engine.kv_tokens:,} tokens of KV on {engine.device}")
 

@@ -33,6 +33,8 @@ class ServeSettings:
     insecure: bool = False
     max_queue: int = DEFAULT_QUEUE
     drain_seconds: float = 60.0
+    tool_parser: str = "auto"  # how the model writes calls (`brim.serve.parse.table`)
+    reasoning_parser: str = "auto"
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from brim.serve.problems import Problem
 from brim.serve.settings import Limits
 
 HI = {"role": "user", "content": "Hi."}
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}}
 
 
@@ -79,6 +80,19 @@ def test_messages_become_what_templates_take() -> None:
     assert chat(messages=messages, tools=tools, tool_choice="none").dialogue.tools == ()
 
 
+def test_a_call_or_a_schema_may_be_asked_for() -> None:
+    sub = ADD | {"function": {"name": "sub"}}
+    named = {"type": "function", "function": {"name": "sub"}}
+    assert chat(tools=[ADD, sub]).tools.forced == ()
+    assert chat(tools=[ADD, sub], tool_choice="required").tools.forced == ("add", "sub")
+    only = chat(tools=[ADD, sub], tool_choice=named, parallel_tool_calls=False).tools
+    assert (only.forced, only.several, only.forced_parameters) == (("sub",), False, {"sub": {"type": "object"}})
+    assert chat(response_format={"type": "text"}).schema is None
+    assert chat(response_format={"type": "json_object"}).schema == {"type": "object"}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "string"}, "strict": True}}
+    assert chat(response_format=form).schema == {"type": "string"}
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
@@ -102,8 +116,18 @@ def test_messages_become_what_templates_take() -> None:
         ({"logit_bias": {"1": "x"}}, "logit_bias", "invalid_value"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
         ({"truncation": "middle"}, "truncation", "invalid_value"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
-        ({"tool_choice": "required"}, "tool_choice", "unsupported_value"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
+        ({"response_format": {}}, "response_format.type", "missing_required_parameter"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing_required_parameter"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tools": [ADD], "tool_choice": "some"}, "tool_choice", "invalid_type"),
+        (
+            {"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "sub"}}},
+            "tool_choice",
+            "invalid_value",
+        ),
+        ({"tools": [ADD, ADD]}, "tools", "invalid_value"),
+        ({"tools": [ADD], "parallel_tool_calls": "no"}, "parallel_tool_calls", "invalid_type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
         ({"functions": []}, "functions", "unsupported_parameter"),
         ({"temprature": 1}, "temprature", "unknown_parameter"),
@@ -150,7 +174,8 @@ def test_prompts_in_every_form(prompt: Any, read: Any) -> None:
 def test_a_prompt_can_be_scored_alone() -> None:
     asked = read_completion({"prompt": "a", "max_tokens": 0, "echo": True, "logprobs": 1})
     assert asked.scored_only
-    assert asked.wanted.params == SamplingParams(max_tokens=1, logprobs=1, prompt_logprobs=1)
+    params = SamplingParams(max_tokens=1, logprobs=1, prompt_logprobs=1, continues_prompt=True)
+    assert asked.wanted.params == params
     for wrong, param in (
         ({"max_tokens": 0}, "max_tokens"),
         ({"echo": True, "logprobs": 1, "stream": True}, "echo"),

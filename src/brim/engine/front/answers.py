@@ -88,7 +88,9 @@ class _Choice:
         """The stream of the text so far; made anew where an error has left it in the middle of something."""
         if self._stream is not None and self._pushed == len(self.tokens):
             return self._stream
-        stream = TextStream(self._tokenizer, self.request.params.stop)
+        params = self.request.params
+        before = self.request.prompt if params.continues_prompt else ()
+        stream = TextStream(self._tokenizer, params.stop, before, params.shown_token_ids)
         for token in self.tokens:
             stream.push(token)
         return stream

@@ -13,7 +13,7 @@ the error may still `close`. Does not know stop strings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -33,12 +33,27 @@ class TextDecoder(Protocol):
         """What is left when no token follows, complete or not."""
 
 
-def text_decoder(tokenizer: Any) -> TextDecoder:
-    """What turns the tokens of one answer into text. Special tokens are left out."""
+def text_decoder(tokenizer: Any, before: Sequence[int] = (), shown: Sequence[int] = ()) -> TextDecoder:
+    """What turns the tokens of one answer into text. Special tokens are left out, but for those `shown`.
+
+    `before` are tokens whose text this one goes on from, if it does: some tokenizers take the space off the first word.
+    """
+    decoder = _plain_decoder(tokenizer, before)
+    if not shown:
+        return decoder
+    spelled = {token: str(tokenizer.decode([token], skip_special_tokens=False)) for token in shown}
+    return SpellingDecoder(decoder, spelled, lambda: _plain_decoder(tokenizer))
+
+
+def _plain_decoder(tokenizer: Any, before: Sequence[int] = ()) -> TextDecoder:
+    def decode(tokens: list[int]) -> str:
+        return str(tokenizer.decode(tokens, skip_special_tokens=True))
+
+    context = list(before[-MOST_PENDING:])
+    if context and decode(context).endswith(_UNFINISHED):
+        context = []  # the text begins inside of a character
     backend = _backend(tokenizer)
-    if backend is not None:
-        return StreamingDecoder(backend)
-    return WindowDecoder(lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True)))
+    return WindowDecoder(decode, context) if backend is None else StreamingDecoder(backend, context)
 
 
 def _backend(tokenizer: Any) -> Any:
@@ -132,6 +147,26 @@ class WindowDecoder:
         return self._settle(pending, now[len(before) :])
 
 
+class SpellingDecoder:
+    """Spells some special tokens out. Text is complete before and after one: each begins a decoder of its own."""
+
+    def __init__(self, first: TextDecoder, spelled: Mapping[int, str], renew: Callable[[], TextDecoder]) -> None:
+        self._decoder = first
+        self._spelled = spelled
+        self._renew = renew
+
+    def push(self, token: int) -> str:
+        spelled = self._spelled.get(token)
+        if spelled is None:
+            return self._decoder.push(token)
+        text = self._decoder.close() + spelled
+        self._decoder = self._renew()
+        return text
+
+    def close(self) -> str:
+        return self._decoder.close()
+
+
 class StreamingDecoder:
     """The library's streaming decoder, which is several times as fast; a window takes over where it cannot go on.
 
@@ -139,14 +174,14 @@ class StreamingDecoder:
     not become text yet, however many. The window does neither, and hands back as soon as a character is complete.
     """
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: Any, context: Sequence[int] = ()) -> None:
         from tokenizers.decoders import DecodeStream
 
         self._backend = backend
         self._decode: Decode = partial(backend.decode, skip_special_tokens=True)
         self._new_stream = partial(DecodeStream, skip_special_tokens=True)
-        self._step = self._new_stream().step
-        self._context: list[int] = []
+        self._context = list(context)
+        self._step = self._new_stream(ids=self._context).step
         self._pending: list[int] = []
         self._window: WindowDecoder | None = None
 

@@ -17,8 +17,11 @@ from brim.engine.front.stops import StopMatcher
 class TextStream:
     """The text of one answer."""
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
-        self._decoder = text_decoder(tokenizer)
+    def __init__(
+        self, tokenizer: Any, stops: Sequence[str], before: Sequence[int] = (), shown: Sequence[int] = ()
+    ) -> None:
+        """`before` are the tokens that it goes on from; `shown` are special tokens that are part of it."""
+        self._decoder = text_decoder(tokenizer, before, shown)
         self._stops = StopMatcher(stops) if stops else None
         self._given = StringIO()  # handed out
         self._held = ""  # complete, and perhaps the beginning of a stop string

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from brim.engine.media.limits import ImageLimits
 
 Prompt = str | Sequence[int]
+MOST_PRIORITY = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +47,7 @@ class Door:
         longest: int,
         session: str | None = None,
         salt: bytes = b"",
+        priority: int = 0,
     ) -> tuple[Request, ...]:
         """One request for each answer that was asked for. `longest` is what the pool holds of one request."""
         params.check(self.loaded.vocab)
@@ -53,6 +55,10 @@ class Door:
             raise InvalidRequest("stop: stop strings need a tokenizer; use stop_token_ids, or give the engine one")
         if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
             raise InvalidRequest(f"deadline_seconds {seconds!r}: a positive number of seconds is needed")
+        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MOST_PRIORITY:
+            raise InvalidRequest(
+                f"priority is {priority!r}; it must be an integer in {-MOST_PRIORITY}..{MOST_PRIORITY}"
+            )
         tokens, media, spans, marks = self._tokens(prompt, images)
         self._check_tokens(tokens, longest)
         self._check_spans(spans)
@@ -70,6 +76,7 @@ class Door:
             marks=marks,
             session=session,
             salt=salt,
+            priority=priority,
         )
         others = (replace(first, index=number, seed=first.seed + number) for number in range(1, params.n))
         return (first, *others)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from brim.engine.requests.grammar import Grammar
 from brim.errors import InvalidRequest
 
 GREEDY_BELOW = 1e-5  # temperatures below count as 0: the division would overflow
@@ -19,7 +20,7 @@ MAX_STOP_LENGTH = 1024  # characters: as much text may be held back as a possibl
 MAX_IDS = 1024  # entries of logit_bias and of stop_token_ids: they are sent to the device with every token
 MAX_BIAS = 100.0
 
-_INT_RANGES: dict[str, tuple[int, int]] = {
+INT_RANGES: dict[str, tuple[int, int]] = {
     "max_tokens": (1, 2**31 - 1),
     "top_k": (0, 2**31 - 1),
     "n": (1, MAX_CHOICES),
@@ -29,14 +30,14 @@ _INT_RANGES: dict[str, tuple[int, int]] = {
     "prompt_logprobs": (0, MAX_ALTERNATIVES),
     "top_k_logits": (0, MAX_TOP_LOGITS),
 }
-_OPTIONAL = {"seed", "logprobs", "prompt_logprobs"}
-_FLOAT_RANGES: dict[str, tuple[float, float]] = {
+OPTIONAL = {"seed", "logprobs", "prompt_logprobs"}
+FLOAT_RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),
     "min_p": (0.0, 1.0),
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
 }
-_FLOAT_RANGES_ABOVE: dict[str, tuple[float, float]] = {  # the lower bound itself is outside
+FLOAT_RANGES_ABOVE: dict[str, tuple[float, float]] = {  # the lower bound itself is outside
     "top_p": (0.0, 1.0),
     "repetition_penalty": (0.0, 10.0),
 }
@@ -65,18 +66,23 @@ class SamplingParams:
     n: int = 1
     min_tokens: int = 0  # neither end of sequence nor stop ids before
     speculate: bool = True  # where the engine does: the answer is the same, only faster
+    grammar: Grammar | None = None  # what the answer must follow
+    continues_prompt: bool = False  # the text goes on where the prompt ends: a space that it begins with stays
+    shown_token_ids: tuple[int, ...] = ()  # special tokens that are spelled out in the text, which leaves them out else
 
     def __post_init__(self) -> None:
         for field in fields(self):
             self._check_number(field.name, getattr(self, field.name))
         if not isinstance(self.ignore_eos, bool):
             raise _refused("ignore_eos", self.ignore_eos, "true or false")
-        if not isinstance(self.speculate, bool):
-            raise _refused("speculate", self.speculate, "true or false")
+        for name in ("speculate", "continues_prompt"):
+            if not isinstance(getattr(self, name), bool):
+                raise _refused(name, getattr(self, name), "true or false")
         if self.min_tokens > self.max_tokens:
             raise _refused("min_tokens", self.min_tokens, f"at most max_tokens, {self.max_tokens}")
         self._check_stops()
         self._check_bias()
+        self._check_grammar()
 
     @property
     def greedy(self) -> bool:
@@ -97,6 +103,7 @@ class SamplingParams:
             and not self.logit_bias
             and self.logprobs is None
             and self.min_tokens == 0
+            and self.grammar is None
         )
 
     def check(self, vocab: int) -> None:
@@ -112,18 +119,18 @@ class SamplingParams:
                     raise _refused(name, token, f"a token id in 0..{vocab - 1}")
 
     def _check_number(self, name: str, value: object) -> None:
-        if name in _INT_RANGES:
-            if value is None and name in _OPTIONAL:
+        if name in INT_RANGES:
+            if value is None and name in OPTIONAL:
                 return
-            low, high = _INT_RANGES[name]
+            low, high = INT_RANGES[name]
             if not _is_int(value) or not low <= value <= high:  # type: ignore[operator]
                 raise _refused(name, value, f"an integer in {low}..{high}")
-        elif name in _FLOAT_RANGES:
-            least, most = _FLOAT_RANGES[name]
+        elif name in FLOAT_RANGES:
+            least, most = FLOAT_RANGES[name]
             if not _is_number(value) or not least <= value <= most:  # type: ignore[operator]
                 raise _refused(name, value, f"a number in [{least:g}, {most:g}]")
-        elif name in _FLOAT_RANGES_ABOVE:
-            least, most = _FLOAT_RANGES_ABOVE[name]
+        elif name in FLOAT_RANGES_ABOVE:
+            least, most = FLOAT_RANGES_ABOVE[name]
             if not _is_number(value) or not least < value <= most:  # type: ignore[operator]
                 raise _refused(name, value, f"a number in ({least:g}, {most:g}]")
 
@@ -136,11 +143,13 @@ class SamplingParams:
             if len(text) > MAX_STOP_LENGTH:
                 allowed = f"at most {MAX_STOP_LENGTH} characters long (it has {len(text)}): shorten it"
                 raise _refused("stop", text, allowed)
-        if not isinstance(self.stop_token_ids, tuple) or len(self.stop_token_ids) > MAX_IDS:
-            raise _refused("stop_token_ids", self.stop_token_ids, f"a tuple of at most {MAX_IDS} token ids")
-        for token in self.stop_token_ids:
-            if not _is_int(token) or token < 0:
-                raise _refused("stop_token_ids", token, "a token id, 0 or above")
+        for name in ("stop_token_ids", "shown_token_ids"):
+            ids = getattr(self, name)
+            if not isinstance(ids, tuple) or len(ids) > MAX_IDS:
+                raise _refused(name, ids, f"a tuple of at most {MAX_IDS} token ids")
+            for token in ids:
+                if not _is_int(token) or token < 0:
+                    raise _refused(name, token, "a token id, 0 or above")
 
     def _check_bias(self) -> None:
         if not isinstance(self.logit_bias, tuple) or len(self.logit_bias) > MAX_IDS:
@@ -157,6 +166,15 @@ class SamplingParams:
             if not _is_number(bias) or not -MAX_BIAS <= bias <= MAX_BIAS:
                 raise _refused("logit_bias", bias, f"a number in [{-MAX_BIAS:g}, {MAX_BIAS:g}] (token {token})")
             seen.add(token)
+
+    def _check_grammar(self) -> None:
+        if self.grammar is None:
+            return
+        if not isinstance(self.grammar, Grammar):
+            raise _refused("grammar", self.grammar, "a Grammar, or None")
+        if self.ignore_eos or self.min_tokens:
+            name = "ignore_eos" if self.ignore_eos else "min_tokens"
+            raise InvalidRequest(f"{name} is given, and so is a grammar, which decides where the answer ends; drop one")
 
 
 def _is_int(value: object) -> bool:

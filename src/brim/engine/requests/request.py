@@ -47,6 +47,7 @@ class Request:
     marks: tuple[tuple[int, bytes], ...] = ()  # places of images, and what they show as digests
     salt: bytes = b""  # what all keys depend on besides the tokens
     session: str | None = None  # the conversation that its tokens belong to
+    priority: int = 0  # those of a higher one start first
     index: int = 0  # which of the answers; those after the first may share its prompt's blocks
 
     @property

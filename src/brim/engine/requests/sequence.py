@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from brim.engine.kv.host import HostCopy
 from brim.engine.kv.request_blocks import RequestBlocks
+from brim.engine.requests.grammar import Constraint
 from brim.engine.requests.request import FinishReason, Request
 
 
@@ -27,6 +28,7 @@ class Sequence:
     passed: int = 0  # requests that came later and started before it
     finish: FinishReason | None = None
     host_copy: HostCopy | None = None  # while it waits: what it had computed when it was preempted
+    constraint: Constraint | None = None  # which knows all tokens that have been read
     # Needed of every request in every step, computed once.
     prompt_length: int = field(init=False)
     longest: int = field(init=False)  # its length when no token is left to draw
@@ -37,8 +39,8 @@ class Sequence:
         self.prompt_length = len(self.request.prompt)
         self.longest = self.prompt_length + self.request.max_tokens
         self.needs_history = self.request.params.needs_history
-        # What a penalty does to a token depends on those before it, and drafted ones may not stand.
-        self.speculated = self.request.params.speculate and not self.needs_history
+        # What a penalty or a grammar does to a token depends on those before it, and drafted ones may not stand.
+        self.speculated = self.request.params.speculate and not self.needs_history and self.constraint is None
 
     @property
     def length(self) -> int:
@@ -53,6 +55,11 @@ class Sequence:
     def complete(self) -> bool:
         """No token is left to draw."""
         return self.length >= self.longest
+
+    @property
+    def waits_to_be_read(self) -> bool:
+        """Its grammar must know the token that the device is drawing before the next one is drawn."""
+        return self.constraint is not None and self.unseen > 0
 
     @property
     def decoding(self) -> bool:

@@ -99,6 +99,7 @@ def sample_rows(drawing: Iterable[Sequence], ahead: Iterable[int] = repeat(0)) -
             seed=sequence.request.seed,
             index=sequence.generated + drafted,
             eos_ids=tuple(sequence.request.stop_ids) if sequence.request.params.min_tokens else (),
+            allowed=None if sequence.constraint is None else sequence.constraint.allowed,
         )
         for sequence, drafted in zip(drawing, ahead, strict=False)
     ]

@@ -1,7 +1,7 @@
 """From logits to tokens: in go the last logits of each row and what its request asked, out come ids on the device.
 
-The order is that of the record: logit bias, penalties, `min_tokens`; here the logprobs are read; then temperature,
-top-k, top-p, min-p and the draw.
+The order is that of the record: logit bias, penalties, `min_tokens`, the grammar; here the logprobs are read; then
+temperature, top-k, top-p, min-p and the draw.
 
 A token is a function of its own row alone: its logits, its parameters, its seed and its index. To make that exact,
 probabilities are summed as integers (a sum of floats depends on how the device splits it, hence on the batch), and the
@@ -17,13 +17,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from brim.engine.requests.params import SamplingParams
+from brim.engine.run.masks import keep_allowed
 from brim.engine.run.penalties import NO_TOKENS, HeldTokens, Places, Tokens, penalise_said, penalise_seen, places_of
+
+if TYPE_CHECKING:
+    import numpy as np
 
 TOPK_LIMIT = 1024  # `torch.topk` up to here, a sort of the vocabulary beyond
 WEIGHT_ONE = 2.0**40  # the weight of the likeliest token; 2^22 of them still fit 63 bits
@@ -44,6 +48,7 @@ class SampleRow(NamedTuple):  # one for each request and step: a tuple is made t
     output: Sequence[int] = ()
     eos_ids: tuple[int, ...] = ()
     held: HeldTokens | None = None  # in place of `prompt` and `output`
+    allowed: np.ndarray | None = None  # bits of the tokens that its grammar allows; None: any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,6 +179,7 @@ def _sample_slice(logits: Tensor, rows: Sequence[SampleRow], places: list[int], 
     part = _sent_up(ours, places, logits)
     scores = logits.index_select(0, part.picked).float()  # ours to write on
     _adjust(scores, part, _changes(ours, logits))
+    keep_allowed(scores, [row.allowed for row in ours])
     wants_logprobs = any(params.logprobs is not None for params in part.params)
 
     drawn = part.first(_Way.DRAW)

@@ -18,6 +18,28 @@ class Departure:
     passed: tuple[Sequence, ...]  # those that it passed
 
 
+def join(queue: deque[Sequence], sequence: Sequence) -> None:
+    """Behind all of its own priority or a higher one."""
+    behind = 0
+    for other in reversed(queue):
+        if other.request.priority >= sequence.request.priority:
+            break
+        behind += 1
+    queue.insert(len(queue) - behind, sequence)
+
+
+def come_back(queue: deque[Sequence], sequence: Sequence) -> None:
+    """Before all of its own priority or a lower one. Can be called again after an interrupt."""
+    if sequence in queue:
+        return
+    ahead = 0
+    for other in queue:
+        if other.request.priority <= sequence.request.priority:
+            break
+        ahead += 1
+    queue.insert(ahead, sequence)
+
+
 def step_out(queue: deque[Sequence], sequence: Sequence) -> Departure:
     """Take a request out of the queue whose turn it is."""
     place = queue.index(sequence)
@@ -37,6 +59,9 @@ def rejoin(queue: deque[Sequence], departure: Departure) -> None:
     """Undo a departure. Can be called again after an interrupt."""
     if departure.sequence in queue:
         return
-    queue.insert(len(queue) - departure.behind, departure.sequence)
+    place = len(queue) - departure.behind
+    while place and queue[place - 1].request.priority < departure.sequence.request.priority:
+        place -= 1  # a request of a lower priority was preempted meanwhile
+    queue.insert(place, departure.sequence)
     for one in departure.passed:
         one.passed -= 1

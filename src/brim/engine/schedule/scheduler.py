@@ -1,11 +1,11 @@
 """Which tokens of which requests make up the next step.
 
-Continuous batching, first come first served: every decoding request gets one token, the rest of the step goes to
-prefill chunks, and waiting requests are admitted by the policy of `guard`. While the first of them has to wait for
-blocks, a later one that fits may pass it, a limited number of times. When blocks run out, the request that was admitted
-last is preempted; later it goes on from a copy in host memory, or is recomputed (`host_copies`). A request whose images
-are not encoded yet stays in the queue, and those behind it go on (`media`). Steps may be planned ahead: tokens of a
-launched step are counted (`Sequence.unseen`) before they are read.
+Continuous batching, first come first served among requests of one priority: every decoding request gets one token, the
+rest of the step goes to prefill chunks, and waiting requests are admitted by the policy of `guard`. While the first of
+them has to wait for blocks, a later one that fits may pass it, a limited number of times. When blocks run out, the
+request that was admitted last is preempted; later it goes on from a copy in host memory, or is recomputed
+(`host_copies`). A request whose images are not encoded yet stays in the queue, and those behind it go on (`media`).
+Steps may be planned ahead: tokens of a launched step are counted (`Sequence.unseen`) before they are read.
 
 A decode may come with a draft (`drafting`). When the step is launched it counts as the one token that is certain; when
 it has been read, `accept` counts what stands, and `settle` gives the blocks of the rest back, moves windows on and
@@ -37,7 +37,7 @@ from brim.engine.schedule.media import MediaGate, NoWaiting
 from brim.engine.schedule.outlook import Outlook
 from brim.engine.schedule.plan import NO_DRAFT, Chunk, Draft, StepBounds, StepPlan
 from brim.engine.schedule.prospect import Prospect, as_fork, from_cache, from_host
-from brim.engine.schedule.queue import Departure, overtake, rejoin, step_out
+from brim.engine.schedule.queue import Departure, come_back, join, overtake, rejoin, step_out
 from brim.engine.schedule.spans import blocking_span, whole_spans
 from brim.guard.admission import AdmissionSettings, AdmissionView, Cause, Decision, may_start, passable
 
@@ -119,7 +119,7 @@ class Scheduler:
         """Let a request wait for its turn. One that could never have it is refused."""
         self.outlook.check(sequence)
         self._by_key[sequence.request.key] = sequence
-        self.waiting.append(sequence)
+        join(self.waiting, sequence)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a request, waiting or running; everything it holds is freed at once."""
@@ -316,6 +316,8 @@ class Scheduler:
             # `decoding` and not `complete`, inlined: this runs for every request in every step.
             if not sequence.drawn_on_device or position != length - 1 or length >= sequence.longest:
                 continue
+            if sequence.unseen and sequence.waits_to_be_read:
+                continue
             self._ready += 1
             if some_only and not allow(sequence):
                 continue
@@ -357,10 +359,9 @@ class Scheduler:
         self._leaving = None
 
     def _put_back(self, sequence: Sequence) -> None:
-        """To the front of the queue, holding nothing. Can be called again after an interrupt."""
+        """To the front of those of its priority, holding nothing. Can be called again after an interrupt."""
         self._let_go(sequence)
-        if not self.waiting or self.waiting[0] is not sequence:
-            self.waiting.appendleft(sequence)
+        come_back(self.waiting, sequence)
 
     def _let_go(self, sequence: Sequence) -> None:
         """It holds nothing, and nothing of it is computed. Can be called again after an interrupt."""

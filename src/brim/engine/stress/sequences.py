@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
+import numpy as np
+
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.kv.request_blocks import RequestBlocks
+from brim.engine.requests.grammar import Grammar
 from brim.engine.requests.params import MAX_ALTERNATIVES, MAX_TOP_LOGITS, SamplingParams
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
 
 TOKEN = 1
-EVERYTHING = SamplingParams(  # a sort, penalties, a bias, log-probabilities and kept logits
+EVERYTHING = SamplingParams(  # a sort, penalties, a bias, log-probabilities, kept logits and a grammar
     max_tokens=2,
     temperature=0.8,
     top_p=0.9,
@@ -20,8 +25,18 @@ EVERYTHING = SamplingParams(  # a sort, penalties, a bias, log-probabilities and
     logit_bias=((TOKEN, 1.0),),
     logprobs=MAX_ALTERNATIVES,
     top_k_logits=MAX_TOP_LOGITS,
-    ignore_eos=True,
+    grammar=Grammar.regex(".*"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SomeTokens:
+    """A constraint that allows the first few tokens; on the device it is as large as any other."""
+
+    allowed: np.ndarray = field(default_factory=lambda: np.array([255], dtype=np.uint8))
+
+    def take(self, token: int) -> None:
+        return None
 
 
 def stress_sequence(number: int, length: int, params: SamplingParams, ledger: KvLedger) -> Sequence:
@@ -35,4 +50,5 @@ def stress_sequence(number: int, length: int, params: SamplingParams, ledger: Kv
 def request_of(slot: int, length: int, params: SamplingParams, blocks: RequestBlocks) -> Sequence:
     prompt = (TOKEN,) * length
     request = Request(f"stress-{slot}", prompt, params, seed=slot, max_tokens=params.max_tokens)
-    return Sequence(request, list(prompt), slot=slot, blocks=blocks)
+    constraint = None if params.grammar is None else SomeTokens()
+    return Sequence(request, list(prompt), slot=slot, blocks=blocks, constraint=constraint)

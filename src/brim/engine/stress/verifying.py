@@ -16,7 +16,7 @@ from brim.records.memory import StressShape
 from brim.units import ceil_div
 
 VERIFY = "verify"
-_DRAFTED = replace(EVERYTHING, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
+_DRAFTED = replace(EVERYTHING, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, grammar=None)
 
 
 def verify_shapes(settings: EngineSettings, max_length: int) -> tuple[StressShape, ...]:

@@ -8,12 +8,13 @@ here and are not looked into: they are decoded where the tokens are made.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from brim.serve.asked.fields import Fields, entries
+from brim.serve.asked.tools import ToolsAsked
 from brim.serve.problems import Problem, invalid
 from brim.serve.settings import Limits
 
@@ -58,15 +59,19 @@ class Dialogue:
         return tuple(image for message in self.messages for image in message.images)
 
 
-def read_dialogue(fields: Fields, limits: Limits) -> Dialogue:
-    """The fields `messages`, `tools` and `tool_choice`."""
+def read_dialogue(fields: Fields, limits: Limits, tools: ToolsAsked) -> Dialogue:
+    """The field `messages`; the template is told of the tools."""
     found = fields.items("messages")
     if not found:
         raise invalid("messages", "at least one message is needed", "missing_required_parameter")
-    messages = [_message(entry) for entry in entries(found, "messages")]
-    dialogue = _grouped(messages, _tools(fields))
+    return dialogue_of(entries(found, "messages"), limits, tools, "messages")
+
+
+def dialogue_of(found: Iterable[Fields], limits: Limits, tools: ToolsAsked, field: str) -> Dialogue:
+    """Messages as a dialogue; `field` is where they were written."""
+    dialogue = _grouped([_message(entry) for entry in found], tools.tools)
     if len(dialogue.images) > limits.images:
-        raise invalid("messages", f"they have {len(dialogue.images)} images; at most {limits.images} may be sent")
+        raise invalid(field, f"it has {len(dialogue.images)} images; at most {limits.images} may be sent")
     return dialogue
 
 
@@ -96,6 +101,8 @@ def _message(fields: Fields) -> Message:
     elif content is None:
         raise invalid(fields.path("content"), "it is missing", "missing_required_parameter")
     entry["content"] = content or ""
+    if (reasoning := fields.text("reasoning_content")) is not None:
+        entry["reasoning_content"] = reasoning
     fields.leave_out(["refusal", "annotations"])
     fields.refuse_others(["audio", "function_call"])
     return Message(entry, images)
@@ -161,15 +168,3 @@ def _call(fields: Fields) -> dict[str, Any]:
     fields.leave_out(["type", "index"])
     fields.refuse_others()
     return call
-
-
-def _tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    tools = fields.items("tools") or []
-    for tool in entries(tools, "tools"):
-        if tool.text("type") != "function" or (function := tool.inner("function")) is None or not function.text("name"):
-            raise invalid(tool.path("function"), "a tool is a function with a name", "missing_required_parameter")
-    choice = fields.raw("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise invalid("tool_choice", "only auto and none are supported yet", "unsupported_value")
-    fields.leave_out(["parallel_tool_calls"])
-    return () if choice == "none" else tuple(tools)

@@ -103,7 +103,7 @@ class Fields:
     def refuse_others(self, not_yet: Iterable[str] = ()) -> None:
         """Nothing is ignored in silence: what was not taken is refused."""
         for name, value in self._found.items():
-            if name in self._taken or value is None:
+            if name in self._taken or (value is None and name in not_yet):
                 continue
             path = self.path(shown(name))
             if name in not_yet:

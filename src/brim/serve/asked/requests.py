@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from brim.engine.front.door import MOST_PRIORITY
 from brim.engine.requests.params import MAX_ALTERNATIVES, SamplingParams
+from brim.serve.asked.answer_format import read_format
 from brim.serve.asked.dialogue import Dialogue, read_dialogue
 from brim.serve.asked.fields import Fields
 from brim.serve.asked.sampling import HARMLESS, sampling, wants_usage
+from brim.serve.asked.tools import ToolsAsked, read_tools
 from brim.serve.problems import invalid
 from brim.serve.settings import Limits
 
@@ -17,14 +20,13 @@ DEFAULT_COMPLETION = 16  # tokens, as in OpenAI's API
 DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls
 MOST_TOKENS = 2**31 - 1
 TRUNCATION = ("auto", "disabled")
-_NOT_YET = (
+NOT_YET = (
     "audio",
     "function_call",
     "functions",
     "guided_json",
     "prediction",
     "reasoning_effort",
-    "response_format",
     "structured_outputs",
     "suffix",
     "verbosity",
@@ -41,6 +43,7 @@ class Wanted:
     stream: bool
     include_usage: bool
     deadline_seconds: float | None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class ChatAsked:
     dialogue: Dialogue
     rolls: bool  # the oldest exchanges are dropped where all of them do not fit
     room: int  # tokens for the answer, where it rolls
+    tools: ToolsAsked = field(default_factory=ToolsAsked)
+    schema: Mapping[str, Any] | None = None  # the answer is JSON of this schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,8 @@ class CompletionAsked:
 def read_chat(body: Mapping[str, Any], longest: int, limits: Limits) -> ChatAsked:
     """A chat request. `longest` is what the engine holds of one request: an answer may fill it."""
     fields = Fields(body)
-    dialogue = read_dialogue(fields, limits)
+    tools = read_tools(fields)
+    dialogue = read_dialogue(fields, limits, tools)
     most = _first(fields, "max_completion_tokens", "max_tokens")
     alternatives = fields.integer("top_logprobs", 0, MAX_ALTERNATIVES)
     scored = fields.flag("logprobs")
@@ -74,10 +80,15 @@ def read_chat(body: Mapping[str, Any], longest: int, limits: Limits) -> ChatAske
         raise invalid("top_logprobs", "it needs logprobs to be true")
     params = sampling(fields, max_tokens=most or longest, logprobs=(alternatives or 0) if scored else None)
     rolls = fields.choice("truncation", TRUNCATION, "disabled") == "auto"
+    schema = read_format(fields.inner("response_format"))
     _text_only(fields)
     wanted = _wanted(fields, params)
-    room = min(DEFAULT_ROOM, longest // 4) if most is None else min(most, longest // 2)
-    return ChatAsked(wanted, dialogue, rolls, max(1, room))
+    return ChatAsked(wanted, dialogue, rolls, room_for(most, longest), tools, schema)
+
+
+def room_for(most: int | None, longest: int) -> int:
+    """Tokens that a conversation that rolls leaves for its answer."""
+    return max(1, min(DEFAULT_ROOM, longest // 4) if most is None else min(most, longest // 2))
 
 
 def read_completion(body: Mapping[str, Any]) -> CompletionAsked:
@@ -94,6 +105,7 @@ def read_completion(body: Mapping[str, Any]) -> CompletionAsked:
         max_tokens=DEFAULT_COMPLETION if most is None else max(1, most),
         logprobs=alternatives,
         prompt_logprobs=alternatives if echo else None,
+        continues_prompt=True,
     )
     if (best := fields.integer("best_of", 1, MOST_TOKENS)) is not None and best != params.n:
         raise invalid("best_of", f"it is supported only where it equals n, {params.n}", "unsupported_value")
@@ -112,9 +124,10 @@ def _wanted(fields: Fields, params: SamplingParams) -> Wanted:
         stream=stream,
         include_usage=wants_usage(fields, stream),
         deadline_seconds=fields.number("deadline_seconds", 0),
+        priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
     )
     fields.leave_out(HARMLESS)
-    fields.refuse_others(_NOT_YET)
+    fields.refuse_others(NOT_YET)
     return wanted
 
 
@@ -125,9 +138,7 @@ def _first(fields: Fields, *names: str) -> int | None:
 
 
 def _text_only(fields: Fields) -> None:
-    """Fields whose only supported value says that the answer is plain text."""
-    if fields.raw("response_format") not in (None, {"type": "text"}):
-        raise invalid("response_format", "only text is supported yet; leave it out", "unsupported_value")
+    """Fields whose only supported value says that the answer is text."""
     if fields.raw("modalities") not in (None, ["text"]):
         raise invalid("modalities", "only text is supported; leave it out", "unsupported_value")
 

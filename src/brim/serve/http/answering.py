@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -70,18 +71,19 @@ class Answering:
 
     async def _answer(self, request: Request, body: bytes, tenant: Tenant, reply: Reply, entry: Entry) -> None:
         running = self._life.admit()
-        asked = self._kind.read(parse_object(body), running)
+        asked = self._kind.read(parse_object(body), running, tenant)
         wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))
         self._check_model(wanted.model)
         with running.gate.entered(self._kind.answers(asked)):
             prepared = await self._kind.prepare(asked, running)
             entry.prepared(prepared)
             _check_lengths(prepared, running.engine.longest_request, self._kind.field)
+            wanted = replace(wanted, params=await self._kind.params(asked, prepared, running))
             shape = self._kind.shape(asked, prepared, running)
             updates = merged(self._streams(running, prepared, wanted, tenant, entry))
             async with aclosing(updates):
                 numbered = Numbered(updates, wanted.params.n, entry)
-                await (_events(shape, wanted, numbered, reply) if wanted.stream else _whole(shape, numbered, reply))
+                await (_events(shape, numbered, reply) if wanted.stream else _whole(shape, numbered, reply))
 
     def _check_model(self, name: str | None) -> None:
         served = self._settings.model_name
@@ -107,6 +109,7 @@ class Answering:
                 deadline_seconds=deadline,
                 request_id=request_id,
                 salt=tenant.salt,
+                priority=wanted.priority,
             )
             for one, request_id in zip(prepared, ids, strict=True)
         ]
@@ -135,17 +138,15 @@ def _check_lengths(prepared: Sequence[Prepared], longest: int, field: str) -> No
             )
 
 
-async def _events(shape: Shape, wanted: Wanted, numbered: Numbered, reply: Reply) -> None:
+async def _events(shape: Shape, numbered: Numbered, reply: Reply) -> None:
     """Stream an answer. What is refused is refused before anything is sent: the first update is waited for."""
     async for number, update in numbered:
-        found = shape.events(number, update)
+        found = (shape.opening() if not reply.status else []) + shape.events(number, update)
         if not reply.status:
             await reply.begin_events()
-            found = shape.opening() + found
         await reply.events(found)
-    if wanted.include_usage:
-        await reply.events([shape.usage_event(numbered.ended)])
-    await reply.end_events()
+    await reply.events(shape.closing(numbered.ended))
+    await reply.end_events(shape.last_line)
 
 
 async def _whole(shape: Shape, numbered: Numbered, reply: Reply) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -17,19 +18,24 @@ from brim.errors import BrimError
 from brim.serve.asked.dialogue import read_dialogue
 from brim.serve.asked.fields import Fields, parse_object
 from brim.serve.asked.plan import read_plan
+from brim.serve.asked.tools import read_tools
 from brim.serve.http.answering import CLIENT_LEFT, Answering
 from brim.serve.http.keys import OPEN_TO_ALL, Guarded, Keys
 from brim.serve.http.kinds import Chat, Completions, Kind
 from brim.serve.http.page import page_routes
 from brim.serve.http.reading import ClientGone, read_body
+from brim.serve.http.response_kind import Responses
 from brim.serve.life import Life
 from brim.serve.log import Entry, Journal
 from brim.serve.memory import Asking, memory_report
 from brim.serve.metrics import Metrics
+from brim.serve.openapi.asked import Facts
+from brim.serve.openapi.document import document
 from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import ChatJob
 from brim.serve.problems import SERVER, Problem, invalid, problem_of
 from brim.serve.settings import ServeSettings
+from brim.serve.stored import StoredResponses
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -63,6 +69,7 @@ def make_app(
         routes=[
             Route("/health", about.health),
             Route("/metrics", about.metrics),
+            Route("/openapi.json", about.openapi),
             Route("/v1/models", about.models),
             Route("/v1/models/{name:path}", about.model),
             Route("/v1/memory", about.memory),
@@ -71,6 +78,9 @@ def make_app(
             Route("/tokenize", about.tokenize, methods=["POST"]),
             generating("/v1/chat/completions", Chat(settings)),
             generating("/v1/completions", Completions(settings)),
+            generating("/v1/responses", Responses(settings, about.stored)),
+            Route("/v1/responses/{name}", about.response),
+            Route("/v1/responses/{name}", about.delete_response, methods=["DELETE"]),
             *page,
         ],
         exception_handlers={
@@ -95,6 +105,7 @@ class _About:
         self._metrics = metrics
         self._journal = journal
         self._created = int(time.time())
+        self.stored = StoredResponses()
 
     async def health(self, request: Request) -> Response:
         status, found = self._life.report()
@@ -102,6 +113,15 @@ class _About:
 
     async def metrics(self, request: Request) -> Response:
         return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def openapi(self, request: Request) -> Response:
+        """What the server takes and gives, as far as it is known now."""
+        running, settings = self._life.running, self._settings
+        facts = Facts(settings.model_name)
+        if running is not None:
+            engine = running.engine
+            facts = replace(facts, vocab=engine.loaded.vocab, images=engine.image_limits is not None)
+        return JSONResponse(document(facts, keys=bool(settings.api_keys)))
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model()]})
@@ -121,6 +141,20 @@ class _About:
         }
         running = self._life.running
         return found if running is None else found | {"max_model_len": running.engine.longest_request}
+
+    async def response(self, request: Request) -> Response:
+        """A stored answer."""
+        name = request.path_params["name"]
+        kept = self.stored.find(request.state.tenant.name, name)
+        if kept is None:
+            raise _no_such_response(name)
+        return JSONResponse(kept.response)
+
+    async def delete_response(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if not self.stored.delete(request.state.tenant.name, name):
+            raise _no_such_response(name)
+        return JSONResponse({"id": name, "object": "response", "deleted": True})
 
     async def memory(self, request: Request) -> Response:
         """The ledger; with `?after=N`, only the events and samples whose number is above N."""
@@ -142,7 +176,7 @@ class _About:
         fields.leave_out(["model"])
         prompt = fields.text("prompt")
         if prompt is None:
-            dialogue = read_dialogue(fields, limits)
+            dialogue = read_dialogue(fields, limits, read_tools(fields))
             fields.refuse_others()
             tokens = (await running.tokenising.chat(ChatJob(dialogue, limits, longest, None))).tokens
         else:
@@ -172,6 +206,10 @@ def _after(request: Request) -> int:
     if not text.isdecimal() or len(text) > _DIGITS:
         raise invalid("after", "it must be the last_number of an earlier report")
     return int(text)
+
+
+def _no_such_response(name: str) -> Problem:
+    return Problem(404, f"response: there is no stored '{name:.60}' here", param="response_id", code="not_found")
 
 
 async def _problem(request: Request, error: Exception) -> Response:

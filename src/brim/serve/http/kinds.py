@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from brim.engine.requests.params import SamplingParams
 from brim.serve.asked.requests import ChatAsked, CompletionAsked, read_chat, read_completion
+from brim.serve.http.forms import as_asked, reading_of
+from brim.serve.http.keys import Tenant
 from brim.serve.life import Running
 from brim.serve.prepare.jobs import ChatJob, Prepared
 from brim.serve.settings import ServeSettings
@@ -23,11 +26,15 @@ class Kind(Protocol):
         """Where the prompt is."""
         ...
 
-    def read(self, body: Mapping[str, Any], running: Running) -> Any: ...
+    def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> Any: ...
 
     def answers(self, asked: Any) -> int: ...
 
     async def prepare(self, asked: Any, running: Running) -> tuple[Prepared, ...]: ...
+
+    async def params(self, asked: Any, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:
+        """How answers are drawn, now that the prompt is known."""
+        ...
 
     def shape(self, asked: Any, prepared: tuple[Prepared, ...], running: Running) -> Shape: ...
 
@@ -37,7 +44,7 @@ class Chat:
     settings: ServeSettings
     field: str = "messages"
 
-    def read(self, body: Mapping[str, Any], running: Running) -> ChatAsked:
+    def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> ChatAsked:
         return read_chat(body, running.engine.longest_request, self.settings.limits)
 
     def answers(self, asked: ChatAsked) -> int:
@@ -48,11 +55,15 @@ class Chat:
         job = ChatJob(asked.dialogue, self.settings.limits, running.engine.longest_request, room)
         return (await running.tokenising.chat(job),)
 
+    async def params(self, asked: ChatAsked, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:
+        return await as_asked(asked, prepared[0], running, "response_format")
+
     def shape(self, asked: ChatAsked, prepared: tuple[Prepared, ...], running: Running) -> ChatShape:
         params = asked.wanted.params
         return ChatShape(
-            head=Head.new("chatcmpl", self.settings.model_name),
-            prepared=prepared[0],
+            Head.new("chatcmpl", self.settings.model_name),
+            prepared[0],
+            reading_of(asked, prepared[0], running),
             answers=params.n,
             scored=params.logprobs is not None,
             include_usage=asked.wanted.include_usage,
@@ -66,7 +77,7 @@ class Completions:
     settings: ServeSettings
     field: str = "prompt"
 
-    def read(self, body: Mapping[str, Any], running: Running) -> CompletionAsked:
+    def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> CompletionAsked:
         return read_completion(body)
 
     def answers(self, asked: CompletionAsked) -> int:
@@ -77,6 +88,9 @@ class Completions:
         longest = running.engine.longest_request
         made = iter(await running.tokenising.texts(texts, longest=longest) if texts else ())
         return tuple(Prepared(next(made) if isinstance(one, str) else one) for one in asked.prompts)
+
+    async def params(self, asked: CompletionAsked, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:
+        return asked.wanted.params
 
     def shape(self, asked: CompletionAsked, prepared: tuple[Prepared, ...], running: Running) -> CompletionShape:
         params, texts = asked.wanted.params, running.texts

@@ -21,6 +21,12 @@ def dumped(found: Json) -> bytes:
     return _ENCODER.encode(found).encode(errors="replace")
 
 
+def _line(event: Json) -> bytes:
+    """One event; those of a type are named after it."""
+    name = f"event: {event['type']}\n".encode() if "type" in event else b""
+    return name + b"data: " + dumped(event) + b"\n\n"
+
+
 class Reply:
     def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
         self._send = send
@@ -40,11 +46,11 @@ class Reply:
     async def events(self, found: list[dict[str, Any]]) -> None:
         """Several events in one write."""
         if found:
-            body = b"".join(b"data: " + dumped(one) + b"\n\n" for one in found)
+            body = b"".join(_line(one) for one in found)
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
-    async def end_events(self) -> None:
-        await self._end(b"data: [DONE]\n\n")
+    async def end_events(self, last_line: bytes) -> None:
+        await self._end(last_line)
 
     async def problem(self, problem: Problem) -> None:
         if not self.status:

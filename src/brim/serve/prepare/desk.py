@@ -17,7 +17,7 @@ from brim.errors import InputError, InvalidRequest
 from brim.guard.rolling import RollingSettings, roll
 from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.images import decode_all
-from brim.serve.prepare.jobs import ChatJob, Prepared, TokenizerSource
+from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, TokenizerSource
 
 
 class Desk:
@@ -65,11 +65,12 @@ class Desk:
                 raise InvalidRequest("messages: this model takes text only; leave out the images")
             return _Illustrated(self._tokenizer, self._source, job).prepared()
         kept, turns, evicted = _rolled(job, lambda dialogue: len(self._chat_tokens(dialogue)))
-        tokens = self._chat_tokens(kept, job.threshold)
-        return Prepared(tokens, None, turns, evicted, job.room is not None)
+        text = _written(self._tokenizer, kept)
+        tokens = self.tokens(text, special=False, longest=job.threshold)
+        return Prepared(tokens, None, turns, evicted, job.room is not None, text[-TAIL:])
 
-    def _chat_tokens(self, dialogue: Dialogue, longest: int | None = None) -> tuple[int, ...]:
-        return self.tokens(_written(self._tokenizer, dialogue), special=False, longest=longest)
+    def _chat_tokens(self, dialogue: Dialogue) -> tuple[int, ...]:
+        return self.tokens(_written(self._tokenizer, dialogue), special=False)
 
 
 def _find(source: TokenizerSource) -> Any:
@@ -93,15 +94,13 @@ class _Illustrated:
         from brim.engine.media.prepare import run_processor
 
         kept, turns, evicted = _rolled(self._job, self._count)
+        text, rolls = _written(self._tokenizer, kept), self._job.room is not None
         if not kept.images:
-            tokens = self._text_tokens(kept)
-            return Prepared(tokens, None, turns, evicted, self._job.room is not None)
+            return Prepared(self._text_tokens(kept), None, turns, evicted, rolls, text[-TAIL:])
         images = [self._images[image] for image in kept.images]
-        ids, output = run_processor(
-            self._processor, self._family, _written(self._tokenizer, kept), images, self._limits
-        )
+        ids, output = run_processor(self._processor, self._family, text, images, self._limits)
         media = {name: value.numpy() for name, value in output.items() if hasattr(value, "numpy")}
-        return Prepared(tuple(ids), media, turns, evicted, self._job.room is not None, len(images))
+        return Prepared(tuple(ids), media, turns, evicted, rolls, text[-TAIL:], len(images))
 
     def _text_tokens(self, dialogue: Dialogue) -> tuple[int, ...]:
         return tuple(self._tokenizer(_written(self._tokenizer, dialogue), add_special_tokens=False)["input_ids"])

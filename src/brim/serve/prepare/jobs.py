@@ -28,6 +28,9 @@ class ChatJob:
     room: int | None  # for the answer; None: the conversation does not roll
 
 
+TAIL = 64  # characters
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A prompt as the engine takes it."""
@@ -37,4 +40,10 @@ class Prepared:
     evicted_turns: int = 0
     evicted_tokens: int = 0
     rolls: bool = False
+    tail: str = ""  # the end of the prompt's text: where the answer begins
     images: int = 0
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """What a rolling conversation lost."""
+        return {"evicted_turns": self.evicted_turns, "evicted_tokens": self.evicted_tokens}

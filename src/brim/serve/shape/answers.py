@@ -10,10 +10,14 @@ from typing import Any, Protocol
 
 from brim.engine.front.answers import Completion, Update
 from brim.engine.requests.request import FinishReason
+from brim.serve.parse.pieces import Tools
+from brim.serve.parse.table import AnswerReader, Formats
 from brim.serve.prepare.jobs import Prepared
 from brim.serve.problems import SERVER, Problem
 
 Json = dict[str, Any]
+DONE = b"data: [DONE]\n\n"
+IMPOSSIBLE = -9999.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,39 @@ class Shape(Protocol):
         """Events of one update."""
         ...
 
-    def usage_event(self, ended: Sequence[Ended]) -> Json:
-        """The last event, where it was asked for."""
+    def closing(self, ended: Sequence[Ended]) -> list[Json]:
+        """Events when all answers have ended."""
         ...
+
+    @property
+    def last_line(self) -> bytes:
+        """What the stream ends with."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How answers to one prompt are read: by which formats, for which tools."""
+
+    formats: Formats
+    tools: Tools
+    tail: str = ""  # the end of the prompt
+
+    def reader(self) -> AnswerReader:
+        return self.formats.reader(self.tools, self.tail)
+
+    def reasoning_tokens(self, tokens: Sequence[int]) -> int:
+        return self.formats.reasoning_tokens(tokens, self.tail)
+
+
+def score_of(logprob: float) -> float:
+    """A log-probability as JSON has it: there is no infinity, and OpenAI's API says this for tokens that cannot be."""
+    return max(logprob, IMPOSSIBLE)
+
+
+def new_call_id() -> str:
+    """Nine letters and digits: templates of Mistral take no others."""
+    return secrets.token_hex(5)[:9]
 
 
 def usage(prepared: Iterable[Prepared], ended: Sequence[Ended], scored_only: bool = False) -> Json:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from brim.engine.front.answers import Completion, Update
 from brim.engine.schedule.events import TokenLogprobs
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.shape.answers import Ended, Head, Json, finish_reason, usage
+from brim.serve.shape.answers import DONE, Ended, Head, Json, finish_reason, score_of, usage
 from brim.serve.token_texts import TokenTexts
 
 KIND = "text_completion"
@@ -24,6 +24,7 @@ class CompletionShape:
     scored_only: bool  # nothing was to be generated
     include_usage: bool
     texts: TokenTexts
+    last_line: bytes = DONE
 
     def whole(self, ended: Sequence[Ended]) -> Json:
         found = self.head.of(KIND, [self._choice(one) for one in ended])
@@ -44,8 +45,10 @@ class CompletionShape:
         scores = self._scores((update.logprobs,), 0) if update.logprobs is not None else None
         return [self._chunk(number, update.text, scores, reason)]
 
-    def usage_event(self, ended: Sequence[Ended]) -> Json:
-        return self.head.of(KIND, []) | {"usage": usage(self.prepared, ended, self.scored_only)}
+    def closing(self, ended: Sequence[Ended]) -> list[Json]:
+        if not self.include_usage:
+            return []
+        return [self.head.of(KIND, []) | {"usage": usage(self.prepared, ended, self.scored_only)}]
 
     def _chunk(self, number: int, text: str, scores: Json | None, reason: str | None) -> Json:
         choice = {"index": number, "text": text, "logprobs": scores, "finish_reason": reason}
@@ -87,10 +90,10 @@ class CompletionShape:
         for token in tokens:
             offsets.append(max(0, start))
             start += len(token)
-        tops = [{self.texts.of(token): logprob for token, logprob in score.top} for score in scores]
+        tops = [{self.texts.of(token): score_of(logprob) for token, logprob in score.top} for score in scores]
         return {
             "tokens": tokens,
-            "token_logprobs": [score.logprob for score in scores],
+            "token_logprobs": [score_of(score.logprob) for score in scores],
             "top_logprobs": tops if any(tops) else None,
             "text_offset": offsets,
         }

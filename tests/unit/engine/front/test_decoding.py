@@ -202,6 +202,34 @@ def test_the_first_space_of_a_text_is_dropped_once_however_late_it_comes() -> No
         assert streamed(text_decoder(tokenizer), tokens) == " the"
 
 
+@given(
+    st.sampled_from([byte_level, byte_fallback, byte_fallback_unstripped, metaspace]),
+    st.lists(st.sampled_from(["the", "a", "b", "é", "€"]), min_size=1, max_size=12),
+    st.data(),
+)
+def test_a_text_that_goes_on_from_a_prompt_keeps_its_first_space(
+    make: Callable[[], Any], words: list[str], data: st.DataObject
+) -> None:
+    tokenizer = make()
+    vocab = tokenizer.get_vocab()
+    spaced = [token for word in words for token in (f"▁{word}", f"Ġ{word}", word) if token in vocab]
+    tokens = ids(tokenizer, *spaced) or [2]
+    cut = data.draw(st.integers(1, len(tokens)))
+    whole, prompt = (str(tokenizer.decode(some, skip_special_tokens=True)) for some in (tokens, tokens[:cut]))
+    assert prompt + streamed(text_decoder(tokenizer, tokens[:cut]), tokens[cut:]) == whole
+
+
+def test_special_tokens_are_spelled_out_where_they_are_shown() -> None:
+    for tokenizer in (byte_level(), byte_fallback()):
+        start, end = ids(tokenizer, *SPECIAL)
+        word = next(token for token in range(2, 20) if tokenizer.decode([token]).strip())
+        text = tokenizer.decode([word])
+        tokens = [start, word, end, word, start]
+        assert streamed(text_decoder(tokenizer), tokens) == tokenizer.decode([word, word])
+        assert streamed(text_decoder(tokenizer, shown=[end]), tokens) == f"{text}</s>{text}"
+        assert streamed(text_decoder(tokenizer, shown=[start, end]), tokens) == f"<s>{text}</s>{text}<s>"
+
+
 def test_unfinished_text_that_cannot_be_split_is_settled_whole() -> None:
     """A tokenizer may show one replacement character for any number of bytes."""
     decoder = WindowDecoder(lambda tokens: UNFINISHED if tokens else "")

@@ -17,7 +17,7 @@ from brim.engine.requests.request import FinishReason, MediaSpan, Request
 from brim.engine.schedule.scheduler import Limits
 from brim.guard.admission import AdmissionView, Cause, Decision
 from tests.unit.engine.schedule.simulated_device import VOCAB
-from tests.unit.engine.schedule.world import Arrival, World, full, request, undisturbed_answer, worlds
+from tests.unit.engine.schedule.world import EAGER, Arrival, World, full, request, undisturbed_answer, worlds
 
 
 @given(made=worlds())
@@ -132,6 +132,35 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
     world.run([], most_steps=20)
     assert world.sequences["has time", 0].finish is FinishReason.LENGTH
     assert world.ledger.pools[0].held == 0
+
+
+def test_those_of_a_higher_priority_start_first_and_others_in_order() -> None:
+    world = full(kv_tokens=64, max_batch=1)
+    priorities = (0, 5, 0, -3, 5, 9, 0)
+    for number, priority in enumerate(priorities):
+        world.submit(request(str(number), 4, 3, priority=priority))
+    ended: list[int] = []
+    for _ in range(80):
+        world.step()
+        ended += [
+            int(name) for name, _ in world.sequences if world.sequences[name, 0].finish and int(name) not in ended
+        ]
+    assert ended == sorted(range(len(priorities)), key=lambda number: -priorities[number])
+    world.check_end()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_priorities_change_nothing_about_answers(seed: int) -> None:
+    """With preemptions, in a pool that is too small."""
+    rng = random.Random(seed)
+    world = full(kv_tokens=64, max_batch=3, admission=EAGER)
+    arrivals = [
+        Arrival(rng.randrange(12), request(str(number), 9, 20, priority=rng.randrange(-1, 2)), None)
+        for number in range(8)
+    ]
+    world.run(sorted(arrivals, key=lambda one: one.step), most_steps=400)
+    world.check_end()
+    assert world.scheduler.preemptions > 0
 
 
 def test_a_policy_may_hold_requests_back() -> None:

@@ -139,16 +139,21 @@ class World:
         ]
 
     def check_order(self) -> None:
-        """First come, first served, but for requests that were passed; the last admitted is preempted.
+        """First come, first served by priority, but for requests that were passed; the last admitted is preempted.
 
         Only who was not in a step that failed stays when those that were lose their recurrent states.
         """
         if self.scheduler.limits.has_states and self.failures:
             return
         assert all(one.passed <= self.scheduler.admission.passes for one in self.sequences.values())
-        queue = [*self.scheduler.running, *self.scheduler.waiting]
-        places = [self.order[sequence.request.key] for sequence in queue if not self.scheduler.counts.passes]
-        assert places == sorted(places)
+        if self.scheduler.counts.passes:
+            return
+        waiting = [sequence.request.priority for sequence in self.scheduler.waiting]
+        assert waiting == sorted(waiting, reverse=True)
+        queue = [sequence.request for sequence in (*self.scheduler.running, *self.scheduler.waiting)]
+        for priority in {one.priority for one in queue}:
+            places = [self.order[one.key] for one in queue if one.priority == priority]
+            assert places == sorted(places)
 
     def check_sharing(self) -> None:
         """Every held block is counted once: with the request that it belongs to, or as a common one."""

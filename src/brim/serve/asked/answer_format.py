@@ -1,0 +1,43 @@
+"""The form that an answer must have: any text, a JSON object, or JSON of a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brim.serve.asked.fields import Fields
+from brim.serve.problems import invalid
+
+FORMATS = ("text", "json_object", "json_schema")
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+
+def read_format(form: Fields | None, *, flat: bool = False) -> Mapping[str, Any] | None:
+    """The schema of an answer, None where any text will do.
+
+    `flat`: name and schema stand beside the type, as in `/v1/responses`, and not inside of `json_schema`.
+    """
+    if form is None:
+        return None
+    kind = form.choice("type", FORMATS, "")
+    if not kind:
+        raise invalid(form.path("type"), f"it must be one of {', '.join(FORMATS)}", "missing_required_parameter")
+    schema: Mapping[str, Any] | None = None
+    if kind == "json_object":
+        schema = ANY_OBJECT
+    elif kind == "json_schema":
+        schema = _schema(form, flat)
+    form.refuse_others()
+    return schema
+
+
+def _schema(form: Fields, flat: bool) -> Mapping[str, Any]:
+    inner = form if flat else form.inner("json_schema")
+    if inner is None or inner.text("name") is None:
+        raise invalid(form.path("json_schema"), "it needs a name and a schema", "missing_required_parameter")
+    inner.text("description")
+    inner.flag("strict")
+    inner.inner("schema")  # it must be an object
+    schema = inner.raw("schema")
+    inner.refuse_others()
+    return ANY_OBJECT if schema is None else schema

@@ -1,0 +1,118 @@
+"""The items of `/v1/responses` as messages of a chat.
+
+In: messages, calls, their outputs and reasoning, as OpenAI writes them one beside the other. Out: messages as
+`/v1/chat/completions` takes them, each at the place of the item that it comes from: calls and reasoning belong to the
+assistant's message that they stand beside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brim.serve.asked.fields import Fields, entries
+from brim.serve.problems import invalid
+
+Json = dict[str, Any]
+ROLES = ("system", "developer", "user", "assistant")
+ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+_TEXT_PARTS = ("input_text", "output_text")
+_OF_AN_OUTPUT = ("id", "status")  # an item of an answer that is sent back has these
+_PHASES = ("phase",)  # of messages
+
+
+def messages_of(items: list[Any], path: str) -> list[Fields]:
+    """Messages, to be read as those of a chat are."""
+    messages: list[tuple[str, Json]] = []
+    thought = ""
+    for item in entries(items, path):
+        kind = item.text("type") or "message"
+        match kind:
+            case "message":
+                made = _message(item)
+            case "function_call":
+                made = _call(item)
+            case "function_call_output":
+                made = _output(item)
+            case "reasoning":
+                thought += _reasoning(item)
+                continue
+            case _:
+                said = f"{kind!r:.40} is not supported; {', '.join(ITEM_TYPES)} are"
+                raise invalid(item.path("type"), said, "unsupported_value")
+        if made["role"] == "assistant" and thought:
+            made["reasoning_content"], thought = thought, ""
+        if "tool_calls" in made and messages and messages[-1][1]["role"] == "assistant":
+            messages[-1][1].setdefault("tool_calls", []).extend(made["tool_calls"])
+            continue
+        messages.append((item.path("")[:-1], made))
+    return [Fields(message, where) for where, message in messages]
+
+
+def _message(item: Fields) -> Json:
+    role = item.choice("role", ROLES, "")
+    if not role:
+        raise invalid(item.path("role"), f"it must be one of {', '.join(ROLES)}", "missing_required_parameter")
+    content = item.raw("content")
+    if isinstance(content, list):
+        content = [_part(part) for part in entries(content, item.path("content"))]
+    elif not isinstance(content, str):
+        raise invalid(item.path("content"), "it must be a text or a list of parts", "missing_required_parameter")
+    item.leave_out((*_OF_AN_OUTPUT, *_PHASES))
+    item.refuse_others()
+    return {"role": role, "content": content}
+
+
+def _part(part: Fields) -> Json:
+    kind = part.text("type")
+    made: Json
+    if kind in _TEXT_PARTS:
+        text = part.text("text")
+        if text is None:
+            raise invalid(part.path("text"), "it is missing", "missing_required_parameter")
+        made = {"type": "text", "text": text}
+        part.leave_out(["annotations", "logprobs"])
+    elif kind == "input_image":
+        url = part.text("image_url")
+        if url is None:
+            raise invalid(part.path("image_url"), "it needs a data URI", "missing_required_parameter")
+        made = {"type": "image_url", "image_url": {"url": url}}
+        part.leave_out(["detail"])
+    else:
+        raise invalid(
+            part.path("type"), f"{kind!r:.40} is not supported; input_text and input_image are", "unsupported_value"
+        )
+    part.refuse_others()
+    return made
+
+
+def _call(item: Fields) -> Json:
+    name, arguments, number = (_needed(item, field) for field in ("name", "arguments", "call_id"))
+    item.leave_out(_OF_AN_OUTPUT)
+    item.refuse_others()
+    call = {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def _output(item: Fields) -> Json:
+    number, output = _needed(item, "call_id"), item.raw("output")
+    if isinstance(output, list):
+        output = [_part(part) for part in entries(output, item.path("output"))]
+    elif not isinstance(output, str):
+        raise invalid(item.path("output"), "it must be a text or a list of parts", "missing_required_parameter")
+    item.leave_out(_OF_AN_OUTPUT)
+    item.refuse_others()
+    return {"role": "tool", "tool_call_id": number, "content": output}
+
+
+def _reasoning(item: Fields) -> str:
+    parts = entries(item.items("content") or [], item.path("content"))
+    item.leave_out((*_OF_AN_OUTPUT, "summary", "encrypted_content"))
+    item.refuse_others()
+    return "".join(part.text("text") or "" for part in parts)
+
+
+def _needed(item: Fields, name: str) -> str:
+    found = item.text(name)
+    if found is None:
+        raise invalid(item.path(name), "it is missing", "missing_required_parameter")
+    return found

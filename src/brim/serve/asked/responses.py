@@ -1,0 +1,135 @@
+"""The requests of `/v1/responses`: a chat in another spelling, which may go on from an earlier answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from brim.engine.front.door import MOST_PRIORITY
+from brim.serve.asked.answer_format import read_format
+from brim.serve.asked.dialogue import dialogue_of
+from brim.serve.asked.fields import Fields
+from brim.serve.asked.items import messages_of
+from brim.serve.asked.requests import MOST_TOKENS, TRUNCATION, ChatAsked, Wanted, room_for
+from brim.serve.asked.sampling import HARMLESS, sampling
+from brim.serve.asked.tools import read_tools
+from brim.serve.problems import Problem, invalid
+from brim.serve.settings import Limits
+
+Json = dict[str, Any]
+Items = tuple[Json, ...]
+NOT_YET = (
+    "background",
+    "context_management",
+    "conversation",
+    "include",
+    "max_tool_calls",
+    "prompt",
+    "reasoning",
+    "top_logprobs",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseAsked:
+    chat: ChatAsked
+    items: Items  # all of the conversation, what came before included
+    store: bool
+    said_back: Json  # fields of the request that the answer repeats
+
+    @property
+    def wanted(self) -> Wanted:
+        return self.chat.wanted
+
+
+def read_response(
+    body: Mapping[str, Any], longest: int, limits: Limits, earlier: Callable[[str], Items | None]
+) -> ResponseAsked:
+    """`earlier` finds the conversation that led to an answer, with the answer; None: it is not kept."""
+    fields = Fields(body)
+    tools = read_tools(fields, flat=True)
+    before, own = _earlier(fields, earlier), _input(fields)
+    instructions = fields.text("instructions")
+    opening = [] if instructions is None else [Fields({"role": "system", "content": instructions}, "instructions")]
+    messages = [*opening, *messages_of(list(before), "previous_response_id"), *messages_of(list(own), "input")]
+    dialogue = dialogue_of(messages, limits, tools, "input")
+    most = fields.integer("max_output_tokens", 1, MOST_TOKENS)
+    params = sampling(fields, max_tokens=most or longest)
+    if params.n != 1:
+        raise invalid("n", "one answer is given; leave it out", "unsupported_value")
+    truncation = fields.choice("truncation", TRUNCATION, "disabled")
+    schema, text = _text(fields)
+    said_back = {
+        "instructions": instructions,
+        "max_output_tokens": most,
+        "metadata": fields.raw("metadata") or {},
+        "parallel_tool_calls": tools.several,
+        "previous_response_id": fields.text("previous_response_id"),
+        "temperature": params.temperature,
+        "text": text,
+        "tool_choice": tools.choice,
+        "tools": fields.items("tools") or [],
+        "top_p": params.top_p,
+        "truncation": truncation,
+        "user": fields.raw("user"),
+    }
+    store = fields.raw("store")
+    if store is not None and not isinstance(store, bool):
+        raise invalid("store", "it must be true or false", "invalid_type")
+    wanted = Wanted(
+        model=fields.text("model"),
+        params=params,
+        stream=fields.flag("stream"),
+        include_usage=True,
+        deadline_seconds=fields.number("deadline_seconds", 0),
+        priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
+    )
+    _no_stream_options(fields)
+    fields.leave_out(HARMLESS)
+    fields.refuse_others(NOT_YET)
+    chat = ChatAsked(wanted, dialogue, truncation == "auto", room_for(most, longest), tools, schema)
+    return ResponseAsked(chat, (*before, *own), store is not False, said_back)
+
+
+def _input(fields: Fields) -> Items:
+    found = fields.raw("input")
+    if isinstance(found, str):
+        return ({"type": "message", "role": "user", "content": found},)
+    if isinstance(found, list) and found:
+        return tuple(found)
+    raise invalid("input", "a text or a list of items is needed", "missing_required_parameter")
+
+
+def _earlier(fields: Fields, earlier: Callable[[str], Items | None]) -> Items:
+    name = fields.text("previous_response_id")
+    if name is None:
+        return ()
+    found = earlier(name)
+    if found is None:
+        raise Problem(
+            400,
+            f"previous_response_id: there is no answer '{name:.60}' here; it was not stored, was deleted, or has given "
+            "way to newer ones; send the conversation in input",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return found
+
+
+def _text(fields: Fields) -> tuple[Mapping[str, Any] | None, Json]:
+    """The schema that the answer must follow, and the field as the answer repeats it."""
+    text = fields.inner("text")
+    if text is None:
+        return None, {"format": {"type": "text"}}
+    form = text.inner("format")
+    schema = read_format(form, flat=True)
+    text.refuse_others(["verbosity"])
+    return schema, {"format": {"type": "text"} if form is None else text.raw("format")}
+
+
+def _no_stream_options(fields: Fields) -> None:
+    options = fields.inner("stream_options")
+    if options is not None:
+        options.leave_out(["include_obfuscation"])
+        options.refuse_others()

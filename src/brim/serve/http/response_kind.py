@@ -1,0 +1,73 @@
+"""The endpoint `/v1/responses`: answers that may be stored, and gone on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from brim.engine.requests.params import SamplingParams
+from brim.serve.asked.responses import Items, ResponseAsked, read_response
+from brim.serve.http.forms import as_asked, reading_of
+from brim.serve.http.keys import Tenant
+from brim.serve.life import Running
+from brim.serve.prepare.jobs import ChatJob, Prepared
+from brim.serve.settings import ServeSettings
+from brim.serve.shape.answers import Head
+from brim.serve.shape.responses import ResponseShape
+from brim.serve.stored import StoredResponses
+
+
+@dataclass(frozen=True, slots=True)
+class Responses:
+    settings: ServeSettings
+    stored: StoredResponses
+    field: str = "input"
+
+    def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> _Read:
+        earlier = partial(self._earlier, tenant)
+        asked = read_response(body, running.engine.longest_request, self.settings.limits, earlier)
+        return _Read(asked, tenant)
+
+    def _earlier(self, tenant: Tenant, name: str) -> Items | None:
+        kept = self.stored.find(tenant.name, name)
+        return None if kept is None else kept.items
+
+    def answers(self, asked: _Read) -> int:
+        return 1
+
+    async def prepare(self, asked: _Read, running: Running) -> tuple[Prepared, ...]:
+        chat = asked.asked.chat
+        room = chat.room if chat.rolls else None
+        job = ChatJob(chat.dialogue, self.settings.limits, running.engine.longest_request, room)
+        return (await running.tokenising.chat(job),)
+
+    async def params(self, asked: _Read, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:
+        return await as_asked(asked.asked.chat, prepared[0], running, "text.format")
+
+    def shape(self, asked: _Read, prepared: tuple[Prepared, ...], running: Running) -> ResponseShape:
+        head = Head.new("resp", self.settings.model_name)
+        return ResponseShape(
+            replace(head, id=head.id.replace("-", "_")),
+            prepared[0],
+            reading_of(asked.asked.chat, prepared[0], running),
+            asked.asked.said_back,
+            partial(self._keep, asked) if asked.asked.store else None,
+        )
+
+    def _keep(self, asked: _Read, response: dict[str, Any]) -> None:
+        items = (*asked.asked.items, *response["output"])
+        self.stored.keep(asked.tenant.name, response, items)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A request, and whose it is."""
+
+    asked: ResponseAsked
+    tenant: Tenant
+
+    @property
+    def wanted(self) -> Any:
+        return self.asked.wanted

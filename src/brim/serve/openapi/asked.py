@@ -1,0 +1,238 @@
+"""The bodies of requests: each table lists the fields that a reader in `brim.serve.asked` takes; a test holds it so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brim.engine.front.door import MOST_PRIORITY
+from brim.engine.requests.params import MAX_ALTERNATIVES, MAX_BIAS, MAX_IDS, MAX_STOP_LENGTH, MAX_STOPS
+from brim.serve.asked.answer_format import FORMATS
+from brim.serve.asked.dialogue import ROLES
+from brim.serve.asked.items import ROLES as ITEM_ROLES
+from brim.serve.asked.requests import MOST_TOKENS, NOT_YET, TRUNCATION
+from brim.serve.asked.responses import NOT_YET as RESPONSES_NOT_YET
+from brim.serve.asked.sampling import AS_THEY_ARE, HARMLESS
+from brim.serve.asked.tools import MODES, MOST_TOOLS, NAME_LENGTH
+from brim.serve.openapi.words import (
+    ANYTHING,
+    FLAG,
+    NOTHING,
+    OBJECT,
+    TEXT,
+    Schema,
+    decimals_below,
+    either,
+    listed,
+    number_of,
+    one_of,
+    taken,
+)
+
+SOME_TEXT: Schema = {"type": "string", "minLength": 1}
+TOKENS: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_TOKENS}
+_DATA_URI: Schema = {"type": "string", "pattern": "^data:"}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What bodies depend on: the model's name, its vocabulary, and whether it takes images."""
+
+    model: str
+    vocab: int = 1 << 31
+    images: bool = True
+
+    @property
+    def token(self) -> Schema:
+        return {"type": "integer", "minimum": 0, "maximum": self.vocab - 1}
+
+
+def chat(facts: Facts) -> Schema:
+    return taken(
+        {
+            "messages": listed(_message(facts), minItems=1),
+            "max_tokens": TOKENS,
+            "max_completion_tokens": TOKENS,
+            "logprobs": FLAG,
+            "top_logprobs": {"type": "integer", "minimum": 0, "maximum": MAX_ALTERNATIVES},
+            "truncation": one_of(TRUNCATION),
+            "modalities": {"const": ["text"]},
+            "response_format": _format(flat=False),
+            **_tools(flat=False),
+            **_sampling(facts),
+            **_common(facts),
+            **dict.fromkeys(NOT_YET, NOTHING),
+        },
+        ["messages"],
+    )
+
+
+def completion(facts: Facts) -> Schema:
+    tokens = listed(facts.token, minItems=1)
+    prompt = either(SOME_TEXT, tokens, listed(either(SOME_TEXT, tokens), minItems=1))
+    return taken(
+        {
+            "prompt": prompt,
+            "echo": FLAG,
+            "logprobs": {"type": "integer", "minimum": 0, "maximum": MAX_ALTERNATIVES},
+            "max_tokens": {"type": "integer", "minimum": 0, "maximum": MOST_TOKENS},
+            "best_of": TOKENS,
+            **_sampling(facts),
+            **_common(facts),
+            **dict.fromkeys(NOT_YET, NOTHING),
+        },
+        ["prompt"],
+    )
+
+
+def response(facts: Facts) -> Schema:
+    sampling = {name: schema for name, schema in _sampling(facts).items() if name != "n"}
+    return taken(
+        {
+            "input": either(TEXT, listed(_item(facts), minItems=1)),
+            "instructions": TEXT,
+            "max_output_tokens": TOKENS,
+            "n": {"const": 1},
+            "previous_response_id": TEXT,
+            "text": taken({"format": _format(flat=True), "verbosity": NOTHING}),
+            "truncation": one_of(TRUNCATION),
+            **_tools(flat=True),
+            **sampling,
+            **_common(facts),
+            "store": FLAG,
+            "stream_options": taken({"include_obfuscation": ANYTHING}),
+            **dict.fromkeys(RESPONSES_NOT_YET, NOTHING),
+        },
+        ["input"],
+    )
+
+
+def tokenize(facts: Facts) -> Schema:
+    prompt = taken({"prompt": TEXT, "add_special_tokens": FLAG, "model": ANYTHING}, ["prompt"])
+    tools = _tools(flat=False)
+    messages = taken(
+        {"messages": listed(_message(facts), minItems=1), "prompt": NOTHING, "model": ANYTHING, **tools}, ["messages"]
+    )
+    return either(prompt, messages)
+
+
+def _sampling(facts: Facts) -> dict[str, Schema]:
+    bias = {
+        "type": "object",
+        "propertyNames": {"pattern": decimals_below(facts.vocab)},
+        "additionalProperties": {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
+        "maxProperties": MAX_IDS,
+    }
+    stop = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
+    numbers = {name: FLAG if name == "ignore_eos" else number_of(name) for name in AS_THEY_ARE}
+    return {
+        **numbers,
+        "stop": either(stop, listed(stop, maxItems=MAX_STOPS)),
+        "stop_token_ids": listed(facts.token, maxItems=MAX_IDS),
+        "logit_bias": bias,
+    }
+
+
+def _common(facts: Facts) -> dict[str, Schema]:
+    return {
+        "model": one_of([facts.model]),
+        "stream": FLAG,
+        "stream_options": taken({"include_usage": FLAG, "include_obfuscation": ANYTHING}),
+        "deadline_seconds": {"type": "number", "exclusiveMinimum": 0},
+        "priority": {"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY},
+        **dict.fromkeys(HARMLESS, ANYTHING),
+    }
+
+
+def _message(facts: Facts) -> Schema:
+    function = taken({"name": SOME_TEXT, "arguments": either(TEXT, OBJECT)}, ["name"])
+    call = taken({"function": function, "id": TEXT, "type": ANYTHING, "index": ANYTHING}, ["function"])
+    shared = {
+        "role": one_of(ROLES),
+        "name": TEXT,
+        "tool_call_id": TEXT,
+        "reasoning_content": TEXT,
+        "refusal": ANYTHING,
+        "annotations": ANYTHING,
+        "audio": NOTHING,
+        "function_call": NOTHING,
+    }
+    content = either(TEXT, listed(_part(facts)))
+    calls = listed(call, minItems=1)
+    return either(
+        taken({**shared, "content": content, "tool_calls": listed(call)}, ["role", "content"]),
+        taken({**shared, "content": content, "tool_calls": calls}, ["role", "tool_calls"]),
+    )
+
+
+def _part(facts: Facts) -> Schema:
+    text = taken({"type": {"const": "text"}, "text": TEXT}, ["type", "text"])
+    if not facts.images:
+        return text
+    url = taken({"url": _DATA_URI, "detail": ANYTHING}, ["url"])
+    return either(text, taken({"type": {"const": "image_url"}, "image_url": url}, ["type", "image_url"]))
+
+
+def _tools(flat: bool) -> dict[str, Schema]:
+    name = {"type": "string", "minLength": 1, "maxLength": NAME_LENGTH}
+    function = {"name": name, "description": TEXT, "parameters": OBJECT, "strict": FLAG}
+    kind: Schema = {"const": "function"}
+    named = taken({"name": TEXT}, ["name"])
+    if flat:
+        tool = taken({"type": kind, **function}, ["type", "name"])
+        choice = taken({"type": kind, "name": TEXT}, ["type", "name"])
+    else:
+        tool = taken({"type": kind, "function": taken(function, ["name"])}, ["type", "function"])
+        choice = taken({"type": kind, "function": named}, ["type", "function"])
+    return {
+        "tools": listed(tool, maxItems=MOST_TOOLS),
+        "tool_choice": either(one_of(MODES), choice),
+        "parallel_tool_calls": FLAG,
+    }
+
+
+def _format(flat: bool) -> Schema:
+    plain, schema = FORMATS[:-1], FORMATS[-1]
+    inner = {"name": TEXT, "schema": OBJECT, "description": TEXT, "strict": FLAG}
+    kind: Schema = {"const": schema}
+    if flat:
+        of_schema = taken({"type": kind, **inner}, ["type", "name"])
+    else:
+        of_schema = taken({"type": kind, schema: taken(inner, ["name"])}, ["type", schema])
+    return either(taken({"type": one_of(plain)}, ["type"]), of_schema)
+
+
+def _item(facts: Facts) -> Schema:
+    of_output = {"id": ANYTHING, "status": ANYTHING}
+    text = taken(
+        {"type": one_of(["input_text", "output_text"]), "text": TEXT, "annotations": ANYTHING, "logprobs": ANYTHING},
+        ["type", "text"],
+    )
+    image = taken({"type": {"const": "input_image"}, "image_url": _DATA_URI, "detail": ANYTHING}, ["type", "image_url"])
+    content = either(TEXT, listed(either(text, image) if facts.images else text))
+    call = {"type": {"const": "function_call"}, "name": SOME_TEXT, "arguments": TEXT, "call_id": TEXT}
+    output = {"type": {"const": "function_call_output"}, "call_id": TEXT, "output": content}
+    thought = taken({"type": ANYTHING, "text": TEXT}, ["text"])
+    return either(
+        taken(
+            {
+                "type": {"const": "message"},
+                "role": one_of(ITEM_ROLES),
+                "content": content,
+                "phase": ANYTHING,
+                **of_output,
+            },
+            ["role", "content"],
+        ),
+        taken({**call, **of_output}, list(call)),
+        taken({**output, **of_output}, list(output)),
+        taken(
+            {
+                "type": {"const": "reasoning"},
+                "content": listed(thought),
+                "summary": ANYTHING,
+                "encrypted_content": ANYTHING,
+                **of_output,
+            },
+            ["type"],
+        ),
+    )

@@ -1,0 +1,116 @@
+"""The document: every endpoint with what it takes and gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brim.serve.openapi import answered, asked
+from brim.serve.openapi.asked import Facts
+from brim.serve.openapi.words import Schema
+from brim.version import __version__
+
+Json = dict[str, Any]
+JSON, EVENTS, PLAIN = "application/json", "text/event-stream", "text/plain"
+_KEY = "key"
+_REFUSALS = {
+    400: "a field is wrong, or the prompt leaves no room for an answer",
+    401: "the key is missing or wrong",
+    404: "there is no such thing here",
+    405: "not with this method",
+    413: "the body is too large",
+    415: "the body does not say that it is JSON",
+    421: "asked for by a name that is not of this machine",
+    429: "the queue is full; Retry-After says when to come again",
+    500: "this request could not run; others go on",
+    503: "the server is starting, draining, or has failed",
+    504: "the deadline passed before the request began",
+}
+_ASKING = (400, 413, 415, 503)
+_GENERATING = (*_ASKING, 404, 429, 500, 504)
+
+
+def document(facts: Facts, keys: bool) -> Json:
+    """All of it. `keys`: the server asks for one."""
+    found: Json = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "brim serve",
+            "version": __version__,
+            "description": "OpenAI's API, and what the server says about its memory.",
+        },
+        "paths": _paths(facts),
+        "components": {"schemas": {"Problem": answered.PROBLEM}},
+    }
+    if keys:
+        found["components"]["securitySchemes"] = {_KEY: {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{_KEY: []}]
+    return found
+
+
+def _paths(facts: Facts) -> Json:
+    return {
+        "/v1/chat/completions": {"post": _generates("An answer to a chat", asked.chat(facts), answered.CHAT)},
+        "/v1/completions": {
+            "post": _generates("A text that goes on from a prompt", asked.completion(facts), answered.COMPLETION)
+        },
+        "/v1/responses": {"post": _generates("An answer, as items", asked.response(facts), answered.RESPONSE)},
+        "/v1/responses/{id}": {
+            "parameters": [_path_parameter("id")],
+            "get": _operation("A stored answer", {JSON: answered.RESPONSE}, (404,)),
+            "delete": _operation("Forget a stored answer", {JSON: answered.DELETED}, (404,)),
+        },
+        "/v1/models": {"get": _operation("The model", {JSON: answered.MODELS})},
+        "/v1/models/{name}": {
+            "parameters": [_path_parameter("name")],
+            "get": _operation("The model", {JSON: answered.MODEL}, (404,)),
+        },
+        "/v1/memory": {"get": _operation("The ledger of memory", {JSON: answered.MEMORY}, (503,))},
+        "/tokenize": {
+            "post": _operation("Text as tokens", {JSON: answered.TOKENIZED}, _ASKING) | _body(asked.tokenize(facts))
+        },
+        "/health": {"get": _health()},
+        "/metrics": {"get": _operation("Metrics for Prometheus", {PLAIN: {"type": "string"}})},
+        "/openapi.json": {"get": _operation("This document", {JSON: {"type": "object"}})},
+    }
+
+
+def _generates(said: str, body: Schema, answer: Schema) -> Json:
+    deadline = {
+        "name": "X-Deadline-Seconds",
+        "in": "header",
+        "required": False,
+        "description": "seconds after which the answer ends where it is",
+        "schema": {"type": "number", "exclusiveMinimum": 0},
+    }
+    answers = {JSON: answer, EVENTS: {"type": "string"}}
+    return _operation(said, answers, _GENERATING) | _body(body) | {"parameters": [deadline]}
+
+
+def _operation(said: str, answers: dict[str, Schema], refusals: tuple[int, ...] = ()) -> Json:
+    done = {"description": "done", "content": {kind: {"schema": schema} for kind, schema in answers.items()}}
+    refused = {str(status): _refusal(status) for status in sorted({*refusals, 401, 405, 421})}
+    return {"summary": said, "responses": {"200": done, **refused}}
+
+
+def _health() -> Json:
+    content = {JSON: {"schema": answered.HEALTH}}
+    responses = {
+        "200": {"description": "ready or degraded", "content": content},
+        "405": _refusal(405),
+        "421": _refusal(421),
+        "503": {"description": "starting, draining or failed", "content": content},
+    }
+    return {"summary": "How the server is", "responses": responses, "security": []}
+
+
+def _refusal(status: int) -> Json:
+    content = {JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {"description": _REFUSALS[status], "content": content}
+
+
+def _body(schema: Schema) -> Json:
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}}}}
+
+
+def _path_parameter(name: str) -> Json:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}

@@ -1,0 +1,166 @@
+"""What an answer must look like where the request says so: JSON of a schema, or calls of tools, behind any reasoning.
+
+In: a model's formats and what was asked. Out: a `Grammar`. Marks that are tokens of the vocabulary are written as those
+tokens, others as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from brim.engine.requests.grammar import Grammar
+from brim.serve.parse import deepseek, harmony, hermes, mistral, qwen_xml
+from brim.serve.parse.pieces import Tools
+from brim.serve.parse.table import PLAIN_JSON, Clues, Formats, ToolFormat
+
+_SPACES = {"whitespace_pattern": r"[ \n\t]{0,16}"}  # a model could write spaces for ever
+_LINE = "\n"
+_TEXT = r"TEXT: /(.|\n)*/"
+_SPACE = r"SPACE: /[ \n]{0,4}/"
+
+
+def json_answer(
+    formats: Formats, tail: str, schema: Mapping[str, Any], tools: Tools | None = None, several: bool = True
+) -> Grammar:
+    """An answer that is JSON of this schema, or calls of tools where there are some and the model knows how."""
+    callable_tools = tools if tools and formats.tools is not None else None
+    if formats.reasoning is None and callable_tools is None:
+        return Grammar.json_schema(schema)
+    final = ""
+    if formats.reasoning is not None and formats.reasoning.channels is not None:
+        final = f'{_mark(formats.clues, harmony.CHANNEL)} "final" {_mark(formats.clues, harmony.MESSAGE)} '
+    rules = [f"content: {final}document", f"document: {_json(schema)}"]
+    if callable_tools is None or formats.tools is None:
+        return Grammar.lark(_behind_reasoning(formats, tail, "content", rules))
+    rules += _calls(formats.tools, formats.clues, callable_tools, several)
+    return Grammar.lark(_behind_reasoning(formats, tail, "(content | answer)", rules))
+
+
+def calls_answer(formats: Formats, tail: str, tools: Tools, several: bool) -> Grammar:
+    """An answer that is a call of one of these tools, or several."""
+    kind = formats.tools or PLAIN_JSON
+    return Grammar.lark(_behind_reasoning(formats, tail, "answer", _calls(kind, formats.clues, tools, several)))
+
+
+def _behind_reasoning(formats: Formats, tail: str, answer: str, rules: list[str]) -> str:
+    reasoning, clues = formats.reasoning, formats.clues
+    if reasoning is None:
+        return "\n".join([f"start: {answer}", *rules])
+    if reasoning.channels is not None:
+        head = f'{_mark(clues, harmony.CHANNEL)} "analysis" {_mark(clues, harmony.MESSAGE)} TEXT'
+        before = f'({head} {_mark(clues, harmony.END)} {_mark(clues, harmony.START)} "assistant")?'
+    else:
+        thought = f"TEXT {_mark(clues, reasoning.end)} SPACE"
+        before = thought if formats.begun(tail) else f"({_mark(clues, reasoning.start)} {thought})?"
+    return "\n".join([f"start: {before} {answer}", _TEXT, _SPACE, *rules])
+
+
+def _calls(kind: ToolFormat, clues: Clues, tools: Tools, several: bool) -> list[str]:
+    """Rules for `answer`, in the form of the model's own calls."""
+
+    def mark(text: str) -> str:
+        return _mark(clues, text)
+
+    more = " (SEPARATOR call)*" if several else ""
+    lines = [r'SEPARATOR: "\n"']
+    match kind.name:
+        case "hermes":
+            call = f'{mark(hermes.OPEN)} "\\n" body "\\n" {mark(hermes.CLOSE)}'
+            return [f"answer: call{more}", f"call: {call}", f"body: {_json(_objects(tools, 'arguments'))}", *lines]
+        case "mistral" if clues.know(mistral.ARGUMENTS):
+            one = [f"{mark(mistral.OPEN)} {_quoted(name)} {mark(mistral.ARGUMENTS)}" for name in tools]
+            return [f"answer: call{'+' if several else ''}", *_each(one, tools)]
+        case "mistral":
+            most = {} if several else {"maxItems": 1}
+            listed = {"type": "array", "items": _objects(tools, "arguments"), "minItems": 1, **most}
+            return [f"answer: {mark(mistral.OPEN)} body", f"body: {_json(listed)}"]
+        case "deepseek":
+            return _deepseek(clues, tools, several)
+        case "qwen3-xml":
+            return _elements(clues, tools, more, lines)
+        case "gpt-oss":
+            to = f'{mark(harmony.CHANNEL)} "commentary to=functions."'
+            as_json = f'{mark(harmony.CONSTRAIN)} "json" {mark(harmony.MESSAGE)}'
+            one = [f"{to} {_quoted(name + ' ')} {as_json}" for name in tools]
+            return ["answer: call", *_each(one, tools)]
+        case _:
+            return ["answer: body", f"body: {_json(_objects(tools, 'parameters'))}"]
+
+
+def _deepseek(clues: Clues, tools: Tools, several: bool) -> list[str]:
+    in_code = clues.write(deepseek.CODE)
+    heads = []
+    separator = _mark(clues, deepseek.SEPARATOR)
+    for name in tools:
+        block = f"{_quoted(deepseek.IN_CODE)} {separator} {_quoted(f'{name}{_LINE}{deepseek.CODE}{_LINE}')}"
+        heads.append(f"{_mark(clues, deepseek.CALL)} {block if in_code else f'{_quoted(name)} {separator}'}")
+    after = f"{_quoted(_LINE + deepseek.CODE_END) if in_code else ''} {_mark(clues, deepseek.CALL_END)}"
+    more = ' ("\\n" call)*' if several else ""
+    answer = f"answer: {_mark(clues, deepseek.CALLS)} call{more} {_mark(clues, deepseek.CALLS_END)}"
+    return [answer, *_each(heads, tools, after)]
+
+
+def _elements(clues: Clues, tools: Tools, more: str, lines: list[str]) -> list[str]:
+    """Calls as elements: those of their parameters that are needed must be there."""
+    functions: list[str] = []
+    values: list[str] = []
+    for name, schema in tools.items():
+        needed = schema.get("required", ())
+        parts = []
+        for key, value in schema.get("properties", {}).items():
+            values.append(f"value{len(values)}: {_value(value)}")
+            head, end = _quoted(f"{qwen_xml.PARAMETER}{key}>\n"), _quoted(f"\n{qwen_xml.PARAMETER_END}\n")
+            part = f"{head} value{len(values) - 1} {end}"
+            parts.append(part if key in needed else f"({part})?")
+        begin, end = _quoted(f"{qwen_xml.FUNCTION}{name}>\n"), _quoted(f"{qwen_xml.FUNCTION_END}\n")
+        functions.append(" ".join([begin, *parts, end]))
+    call = f'call: {_mark(clues, hermes.OPEN)} "\\n" function {_mark(clues, hermes.CLOSE)}'
+    return [f"answer: call{more}", call, f"function: {' | '.join(functions)}", *values, r"VALUE: /([^<]|\n)*/", *lines]
+
+
+def _value(schema: Any) -> str:
+    """A value inside of an element: a text is written without quotes, all else as JSON."""
+    if not isinstance(schema, Mapping) or (schema.get("type") == "string" and "enum" not in schema):
+        return "VALUE"
+    listed = schema.get("enum", ())
+    if listed and all(isinstance(one, str) for one in listed):
+        return " | ".join(_quoted(one) for one in listed)
+    return _json(schema)
+
+
+def _each(heads: list[str], tools: Tools, after: str = "") -> list[str]:
+    """A rule for a call of each tool: its head, its arguments, and what follows."""
+    rules = [f"call{number}: {head} body{number} {after}" for number, head in enumerate(heads)]
+    bodies = [f"body{number}: {_json(schema)}" for number, schema in enumerate(tools.values())]
+    return [f"call: {' | '.join(f'call{number}' for number in range(len(heads)))}", *rules, *bodies]
+
+
+def _objects(tools: Tools, arguments: str) -> dict[str, Any]:
+    """A call of any of the tools, as an object."""
+    return {
+        "anyOf": [
+            {
+                "type": "object",
+                "properties": {"name": {"const": name}, arguments: schema},
+                "required": ["name", arguments],
+                "additionalProperties": False,
+            }
+            for name, schema in tools.items()
+        ]
+    }
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return f"%json {json.dumps({**schema, 'x-guidance': _SPACES})}"
+
+
+def _mark(clues: Clues, mark: str) -> str:
+    """A mark as a token of the vocabulary, or as the text that it is."""
+    token = clues.tokens.get(mark)
+    return _quoted(mark) if token is None else f"<[{token}]>"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

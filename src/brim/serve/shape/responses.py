@@ -1,0 +1,252 @@
+"""Answers of `/v1/responses`: items of output, and the events that they come in.
+
+`_Output` makes items of the pieces of an answer, one after the other, and tells what happened in events;
+`ResponseShape` puts the response around them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from brim.engine.front.answers import Completion, Update
+from brim.engine.requests.request import FinishReason
+from brim.serve.parse.pieces import Argued, Called, Piece, Said, Thought
+from brim.serve.prepare.jobs import Prepared
+from brim.serve.shape.answers import Ended, Head, Json, Reading, finish_reason, new_call_id, usage
+
+_WHY_INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.DEADLINE: "deadline"}
+
+
+class ResponseShape:
+    last_line = b""
+
+    def __init__(
+        self, head: Head, prepared: Prepared, reading: Reading, said_back: Json, keep: Callable[[Json], None] | None
+    ) -> None:
+        """`keep` is given the finished response, where it is to be stored."""
+        self._head = head
+        self._prepared = prepared
+        self._reading = reading
+        self._said_back = said_back
+        self._keep = keep
+        self._reader = reading.reader()
+        self._output = _Output()
+        self._events = 0
+
+    def whole(self, ended: Sequence[Ended]) -> Json:
+        done = ended[0].completion
+        pieces = self._reader.feed(done.text or "") + self._reader.close()
+        for _ in self._output.read(pieces, end=True, cut=done.finish_reason is not FinishReason.STOP):
+            pass
+        return self._finished(ended)
+
+    def opening(self) -> list[Json]:
+        response = self._response("in_progress")
+        return self._numbered(
+            [{"type": f"response.{name}", "response": response} for name in ("created", "in_progress")]
+        )
+
+    def events(self, number: int, update: Update) -> list[Json]:
+        done = update.completion
+        pieces = self._reader.feed(update.text)
+        if done is None:
+            return self._numbered(self._output.read(pieces))
+        finish_reason(done)
+        cut = done.finish_reason is not FinishReason.STOP
+        return self._numbered(self._output.read(pieces + self._reader.close(), end=True, cut=cut))
+
+    def closing(self, ended: Sequence[Ended]) -> list[Json]:
+        response = self._finished(ended)
+        return self._numbered([{"type": f"response.{response['status']}", "response": response}])
+
+    def _numbered(self, events: Iterator[Json] | list[Json]) -> list[Json]:
+        found = []
+        for event in events:
+            found.append(event | {"sequence_number": self._events})
+            self._events += 1
+        return found
+
+    def _finished(self, ended: Sequence[Ended]) -> Json:
+        done = ended[0].completion
+        finish_reason(done)  # an answer that failed is no answer
+        why = _WHY_INCOMPLETE.get(done.finish_reason)
+        response = self._response(
+            "completed" if why is None else "incomplete",
+            incomplete_details=None if why is None else {"reason": why},
+            usage=self._usage(ended, done),
+        )
+        if self._keep is not None:
+            self._keep(response)
+        return response
+
+    def _usage(self, ended: Sequence[Ended], done: Completion) -> Json:
+        found = usage([self._prepared], ended)
+        return {
+            "input_tokens": found["prompt_tokens"],
+            "input_tokens_details": found["prompt_tokens_details"],
+            "output_tokens": found["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": self._reading.reasoning_tokens(done.tokens)},
+            "total_tokens": found["total_tokens"],
+        }
+
+    def _response(self, status: str, **found: Any) -> Json:
+        dropped = {"brim": self._prepared.dropped} if self._prepared.rolls else {}
+        return {
+            "id": self._head.id,
+            "object": "response",
+            "created_at": self._head.created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": self._head.model,
+            "output": list(self._output.items),
+            "usage": None,
+            "store": self._keep is not None,
+            **self._said_back,
+            **dropped,
+            **found,
+        }
+
+
+class _Output:
+    """The items of an answer as they grow. Each is opened, filled and closed before the next."""
+
+    def __init__(self) -> None:
+        self.items: list[Json] = []
+        self._open: _Item | None = None
+
+    def read(self, pieces: list[Piece], *, end: bool = False, cut: bool = False) -> Iterator[Json]:
+        """The events of these pieces. `end`: they are the last; `cut`: the answer was cut off where it is."""
+        for piece in pieces:
+            if self._open is None or not self._open.takes(piece):
+                yield from self._close("completed")
+                yield from self._begin(_item_for(piece))
+            assert self._open is not None
+            yield from self._open.more(piece)
+        if end:
+            if not self.items:
+                yield from self._begin(_Text("message"))
+            yield from self._close("incomplete" if cut else "completed")
+
+    def _begin(self, item: _Item) -> Iterator[Json]:
+        item.place = len(self.items)
+        self.items.append(item.json("in_progress"))
+        self._open = item
+        yield {"type": "response.output_item.added", "output_index": item.place, "item": self.items[-1]}
+        yield from item.opened()
+
+    def _close(self, status: str) -> Iterator[Json]:
+        item, self._open = self._open, None
+        if item is None:
+            return
+        yield from item.closed()
+        self.items[item.place] = item.json(status)
+        yield {"type": "response.output_item.done", "output_index": item.place, "item": self.items[item.place]}
+
+
+class _Item:
+    """One item. Its text grows by pieces of one kind."""
+
+    prefix, delta = "", ""
+
+    def __init__(self) -> None:
+        self.id = f"{self.prefix}_{secrets.token_hex(12)}"
+        self.place = 0
+        self.text = ""
+
+    def takes(self, piece: Piece) -> bool:
+        raise NotImplementedError
+
+    def json(self, status: str) -> Json:
+        raise NotImplementedError
+
+    def opened(self) -> Iterator[Json]:
+        yield from ()
+
+    def closed(self) -> Iterator[Json]:
+        raise NotImplementedError
+
+    def more(self, piece: Piece) -> Iterator[Json]:
+        if isinstance(piece, Called) or not piece.text:
+            return
+        self.text += piece.text
+        yield self.at() | {"type": f"response.{self.delta}.delta", "delta": piece.text}
+
+    def at(self) -> Json:
+        return {"item_id": self.id, "output_index": self.place}
+
+
+class _Text(_Item):
+    """What was said, or thought."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        message = kind == "message"
+        self.prefix, self.delta = ("msg", "output_text") if message else ("rs", "reasoning_text")
+        self._takes: type[Said | Thought] = Said if message else Thought
+        super().__init__()
+
+    def takes(self, piece: Piece) -> bool:
+        return isinstance(piece, self._takes)
+
+    def json(self, status: str) -> Json:
+        parts = [] if status == "in_progress" else [self._part()]
+        if self._kind == "message":
+            return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": parts}
+        return {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": parts}
+
+    def opened(self) -> Iterator[Json]:
+        yield self.at() | {"type": "response.content_part.added", "part": self._part()}
+
+    def closed(self) -> Iterator[Json]:
+        yield self.at() | {"type": f"response.{self.delta}.done", "text": self.text}
+        yield self.at() | {"type": "response.content_part.done", "part": self._part()}
+
+    def at(self) -> Json:
+        scores: Json = {"logprobs": []} if self._kind == "message" else {}
+        return {"item_id": self.id, "output_index": self.place, "content_index": 0} | scores
+
+    def _part(self) -> Json:
+        if self._kind == "message":
+            return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
+        return {"type": "reasoning_text", "text": self.text}
+
+
+class _Call(_Item):
+    """A call of a tool."""
+
+    prefix, delta = "fc", "function_call_arguments"
+
+    def __init__(self, called: Called) -> None:
+        super().__init__()
+        self._called = called
+        self._call_id = new_call_id()
+
+    def takes(self, piece: Piece) -> bool:
+        return isinstance(piece, Argued) and piece.number == self._called.number
+
+    def json(self, status: str) -> Json:
+        return {
+            "id": self.id,
+            "type": "function_call",
+            "status": status,
+            "call_id": self._call_id,
+            "name": self._called.name,
+            "arguments": self.text,
+        }
+
+    def closed(self) -> Iterator[Json]:
+        named = {"name": self._called.name, "arguments": self.text}
+        yield self.at() | {"type": "response.function_call_arguments.done"} | named
+
+
+def _item_for(piece: Piece) -> _Item:
+    match piece:
+        case Called():
+            return _Call(piece)
+        case Thought():
+            return _Text("reasoning")
+        case _:
+            return _Text("message")

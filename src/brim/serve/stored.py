@@ -1,0 +1,67 @@
+"""Answers of `/v1/responses` that later requests may go on from: in memory, bounded, each key its own.
+
+The oldest give way, also those of other keys: who stores much cannot make the server hold more, and nobody sees whose
+answers gave way to whose.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from brim.units import MIB
+
+Json = dict[str, Any]
+_MOST_BYTES = 64 * MIB
+_MOST_OF_ONE_KEY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An answer, and the items of the conversation with it."""
+
+    response: Json
+    items: tuple[Json, ...]
+    size_bytes: int
+
+
+class StoredResponses:
+    """Used in the event loop's thread alone."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES, most_of_one_key: int = _MOST_OF_ONE_KEY) -> None:
+        self._most_bytes = most_bytes
+        self._most_of_one_key = most_of_one_key
+        self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()  # by key's name and answer's id, oldest first
+        self._counts: dict[str, int] = {}
+        self.held_bytes = 0
+
+    def keep(self, tenant: str, response: Json, items: tuple[Json, ...]) -> None:
+        """Keep an answer, unless it is larger than all that may be kept."""
+        size = len(json.dumps([response, items]))
+        if size > self._most_bytes:
+            return
+        self._kept[tenant, response["id"]] = Kept(response, items, size)
+        self._counts[tenant] = self._counts.get(tenant, 0) + 1
+        self.held_bytes += size
+        if self._counts[tenant] > self._most_of_one_key:
+            self._drop(next(key for key in self._kept if key[0] == tenant))
+        while self.held_bytes > self._most_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def find(self, tenant: str, name: str) -> Kept | None:
+        return self._kept.get((tenant, name))
+
+    def delete(self, tenant: str, name: str) -> bool:
+        """False: there is no such answer of this key."""
+        if (tenant, name) not in self._kept:
+            return False
+        self._drop((tenant, name))
+        return True
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self.held_bytes -= self._kept.pop(key).size_bytes
+        self._counts[key[0]] -= 1
+        if not self._counts[key[0]]:
+            del self._counts[key[0]]

@@ -1,0 +1,164 @@
+"""The OpenAPI document against the server: schemathesis makes requests of it, good and bad, and judges the answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("starlette")
+pytest.importorskip("schemathesis")
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from brim.engine.requests.params import SamplingParams
+from brim.serve.asked.fields import Fields
+from brim.serve.asked.requests import read_chat, read_completion
+from brim.serve.asked.responses import read_response
+from brim.serve.openapi import asked
+from brim.serve.openapi.asked import Facts
+from brim.serve.openapi.document import document
+from brim.serve.openapi.words import decimals_below
+from brim.serve.problems import Problem
+from brim.serve.settings import Limits
+from tests.integration.served import Served, served
+from tests.integration.test_chat import engine_of
+
+pytestmark = pytest.mark.xdist_group("test_serve_openapi")
+
+KEY = "a-key"
+# What a schema cannot say: how fields agree with each other, with the context, and with what is stored.
+RELATED = {
+    "best_of",
+    "echo",
+    "grammar",
+    "ignore_eos",
+    "input",
+    "max_tokens",
+    "messages",
+    "min_tokens",
+    "n",
+    "previous_response_id",
+    "prompt",
+    "response_format",
+    "stop_token_ids",
+    "stream_options",
+    "text.format",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+}
+OPERATIONS = [
+    (path, method)
+    for path, found in document(Facts("tiny"), keys=True)["paths"].items()
+    for method in found
+    if method != "parameters"
+]
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Served]:
+    engine = engine_of(copy=51, kv_tokens=2048)
+    with served(engine, threads=True, api_keys=(KEY,), max_queue=60) as found:
+        yield found
+        assert found.is_empty()
+
+
+@cache
+def schema_of(url: str) -> Any:
+    return schemathesis.openapi.from_url(f"{url}/openapi.json", headers={"Authorization": f"Bearer {KEY}"})
+
+
+def tried(api: Served, path: str, method: str, examples: int) -> None:
+    """Requests for one endpoint, and what schemathesis thinks of the answers."""
+    operation = schema_of(api.url)[path][method.upper()]
+    modes = list(schemathesis.GenerationMode)
+    cases = st.one_of([operation.as_strategy(generation_mode=mode) for mode in modes])
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases)
+    def ask(case: Any) -> None:
+        positive = case.meta is not None and case.meta.generation.mode.is_positive
+        headers = {} if "Authorization" in case.headers else {"Authorization": f"Bearer {KEY}"}
+        if positive and method == "post":
+            headers["X-Deadline-Seconds"] = "0.1"
+        response = case.call(headers=headers)
+        case.validate_response(response, excluded_checks=[positive_data_acceptance])
+        if positive and response.status_code == 400:
+            error = response.json()["error"]
+            assert re.split(r"[\[.]", error["param"] or "")[0] in {one.split(".")[0] for one in RELATED}, error
+
+    ask()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_the_server_does_what_its_document_says(api: Served, path: str) -> None:
+    tried(api, path, "post", examples=4)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_the_same_for_all_of_it_for_a_long_time(api: Served, path: str, method: str) -> None:
+    tried(api, path, method, examples=300)
+
+
+@pytest.mark.parametrize(
+    ("schema", "read"),
+    [
+        (asked.chat, lambda body: read_chat(body, 100, Limits())),
+        (asked.completion, read_completion),
+        (asked.response, lambda body: read_response(body, 100, Limits(), lambda name: None)),
+    ],
+)
+def test_the_document_lists_the_fields_that_are_read(schema: Any, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every field of the table is known to the reader, and the reader takes no field that is not in the table."""
+    table = schema(Facts("m"))
+    listed = set(table["properties"])
+    needed = {"messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a"}
+    body = {name: needed[name] for name in table["required"]}
+    known: set[str] = set()
+    refuse = Fields.refuse_others
+
+    def note(fields: Fields, not_yet: Any = ()) -> None:
+        if fields.path("") == "":
+            known.update(fields._taken, not_yet)
+        refuse(fields, not_yet)
+
+    monkeypatch.setattr(Fields, "refuse_others", note)
+    read(body)
+    assert known == listed
+    with pytest.raises(Problem, match="there is no such field"):
+        read(body | {"surprise": None})
+
+
+@given(st.integers(1, 3000))
+def test_decimals_below_a_limit(limit: int) -> None:
+    pattern = re.compile(decimals_below(limit))
+    assert all(bool(pattern.search(str(number))) == (number < limit) for number in range(0, 3100, 7))
+    assert pattern.search(str(limit - 1))
+    assert not pattern.search(str(limit))
+    assert not pattern.search("")
+
+
+def test_ranges_are_those_of_the_sampling_parameters() -> None:
+    """A default that its own range refused would never be accepted."""
+    chat = asked.chat(Facts("m"))["properties"]
+    for name, value in asdict(SamplingParams()).items():
+        if name in chat and isinstance(value, int | float) and not isinstance(value, bool):
+            (schema, _) = chat[name]["anyOf"]
+            assert schema.get("minimum", value) <= value <= schema.get("maximum", value), name
