@@ -154,8 +154,8 @@ def test_images_of_kept_turns_stay_and_others_go(turns: int, check_every: int) -
     settings = EngineSettings(max_batch=2, max_batch_tokens=128, max_length=512, block_size=8)
     rng = random.Random(3)
     with (
-        Engine("brim-tiny-vl", kv_tokens=1024, settings=settings, device="cpu", progress=False) as engine,
-        Engine("brim-tiny-vl", kv_tokens=1024, settings=settings, device="cpu", progress=False) as fresh,
+        Engine("brim-tiny-vl", kv_tokens=1024, settings=settings, device="cpu", dtype="fp32", progress=False) as engine,
+        Engine("brim-tiny-vl", kv_tokens=1024, settings=settings, device="cpu", dtype="fp32", progress=False) as fresh,
     ):
         chat = Chat(engine, rolling_threshold=220)
         for number in range(turns):

@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from brim.engine.requests.params import SamplingParams
 from brim.serve.asked.fields import Fields
+from brim.serve.asked.plan import read_plan
 from brim.serve.asked.requests import read_chat, read_completion
 from brim.serve.asked.responses import read_response
 from brim.serve.openapi import asked
@@ -38,6 +39,7 @@ KEY = "a-key"
 # What a schema cannot say: how fields agree with each other, with the context, and with what is stored.
 RELATED = {
     "best_of",
+    "",
     "echo",
     "grammar",
     "ignore_eos",
@@ -123,13 +125,20 @@ def test_the_same_for_all_of_it_for_a_long_time(api: Served, path: str, method: 
         (asked.chat, lambda body: read_chat(body, 100, Limits())),
         (asked.completion, read_completion),
         (asked.response, lambda body: read_response(body, 100, Limits(), lambda name: None)),
+        (lambda facts: asked.plan(), read_plan),
     ],
 )
 def test_the_document_lists_the_fields_that_are_read(schema: Any, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field of the table is known to the reader, and the reader takes no field that is not in the table."""
     table = schema(Facts("m"))
     listed = set(table["properties"])
-    needed = {"messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a"}
+    needed = {
+        "messages": [{"role": "user", "content": "a"}],
+        "prompt": "a",
+        "input": "a",
+        "model": "llama-3.1-8b",
+        "gpu": "h200",
+    }
     body = {name: needed[name] for name in table["required"]}
     known: set[str] = set()
     refuse = Fields.refuse_others

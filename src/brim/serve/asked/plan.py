@@ -17,9 +17,7 @@ from brim.suggest import did_you_mean, shown, suggestions
 KV_DTYPES = ("auto", "bf16", "fp16", "fp8", "int8")
 WEIGHTS = ("bf16", "fp16", *NAMED_FORMATS)
 MOST_GPUS = 16
-_MOST_TOKENS = 1 << 24
-_MOST_REQUESTS = 1 << 16
-_MOST_PIXELS = 1 << 28
+SIZES = {"gpus": MOST_GPUS, "max_len": 1 << 24, "concurrency": 1 << 16, "image_pixels": 1 << 28}  # the most of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +40,20 @@ def read_plan(body: Mapping[str, Any]) -> PlanAsked:
     asked = PlanAsked(
         model=_model(fields),
         gpu=_gpu(fields),
-        gpus=fields.integer("gpus", 1, MOST_GPUS) or 1,
-        max_len=fields.integer("max_len", 1, _MOST_TOKENS),
-        concurrency=fields.integer("concurrency", 1, _MOST_REQUESTS),
+        gpus=_size(fields, "gpus") or 1,
+        max_len=_size(fields, "max_len"),
+        concurrency=_size(fields, "concurrency"),
         kv_dtype=fields.choice("kv_dtype", KV_DTYPES, "auto"),
         weights=fields.choice("weights", WEIGHTS, "") or None,
-        image_pixels=fields.integer("image_pixels", 1, _MOST_PIXELS),
+        image_pixels=_size(fields, "image_pixels"),
         engine=fields.choice("engine", ENGINES, "") or None,
     )
     fields.refuse_others()
     return asked
+
+
+def _size(fields: Fields, name: str) -> int | None:
+    return fields.integer(name, 1, SIZES[name])
 
 
 def _model(fields: Fields) -> str:

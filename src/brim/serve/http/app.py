@@ -202,6 +202,9 @@ class _Plans:
 
 
 def _after(request: Request) -> int:
+    others = sorted(set(request.query_params) - {"after"})
+    if others:
+        raise invalid(f"{others[0]:.40}", "there is no such parameter; `after` is one")
     text = request.query_params.get("after", "0")
     if not text.isdecimal() or len(text) > _DIGITS:
         raise invalid("after", "it must be the last_number of an earlier report")

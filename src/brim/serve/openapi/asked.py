@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from brim.engine.front.door import MOST_PRIORITY
 from brim.engine.requests.params import MAX_ALTERNATIVES, MAX_BIAS, MAX_IDS, MAX_STOP_LENGTH, MAX_STOPS
+from brim.model.catalogue import entries
+from brim.planning.devices import catalogue
+from brim.planning.engines import ENGINES
+from brim.serve.asked import plan as planned
 from brim.serve.asked.answer_format import FORMATS
 from brim.serve.asked.dialogue import ROLES
 from brim.serve.asked.items import ROLES as ITEM_ROLES
@@ -113,6 +117,20 @@ def tokenize(facts: Facts) -> Schema:
         {"messages": listed(_message(facts), minItems=1), "prompt": NOTHING, "model": ANYTHING, **tools}, ["messages"]
     )
     return either(prompt, messages)
+
+
+def plan() -> Schema:
+    sizes: dict[str, Schema] = {
+        name: {"type": "integer", "minimum": 1, "maximum": most} for name, most in planned.SIZES.items()
+    }
+    chosen: dict[str, Schema] = {
+        "model": one_of(entries()),
+        "gpu": one_of(device.key for device in catalogue()),
+        "kv_dtype": one_of(planned.KV_DTYPES),
+        "weights": one_of(planned.WEIGHTS),
+        "engine": one_of(ENGINES),
+    }
+    return taken({**chosen, **sizes}, ["model", "gpu"])
 
 
 def _sampling(facts: Facts) -> dict[str, Schema]:

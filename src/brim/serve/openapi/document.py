@@ -27,6 +27,14 @@ _REFUSALS = {
 }
 _ASKING = (400, 413, 415, 503)
 _GENERATING = (*_ASKING, 404, 429, 500, 504)
+_PLANNING = (*_ASKING, 429)
+_AFTER = {
+    "name": "after",
+    "in": "query",
+    "required": False,
+    "description": "leave out what an earlier report with this last_number had",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+}
 
 
 def document(facts: Facts, keys: bool) -> Json:
@@ -64,7 +72,13 @@ def _paths(facts: Facts) -> Json:
             "parameters": [_path_parameter("name")],
             "get": _operation("The model", {JSON: answered.MODEL}, (404,)),
         },
-        "/v1/memory": {"get": _operation("The ledger of memory", {JSON: answered.MEMORY}, (503,))},
+        "/v1/memory": {
+            "get": _operation("The ledger of memory", {JSON: answered.MEMORY}, (400, 503)) | {"parameters": [_AFTER]}
+        },
+        "/v1/plan": {
+            "post": _operation("What fits on a GPU", {JSON: {"type": "object"}}, _PLANNING) | _body(asked.plan())
+        },
+        "/v1/catalogue": {"get": _operation("What plans may be asked for", {JSON: {"type": "object"}}, (429, 503))},
         "/tokenize": {
             "post": _operation("Text as tokens", {JSON: answered.TOKENIZED}, _ASKING) | _body(asked.tokenize(facts))
         },
