@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from brim.errors import BrimError, CannotTrace, InputError
-from brim.records.fit import DRAFT_SHAPE, IMAGE_SHAPE, FitReport
+from brim.records.fit import DRAFT_SHAPE, MEDIA_SHAPES, FitReport
 from brim.records.memory import StressShape
 from brim.records.model import Dtype
 from brim.records.scaling import MeasuredShape, StepPhase
@@ -42,7 +42,7 @@ def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
 def predicted_activation(engine: Engine) -> int | None:
     """The peak of the worst text step; None for a model that cannot be assembled on the meta device."""
     try:
-        text = [shape for shape in engine.stress_shapes() if shape.name not in (IMAGE_SHAPE, DRAFT_SHAPE)]
+        text = [shape for shape in engine.stress_shapes() if shape.name not in (*MEDIA_SHAPES, DRAFT_SHAPE)]
         return max(traced_steps(engine, text))
     except BrimError:  # a fit does not fail because a prediction does
         return None

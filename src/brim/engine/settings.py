@@ -26,6 +26,7 @@ class EngineSettings:
     overlap: bool = True  # plan the next step while the device works on this one
     attention: str = "auto"  # a backend by name (`brim.engine.attention.backends`)
     max_image_pixels: int | None = None  # of an image after processing; None: the processor's limit
+    max_audio_seconds: int | None = None  # of an audio; None: the processor's limit
     admission: str = "expected"  # how much an answer is reckoned to grow: as answers did so far, or `worst`
     admission_quantile: float = 0.9  # of the lengths of answers that have ended
     admission_prior: int = 256  # tokens of an answer before enough have ended
@@ -43,6 +44,7 @@ class EngineSettings:
             ("max_batch_tokens", 1, 2**20),
             ("max_length", 2, 2**24),
             ("max_image_pixels", 1, 2**40),
+            ("max_audio_seconds", 1, 2**20),
             ("host_memory", 0, 2**50),
         ):
             value = getattr(self, name)

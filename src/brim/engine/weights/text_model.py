@@ -1,12 +1,14 @@
 """A `transformers` model in two parts that the engine calls one after the other: the decoder, and the head.
 
 Splitting them lets the engine compute logits only where a token is drawn, or a slice at a time, with whatever the
-class does around its head (scaling, capping). The decoder of a vision-language model is its language model; that of
-OPT lies one deeper than elsewhere, and its head calls it there.
+class does around its head (scaling, capping). The decoder of a model with towers is its language model; that of OPT
+lies one deeper than elsewhere, and its head calls it there. A class that makes logits of all rows is given only those
+that are wanted.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,9 +34,10 @@ class TextModel:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        base = model.base_model
+        base = model.base_model if model.base_model is not model else model.get_decoder()
         self._base = base.decoder if hasattr(getattr(base, "decoder", None), "set_attn_implementation") else base
         self.backbone: torch.nn.Module = getattr(self._base, "language_model", self._base)
+        self._takes_rows = "logits_to_keep" in inspect.signature(type(model).forward).parameters
 
     @property
     def dtype(self) -> torch.dtype:
@@ -63,11 +66,17 @@ class TextModel:
 
     def logits(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """[rows, vocabulary]: what the class makes of these hidden states."""
+        if not self._takes_rows:
+            return self._head(hidden[rows], inputs_embeds=hidden[None, rows])
+        return self._head(hidden, logits_to_keep=rows)
+
+    def _head(self, hidden: torch.Tensor, **inputs: Any) -> torch.Tensor:
+        """Run the class around its decoder, which is said to have made these hidden states."""
         stand_in = _Hidden(hidden[None])
         base = self._base
         base.__dict__["forward"] = lambda *args, **kwargs: stand_in
         try:
-            output = self.model(input_ids=None, use_cache=False, logits_to_keep=rows)
+            output = self.model(input_ids=None, use_cache=False, **inputs)
         finally:
             del base.__dict__["forward"]
         return output.logits[0]  # type: ignore[no-any-return]

@@ -89,7 +89,7 @@ class _Illustrated:
         self._counts: dict[Any, int] = {}
 
     def prepared(self) -> Prepared:
-        from brim.engine.media.prepare import run_processor
+        from brim.engine.media.processing import run_processor
 
         kept, turns, evicted = _rolled(self._job, self._count)
         if not kept.images:
@@ -104,7 +104,7 @@ class _Illustrated:
         return tuple(self._tokenizer(_written(self._tokenizer, dialogue), add_special_tokens=False)["input_ids"])
 
     def _count(self, dialogue: Dialogue) -> int:
-        from brim.engine.media.prepare import image_tokens
+        from brim.engine.media.processing import image_tokens
 
         for image in dialogue.images:
             if image not in self._counts:
