@@ -30,10 +30,11 @@ def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
     activation = predicted_activation(engine)
     if activation is not None:
         predicted["activation"] = activation
-    with suppress(CannotTrace):
-        tower = traced_image(engine)
-        if tower is not None:  # the step follows the tower, and its peak may be the larger one
-            predicted["encoder"] = max(tower, predicted.get("activation", 0))
+    for traced in (traced_image, traced_audio):
+        with suppress(CannotTrace):
+            tower = traced(engine)
+            if tower is not None:  # the step follows the tower, and its peak may be the larger one
+                predicted["encoder"] = max(tower, predicted.get("encoder", 0), predicted.get("activation", 0))
     with suppress(InputError):  # a family the planner does not know
         predicted |= _planned(engine)
     return predicted
@@ -130,6 +131,28 @@ def traced_image(engine: Engine) -> int | None:
         + (pixels.nbytes if on_device else 0)  # as they were sent
         + (pixels.numel() * element if element != pixels.element_size() else 0)  # and in the tower's own type
         + image.tokens * hidden * (1 + deep) * element  # features of the image before it
+    )
+
+
+def traced_audio(engine: Engine) -> int | None:
+    """The peak of the tower for the longest audio, with another's features alive; None if audio is not allowed."""
+    from brim.records.trace import Phase, TraceShape
+    from brim.trace.tracer import trace_config
+
+    audio = engine.worst_audio()
+    if audio is None:
+        return None
+    config, features = engine.loaded.full_config, audio.inputs["input_features"]
+    frames = max(tensor.shape[-1] for name, tensor in audio.inputs.items() if name != "input_features")  # of the mask
+    trace = trace_config(
+        config.to_dict(), TraceShape(phase=Phase.AUDIO, tokens=frames), name="engine", dtype=engine.dtype
+    )
+    element = 4 if engine.dtype == "fp32" else 2
+    return (
+        trace.peak_bytes
+        + (features.nbytes if engine.device.type == "cuda" else 0)  # as they were sent
+        + (features.numel() * element if element != features.element_size() else 0)  # and in the tower's own type
+        + audio.tokens * int(config.get_text_config().hidden_size) * element  # features of the audio before it
     )
 
 

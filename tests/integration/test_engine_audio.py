@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import random
+import wave
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from brim.errors import InvalidRequest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from brim.engine.engine import Engine  # noqa: E402
 from brim.engine.front.answers import Completion  # noqa: E402
+from brim.engine.media.parts import Kind  # noqa: E402
+from brim.engine.media.prepare import GivenMedia  # noqa: E402
 from brim.engine.requests.params import SamplingParams  # noqa: E402
+from brim.engine.requests.request import MediaSpan  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.engine.weights.load import LoadedModel  # noqa: E402
 from brim.model.transformers_classes import find_class  # noqa: E402
@@ -24,6 +31,7 @@ from brim.model.transformers_classes import find_class  # noqa: E402
 VOCAB, IMAGE, AUDIO, VIDEO, BLOCK, DRAWN = 128, 100, 101, 102, 8, 12
 SEES, SEEN, HEARS, HEARD = 103, 104, 105, 106  # what stands before and behind an image or an audio
 BINS = 8
+FRAMES = 100  # that the tower of Qwen2-Audio takes
 TEXT: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
@@ -45,7 +53,7 @@ WHISPER: dict[str, Any] = {
     "encoder_attention_heads": 2,
     "encoder_ffn_dim": 48,
     "num_mel_bins": BINS,
-    "max_source_positions": 60,
+    "max_source_positions": FRAMES // 2,
     "initializer_range": 0.15,
 }
 VISION: dict[str, Any] = {
@@ -186,7 +194,7 @@ def tokens_in(kind: str, frames: int) -> int:
 def audio_of(kind: str, lengths: list[int], seed: int) -> Inputs:
     """Mel frames of several audios, padded, and the mask over them."""
     noise = torch.Generator().manual_seed(seed)
-    most = 2 * WHISPER["max_source_positions"] if kind == "qwen2_audio" else max(lengths) + 3
+    most = FRAMES if kind == "qwen2_audio" else max(lengths) + 3
     mask = (torch.arange(most) < torch.tensor(lengths)[:, None]).long()
     features = torch.randn(len(lengths), most, BINS, generator=noise) * mask[..., None]
     if kind == "gemma4":
@@ -210,7 +218,8 @@ def prompt_of(kind: str, audios: int, seed: int, *, with_image: bool = False) ->
     """Text, and audio with text between, and an image after the first where that is wanted."""
     rng = random.Random(seed)
     tokens = text_of(rng, rng.randrange(2, 9))
-    lengths = [rng.randrange(20, 110) for _ in range(audios)]
+    longest = FRAMES if kind == "qwen2_audio" else 130
+    lengths = [rng.randrange(20, longest) for _ in range(audios)]
     images: Inputs = {}
     for frames in lengths:
         tokens += [HEARS, *[AUDIO] * tokens_in(kind, frames), HEARD, *text_of(rng, rng.randrange(1, 5))]
@@ -298,3 +307,100 @@ def test_prefixes_are_shared_by_the_same_audio_only(kind: str) -> None:
     assert tokens_of([first, again, different]) == [answers_of(kind)[0]] * 2 + [reference(kind, other)]
     assert (first.reused_tokens, again.reused_tokens >= BLOCK) == (0, True)
     assert different.reused_tokens <= prompt.tokens.index(AUDIO)
+
+
+def test_spans_and_marks() -> None:
+    kind = "qwen3_omni_moe_thinker"
+    prompt = prompts_of(kind)[3]
+    with engine_of(kind) as engine:
+        assert engine._parts.media is not None
+        tokens, media, spans, marks = engine._parts.media.prepare(
+            prompt.tokens, GivenMedia(prompt.images, prompt.audios)
+        )
+    first, image = tokens.index(AUDIO), tokens.index(IMAGE)
+    sounds, seen = tokens.count(AUDIO), tokens.count(IMAGE)
+    assert spans == (MediaSpan(first, first + sounds), MediaSpan(image, image + seen))
+    assert [place for place, _ in marks] == [first, image]
+    assert [(part.kind, part.tokens) for part in media.parts] == [(Kind.AUDIO, sounds), (Kind.IMAGE, seen)]
+    assert media.places.tolist() == [*range(first, first + sounds), *range(image, image + seen)]
+
+
+def test_media_inside_each_other_are_refused() -> None:
+    count, images = image_of("gemma4", 0)
+    tokens = (5, IMAGE, *[AUDIO] * tokens_in("gemma4", 20), *[IMAGE] * (count - 1), 6)
+    with engine_of("gemma4") as engine, pytest.raises(InvalidRequest, match="between those of an image"):
+        engine.submit(tokens, images=images, audios=audio_of("gemma4", [20], 0))
+
+
+def test_tokens_that_the_class_does_not_expect_are_refused() -> None:
+    count, images = image_of("qwen2_5_omni_thinker", 0)
+    tokens = (5, *[IMAGE] * count, SEES)  # a start of an image with nothing behind it
+    with engine_of("qwen2_5_omni_thinker") as engine, pytest.raises(InvalidRequest, match="tokens around them"):
+        engine.submit(tokens, images=images)
+
+
+def test_models_that_take_no_such_media() -> None:
+    with engine_of("qwen2_audio") as engine:
+        with pytest.raises(InvalidRequest, match="images: this model takes no images"):
+            engine.submit((5, IMAGE, 6), images={"pixel_values": torch.zeros(4, 96)})
+        with pytest.raises(InvalidRequest, match="images: this model takes no images"):
+            engine.image_tokens("one.png")
+        assert engine.image_limits is None
+    with Engine("brim-random", kv_tokens=512, settings=EngineSettings(max_batch=4), device="cpu") as engine:
+        with pytest.raises(InvalidRequest, match="audios: this model takes text only"):
+            engine.submit("hello", audios=["one.wav"])
+        assert engine.worst_audio() is None
+
+
+def test_text_in_and_files_in(tmp_path: Path) -> None:
+    """The model's own processor, from its folder; another sampling rate is resampled."""
+    folder, kind = qwen2_audio_folder(tmp_path), "qwen2_audio"
+    sound = (np.sin(np.arange(12_000) / 7) * 12_000).astype(np.int16)
+    path = tmp_path / "sound.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(sound.tobytes())
+    text = "w3 w4 <|audio_bos|> <|AUDIO|> <|audio_eos|> w5"
+    greedy = SamplingParams(max_tokens=DRAWN, temperature=0, ignore_eos=True)
+    with engine_of(kind, folder=folder) as engine:
+        assert engine._parts.media is not None
+        output = engine._parts.media.processor(
+            text=[text], audio=[sound / np.float32(32768)], sampling_rate=16_000, return_tensors="pt"
+        )
+        prompt = Prompt(
+            tuple(output["input_ids"][0].tolist()),
+            audios={name: output[name] for name in ("input_features", "feature_attention_mask")},
+        )
+        assert prompt.tokens.count(AUDIO) == tokens_in(kind, 75)
+        sources = (str(path), path, path.read_bytes(), (sound, 16_000))
+        done = engine.generate([text] * 4, greedy, audios=[[source] for source in sources])
+        (again,) = engine.generate([text], greedy, audios=[[(np.repeat(sound, 3), 48_000)]])
+        assert len(again.tokens) == DRAWN
+        with pytest.raises(InvalidRequest, match=r"2 given for 1 placeholders in the prompt; write <\|AUDIO"):
+            engine.submit(text, audios=[path, path])
+        with pytest.raises(InvalidRequest, match=r"audio 0 lasts 1.50 seconds, more than the 1 of the model's tower"):
+            engine.submit(text, audios=[(np.repeat(sound, 2), 16_000)])
+        with pytest.raises(InvalidRequest, match="audio 0 cannot be read"):
+            engine.submit(text, audios=[tmp_path / "nothing.wav"])
+    assert tokens_of(done) == [reference(kind, prompt)] * 4
+
+
+def qwen2_audio_folder(folder: Path) -> Path:
+    """A tokenizer of words and a feature extractor."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    special = {"audio_token": "<|AUDIO|>", "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>"}
+    words = ["<pad>", "<bos>", "<eos>", *(f"w{number}" for number in range(3, AUDIO)), *special.values()]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="w3"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        extra_special_tokens=special,
+    )
+    extractor = transformers.WhisperFeatureExtractor(feature_size=BINS, chunk_length=1)
+    model_of("qwen2_audio").config.save_pretrained(folder)
+    transformers.Qwen2AudioProcessor(extractor, fast).save_pretrained(folder)
+    return folder

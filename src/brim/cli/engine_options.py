@@ -52,6 +52,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--batch-tokens", default="2048", metavar="N", help="most tokens of a step (2048; to serve on the CPU 512)"
     )
     engine.add_argument("--image-pixels", metavar="PIXELS", help="largest image allowed: 1003520 or 1280x784")
+    engine.add_argument("--audio-seconds", metavar="S", help="longest audio allowed")
     engine.add_argument(
         "--device", metavar="NAME", help="cpu, cpu:4GiB (a budget), cuda, cuda:1 or 1 (auto: a GPU if there is one)"
     )
@@ -105,6 +106,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         compile=options.compile,
         graphs=not options.no_graphs,
         max_image_pixels=parse_pixels(options.image_pixels, "image-pixels") if options.image_pixels else None,
+        max_audio_seconds=parse_count(options.audio_seconds, "audio-seconds") if options.audio_seconds else None,
         admission=options.admission,
         host_memory=parse_bytes(options.host_memory, "host-memory") if options.host_memory else None,
         speculate=options.speculate,
