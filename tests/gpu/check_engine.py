@@ -1,6 +1,6 @@
 """The engine on a GPU: the same tokens as `generate` on the CPU, memory that goes back, steps as large as traced.
 
-    python tests/gpu/check_engine.py [--only tokens|drafts|images|families|memory|steps] [--out FILE]
+    python tests/gpu/check_engine.py [--only tokens|drafts|images|audio|families|memory|steps] [--out FILE]
 
 Needs the repository's root on the path: tiny models and references are those of the integration tests.
 """
@@ -122,6 +122,50 @@ def check_images() -> Iterator[dict[str, Any]]:
         yield {"check": "images", "case": kind, "same": same, "of": len(wanted), "ok": same == len(wanted)}
 
 
+def check_audio() -> Iterator[dict[str, Any]]:
+    """Every family of the integration tests that takes audio, images beside it; the longest audio fits its own steps."""
+    import torch
+
+    from brim.engine.engine import Engine
+    from tests.integration.test_engine_audio import KINDS, answers_of, engine_of, prompts_of, run, tokens_of
+
+    for kind in KINDS:
+        wanted = list(answers_of(kind))
+        host = engine_of(kind)
+        loaded, settings = host.loaded, replace(host.settings, max_length=256)
+        host.close()
+        with Engine(on_cuda(loaded), kv_tokens=512, settings=settings, device="cuda") as engine:
+            got = tokens_of(run(engine, prompts_of(kind)))
+            peaks = [_peak(engine, shape) for shape in engine.stress_shapes() if shape.name in ("image", "audio")]
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            run(engine, prompts_of(kind))
+            peak = torch.cuda.max_memory_allocated() - before
+        same = sum(one == other for one, other in zip(got, wanted, strict=True))
+        ok = same == len(wanted) and peak <= max(peaks)
+        yield {
+            "check": "audio",
+            "case": kind,
+            "same": same,
+            "of": len(wanted),
+            "stressed_bytes": max(peaks),
+            "served_bytes": peak,
+            "ok": ok,
+        }
+
+
+def _peak(engine: Any, shape: Any) -> int:
+    """The most that a worst step allocates at once; the first time it may load kernels."""
+    import torch
+
+    for _ in range(2):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        engine.stress(shape)
+    return int(torch.cuda.max_memory_allocated() - before)
+
+
 def check_families() -> Iterator[dict[str, Any]]:
     """Every verified family against its own forward, by the check that other families get when they are loaded."""
     import torch
@@ -233,6 +277,7 @@ CHECKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "tokens": check_tokens,
     "drafts": check_drafts,
     "images": check_images,
+    "audio": check_audio,
     "families": check_families,
     "memory": check_memory,
     "steps": check_steps,

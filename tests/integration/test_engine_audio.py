@@ -328,7 +328,7 @@ def test_spans_and_marks() -> None:
 def test_media_inside_each_other_are_refused() -> None:
     count, images = image_of("gemma4", 0)
     tokens = (5, IMAGE, *[AUDIO] * tokens_in("gemma4", 20), *[IMAGE] * (count - 1), 6)
-    with engine_of("gemma4") as engine, pytest.raises(InvalidRequest, match="between those of an image"):
+    with engine_of("gemma4") as engine, pytest.raises(InvalidRequest, match="stand between each other"):
         engine.submit(tokens, images=images, audios=audio_of("gemma4", [20], 0))
 
 

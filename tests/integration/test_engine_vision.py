@@ -24,7 +24,7 @@ from brim.engine.requests.request import MediaSpan  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.engine.weights.load import LoadedModel  # noqa: E402
 
-VOCAB, IMAGE, WINDOW, BLOCK, DRAWN = 128, 100, 12, 8, 10
+VOCAB, IMAGE, VIDEO, WINDOW, BLOCK, DRAWN = 128, 100, 101, 12, 8, 10
 TEXT: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
@@ -143,12 +143,13 @@ def model_of(kind: str) -> Any:
 
     transformers.logging.set_verbosity_error()
     name = kind.split()[0]
-    config = CONFIG_MAPPING[name].from_dict({"model_type": name, "image_token_id": IMAGE, **CONFIGS[kind]})
+    tokens = {"image_token_id": IMAGE, "video_token_id": VIDEO}
+    config = CONFIG_MAPPING[name].from_dict({"model_type": name, **tokens, **CONFIGS[kind]})
     torch.manual_seed(3)
     model = getattr(transformers, NAMES[name])(config).float().eval()
     head = torch.nn.Parameter(torch.randn(VOCAB, TEXT["hidden_size"]))  # a tied one repeats the last token
     with torch.no_grad():
-        head[IMAGE] = 0  # never drawn: `generate` treats it in ways of its own
+        head[[IMAGE, VIDEO]] = 0  # never drawn: `generate` treats them in ways of its own
         for parameter in model.parameters():
             if parameter.min() == parameter.max():  # an empty projection of images among them
                 parameter += 0.2 * torch.randn_like(parameter)

@@ -125,6 +125,7 @@ class StreamingEngine:
         *,
         images: Given = (),
         audios: Given = (),
+        videos: Given = (),
         deadline_seconds: float | None = None,
         salt: bytes = b"",
     ) -> AsyncGenerator[Update, None]:
@@ -140,7 +141,13 @@ class StreamingEngine:
 
         def submit() -> str:
             return self.engine.submit(
-                prompt, params, images=images, audios=audios, deadline_seconds=deadline_seconds, salt=salt
+                prompt,
+                params,
+                images=images,
+                audios=audios,
+                videos=videos,
+                deadline_seconds=deadline_seconds,
+                salt=salt,
             )
 
         try:

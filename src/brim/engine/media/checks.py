@@ -11,40 +11,43 @@ from brim.engine.media.limits import ImageLimits
 from brim.engine.media.parts import Kind, MediaPart
 from brim.errors import InvalidRequest
 
-_TENSORS = {Kind.IMAGE: "pixel_values", Kind.AUDIO: "input_features", Kind.VIDEO: "pixel_values_videos"}
+_WHAT = {Kind.IMAGE: "image", Kind.VIDEO: "frame"}
+TENSORS = {Kind.IMAGE: "pixel_values", Kind.AUDIO: "input_features", Kind.VIDEO: "pixel_values_videos"}
 
 
 def check_given(inputs: Mapping[str, Any], kinds: Collection[Kind]) -> None:
     """No media in a processor's output that were not asked for by name: their tokens would be taken for text."""
-    for kind, name in _TENSORS.items():
+    for kind, name in TENSORS.items():
         if kind not in kinds and inputs.get(name) is not None:
             raise InvalidRequest(
                 f"{next(iter(kinds))}: the processor's output has {name} too; give it as {kind} as well"
             )
 
 
-def check_counts(kind: Kind, parts: tuple[MediaPart, ...], places: np.ndarray, *, by_run: bool) -> None:
-    """As many tokens as the tower will make, and with M-RoPE a run of them for each image."""
+def check_counts(kind: Kind, parts: tuple[MediaPart, ...], places: np.ndarray, wanted: list[int] | None) -> None:
+    """As many tokens as the tower will make, in runs of these lengths where positions depend on it."""
     what = kind.removesuffix("s")
     tokens = sum(part.tokens for part in parts)
     if places.size != tokens:
         raise InvalidRequest(f"{kind}: they take {tokens} {what} tokens where the prompt has {places.size}")
     runs = [end - start for start, end in runs_of(places)]
-    if by_run and runs != [part.tokens for part in parts]:
+    if wanted is not None and runs != wanted:
         raise InvalidRequest(
             f"{kind}: the prompt has {what} tokens in runs of {_few(runs)} where the {kind} take "
-            f"{_few([part.tokens for part in parts])}; keep a text token between {kind}"
+            f"{_few(wanted)}; keep a text token between {kind}"
         )
 
 
-def check_sizes(parts: tuple[MediaPart, ...], runs: list[tuple[int, int]] | None, limits: ImageLimits) -> None:
+def check_sizes(
+    kind: Kind, parts: tuple[MediaPart, ...], runs: list[tuple[int, int]] | None, limits: ImageLimits
+) -> None:
     """No call of the tower larger than the one the fit validated, and no image larger than the user allows."""
     for number, part in enumerate(parts):
         patches = limits.patches(part)
         if patches > limits.call_patches:
             raise InvalidRequest(
-                f"images: image {number} is {patches} patches of {limits.pixels_per_patch} pixels after processing, "
-                f"more than the {limits.call_patches} of {limits.source}; send a smaller one"
+                f"{kind}: {_WHAT[kind]} {number} is {patches} patches of {limits.pixels_per_patch} pixels after "
+                f"processing, more than the {limits.call_patches} of {limits.source}; send a smaller one"
             )
     if limits.max_pixels is None:
         return
@@ -52,9 +55,9 @@ def check_sizes(parts: tuple[MediaPart, ...], runs: list[tuple[int, int]] | None
     for number, pixels in enumerate(sizes if runs is None else _by_run(sizes, parts, runs)):
         if pixels > limits.max_pixels:
             raise InvalidRequest(
-                f"images: image {number} has {pixels} pixels after processing ({pixels // limits.pixels_per_patch} "
-                f"patches of {limits.pixels_per_patch}), more than max_image_pixels {limits.max_pixels}; "
-                "send a smaller one, or raise the limit"
+                f"{kind}: {_WHAT[kind]} {number} has {pixels} pixels after processing "
+                f"({pixels // limits.pixels_per_patch} patches of {limits.pixels_per_patch}), more than "
+                f"max_image_pixels {limits.max_pixels}; send a smaller one, or raise the limit"
             )
 
 

@@ -1,4 +1,4 @@
-"""How the vision-language models of each family take images: what their processors' output must be, cut into parts.
+"""How the vision-language models of each family take images and videos: their processors' output, cut into parts.
 
 A part is the input of one call of the tower. Output that would index outside of a tower's tables is refused here.
 """
@@ -24,6 +24,8 @@ class Family:
     together: bool = False  # tokens of an image see each other in both directions
     placeholder: str = "image_token"  # the processor's attribute with what a prompt has for an image
     tiled: bool = False  # the parts of a run of image tokens are tiles of one image
+    videos: bool = False  # videos too are taken, as frames
+    frames_apart: bool = False  # a prompt has text between the frames of a video
 
 
 def ahead_in_windows_only(config: Any) -> bool:
@@ -33,21 +35,47 @@ def ahead_in_windows_only(config: Any) -> bool:
 
 def _grids(inputs: Mapping[str, Any], config: Any) -> tuple[MediaPart, ...]:
     """Patches of all images in one row, and a grid for each image (Qwen)."""
+    pixels, grids = _patches_in_a_row(inputs, config, Kind.IMAGE)
+    return _parts_of(pixels, grids, config, Kind.IMAGE)
+
+
+def split_videos(inputs: Mapping[str, Any], config: Any) -> tuple[MediaPart, ...]:
+    """A part for each frame of the grid: the towers that take such videos see one at a time, like an image (Qwen)."""
+    pixels, grids = _patches_in_a_row(inputs, config, Kind.VIDEO)
+    frames = torch.cat([torch.tensor([[1, height, width]] * times) for times, height, width in grids.tolist()])
+    return _parts_of(pixels, frames, config, Kind.VIDEO)
+
+
+def video_runs(inputs: Mapping[str, Any], config: Any, *, frames_apart: bool) -> list[int]:
+    """Tokens of each run of video tokens in a prompt: those of a video, or of a frame with its time before it."""
+    merge = config.vision_config.spatial_merge_size**2
+    grids = torch.as_tensor(inputs["video_grid_thw"]).tolist()
+    if frames_apart:
+        return [height * width // merge for times, height, width in grids for _ in range(times)]
+    return [times * height * width // merge for times, height, width in grids]
+
+
+def _patches_in_a_row(inputs: Mapping[str, Any], config: Any, kind: Kind) -> tuple[torch.Tensor, torch.Tensor]:
+    """(patches of all images or videos, the grid of each)."""
     vision = config.vision_config
+    names = ("pixel_values", "image_grid_thw") if kind is Kind.IMAGE else ("pixel_values_videos", "video_grid_thw")
     patch = vision.patch_size**2 * vision.temporal_patch_size * vision.in_channels
-    pixels = host_tensor(inputs, "pixel_values", (None, patch), Kind.IMAGE)
-    grids = host_tensor(inputs, "image_grid_thw", (None, 3), Kind.IMAGE, integer=True)
+    pixels = host_tensor(inputs, names[0], (None, patch), kind)
+    grids = host_tensor(inputs, names[1], (None, 3), kind, integer=True)
     merge = vision.spatial_merge_size
     if bool((grids < 1).any()) or bool((grids[:, 1:] % merge).any()):
-        raise InvalidRequest(f"images: image_grid_thw has sides that are not positive multiples of {merge}")
-    sizes = grids.prod(-1).tolist()
-    if sum(sizes) != pixels.shape[0]:
-        raise InvalidRequest(
-            f"images: pixel_values has {pixels.shape[0]} patches where image_grid_thw says {sum(sizes)}"
-        )
+        raise InvalidRequest(f"{kind}: {names[1]} has sides that are not positive multiples of {merge}")
+    patches = int(grids.prod(-1).sum())
+    if patches != pixels.shape[0]:
+        raise InvalidRequest(f"{kind}: {names[0]} has {pixels.shape[0]} patches where {names[1]} says {patches}")
+    return pixels, grids
+
+
+def _parts_of(pixels: torch.Tensor, grids: torch.Tensor, config: Any, kind: Kind) -> tuple[MediaPart, ...]:
+    merge = config.vision_config.spatial_merge_size**2
     return tuple(
-        MediaPart({"pixel_values": some, "image_grid_thw": grids[number : number + 1]}, len(some) // merge**2)
-        for number, some in enumerate(torch.split(pixels, sizes))
+        MediaPart({"pixel_values": some, "image_grid_thw": grids[number : number + 1]}, len(some) // merge, kind)
+        for number, some in enumerate(torch.split(pixels, grids.prod(-1).tolist()))
     )
 
 
@@ -102,8 +130,10 @@ def _check_patches(places: torch.Tensor, cell: int, most: int, number: int) -> N
 
 def family_of(config: Any) -> Family | None:
     match getattr(config, "model_type", None):
-        case "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe":
-            return Family(_grids)
+        case "qwen2_vl" | "qwen2_5_vl":
+            return Family(_grids, videos=True)
+        case "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe":
+            return Family(_grids, videos=True, frames_apart=True)
         case "qwen2_5_omni_thinker" | "qwen3_omni_moe_thinker":
             return Family(_grids)
         case "internvl":

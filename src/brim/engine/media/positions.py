@@ -8,35 +8,34 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from brim.engine.media.audio.families import AudioFamily
-from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.media.parts import Kind
 from brim.errors import InvalidRequest, first_line
 
 if TYPE_CHECKING:
     import numpy as np
 
 _TYPES = {Kind.IMAGE: 1, Kind.VIDEO: 2, Kind.AUDIO: 3}  # `mm_token_type_ids` of transformers; text is 0
+_SAID = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")  # what the processor's output says of positions
 
 
 def mrope_positions(
     base: Any,
     tokens: Sequence[int],
-    parts: Mapping[Kind, tuple[MediaPart, ...]],
+    inputs: Mapping[str, Any],
     places: Mapping[Kind, np.ndarray],
-    audio: AudioFamily | None,
+    audio_frames: Sequence[int],
 ) -> tuple[np.ndarray, int]:
     """([3, prompt] positions, what is added to the place of a token behind the prompt)."""
     ids = torch.tensor([tokens])
     kinds = torch.zeros_like(ids, dtype=torch.int)
     for kind, some in places.items():
         kinds[0, torch.from_numpy(some)] = _TYPES[kind]
-    known: dict[str, Any] = {"mm_token_type_ids": kinds}
-    if Kind.IMAGE in parts:
-        known["image_grid_thw"] = torch.cat([part.inputs["image_grid_thw"] for part in parts[Kind.IMAGE]])
-    if Kind.AUDIO in parts:
-        assert audio is not None
-        known["audio_seqlens"] = torch.tensor([audio.frames(part) for part in parts[Kind.AUDIO]])
+    known = {name: torch.as_tensor(inputs[name]).cpu() for name in _SAID if inputs.get(name) is not None}
+    known["mm_token_type_ids"] = kinds
+    if audio_frames:
+        known["audio_seqlens"] = torch.tensor(audio_frames)
     asked = inspect.signature(base.get_rope_index).parameters
+    named = next(iter(places))
     try:
         positions, shift = base.get_rope_index(
             input_ids=ids,
@@ -44,11 +43,17 @@ def mrope_positions(
             **{name: value for name, value in known.items() if name in asked},
         )
         found = positions[:, 0].long().numpy()
-    except (RuntimeError, IndexError, ValueError, TypeError) as error:  # tokens around media that the class counts on
+    except (RuntimeError, IndexError, ValueError, TypeError, StopIteration) as error:  # of tokens around media
         raise InvalidRequest(
-            f"{next(iter(parts))}: the model's class cannot tell their positions ({first_line(error)}); write the "
-            "tokens around them as its processor does"
+            f"{named}: the model's class cannot tell their positions ({first_line(error)}); write the tokens around "
+            "them as its processor does"
         ) from error
     if found.shape != (3, len(tokens)) or bool((found < 0).any()):
-        raise InvalidRequest(f"{next(iter(parts))}: write the tokens around them as the model's processor does")
-    return found, int(shift.item())
+        raise InvalidRequest(f"{named}: write the tokens around them as the model's processor does")
+    return found, _shift_behind(found, int(shift.item()))
+
+
+def _shift_behind(positions: np.ndarray, said: int) -> int:
+    """As `generate` goes on: from the last position, where the class may say to go on from the largest."""
+    last = positions[:, -1].tolist()
+    return last[0] + 1 - positions.shape[1] if len(set(last)) == 1 else said

@@ -2,7 +2,8 @@
 
 A prompt in text goes through the model's own processor (from the model's folder), which writes as many tokens as each
 image or audio takes. Token ids must hold them already; `images` and `audios` are then the processor's output
-(`pixel_values`, `input_features`, ...). Everything stays on the host. All checks of media are made here.
+(`pixel_values`, `input_features`, ...). Videos are taken in this form only, and seen as frames. Everything stays on the
+host. All checks of media are made here.
 
 Knows nothing of chat templates, nor of URLs (a string is a path: never pass on what a client wrote).
 """
@@ -19,8 +20,8 @@ import torch
 
 from brim.engine.media.audio.families import AudioFamily, audio_family_of
 from brim.engine.media.audio.limits import AudioLimits, find_audio_limits, longest_part
-from brim.engine.media.checks import check_counts, check_given, check_sizes, runs_of
-from brim.engine.media.families import Family, family_of
+from brim.engine.media.checks import TENSORS, check_counts, check_given, check_sizes, runs_of
+from brim.engine.media.families import Family, family_of, split_videos, video_runs
 from brim.engine.media.limits import ImageLimits, find_limits, worst_part
 from brim.engine.media.parts import Kind, Media, MediaPart
 from brim.engine.media.positions import mrope_positions
@@ -43,16 +44,17 @@ class GivenMedia:
 
     images: Given = ()  # paths, bytes or PIL images
     audios: Given = ()  # paths, bytes or (samples, sampling rate)
+    videos: Given = ()  # a processor's output only
 
     def __bool__(self) -> bool:
         return bool(self.kinds)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        return tuple(kind for kind in (Kind.IMAGE, Kind.AUDIO) if len(self.of(kind)))
+        return tuple(kind for kind in Kind if len(self.of(kind)))
 
     def of(self, kind: Kind) -> Given:
-        return self.images if kind is Kind.IMAGE else self.audios
+        return {Kind.IMAGE: self.images, Kind.AUDIO: self.audios, Kind.VIDEO: self.videos}[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +103,20 @@ class Preparer:
     def prepare(self, prompt: str | Sequence[int], given: GivenMedia, allowed: AllowedMedia | None = None) -> Prepared:
         """(tokens, media, spans, marks) of a prompt with media; a mark is where a part begins, and its digest."""
         for kind in given.kinds:
-            if (self.family if kind is Kind.IMAGE else self.audio) is None:
+            if not self._takes(kind):
                 raise InvalidRequest(f"{kind}: this model takes no {kind}")
         tokens, inputs = self._processed(prompt, given, allowed)
         check_given(inputs, given.kinds)
         parts = {kind: self._split(kind, inputs) for kind in given.kinds}
         places = {kind: self._places(kind, tokens) for kind in given.kinds}
         for kind, some in parts.items():
-            check_counts(kind, some, places[kind], by_run=self._mrope and kind is Kind.IMAGE)
+            check_counts(kind, some, places[kind], self._runs(kind, some, inputs))
         if allowed is not None:
             self._check_allowed(parts, places, allowed)
         positions, shift = None, 0
         if self._mrope:
-            positions, shift = mrope_positions(self._base, tokens, parts, places, self.audio)
+            frames = [] if self.audio is None else [self.audio.frames(part) for part in parts.get(Kind.AUDIO, ())]
+            positions, shift = mrope_positions(self._base, tokens, inputs, places, frames)
         ordered, own = _in_order(parts, places)
         marks = _marks(ordered, own, positions)
         for place in np.concatenate(own).tolist():
@@ -151,7 +154,21 @@ class Preparer:
 
     def token_id(self, kind: Kind) -> int:
         """The token that stands in a prompt for a row of this kind's features."""
-        return int(self._config.image_token_id if kind is Kind.IMAGE else self._config.audio_token_id)
+        return int(getattr(self._config, f"{kind.removesuffix('s')}_token_id"))
+
+    def _takes(self, kind: Kind) -> bool:
+        if kind is Kind.AUDIO:
+            return self.audio is not None
+        return self.family is not None and (kind is Kind.IMAGE or self.family.videos)
+
+    def _runs(self, kind: Kind, parts: tuple[MediaPart, ...], inputs: Mapping[str, Any]) -> list[int] | None:
+        """Tokens in each run of this kind's tokens, where positions depend on it; None: they may stand anywhere."""
+        if not self._mrope or kind is Kind.AUDIO:
+            return None
+        if kind is Kind.VIDEO:
+            assert self.family is not None
+            return video_runs(inputs, self._config, frames_apart=self.family.frames_apart)
+        return [part.tokens for part in parts]
 
     def _processed(
         self, prompt: str | Sequence[int], given: GivenMedia, allowed: AllowedMedia | None
@@ -160,6 +177,8 @@ class Preparer:
         named = given.kinds[0]
         outputs = [some for kind in given.kinds if isinstance(some := given.of(kind), Mapping)]
         if isinstance(prompt, str):
+            if Kind.VIDEO in given.kinds:
+                raise InvalidRequest("videos: give the output of the model's processor, and token ids as the prompt")
             if outputs:
                 raise InvalidRequest(f"{named}: with a processor's output, give its token ids as the prompt")
             limits = None if allowed is None else allowed.audios
@@ -169,7 +188,7 @@ class Preparer:
         if len(outputs) != len(given.kinds):
             raise InvalidRequest(
                 f"{named}: with token ids, give the processor's output (a mapping with "
-                f"{'pixel_values' if named is Kind.IMAGE else 'input_features'}); or give the prompt as text"
+                f"{TENSORS[named]}); or give the prompt as text"
             )
         if not all(isinstance(token, int) and 0 <= token < 2**63 for token in prompt):
             raise InvalidRequest("prompt: token ids must be integers of at least 0")
@@ -180,7 +199,7 @@ class Preparer:
             assert self.audio is not None
             return self.audio.split(inputs)
         assert self.family is not None
-        return self.family.split(inputs, self._config)
+        return split_videos(inputs, self._config) if kind is Kind.VIDEO else self.family.split(inputs, self._config)
 
     def _places(self, kind: Kind, tokens: list[int]) -> np.ndarray:
         return np.flatnonzero(np.array(tokens, dtype=object) == self.token_id(kind))
@@ -188,10 +207,10 @@ class Preparer:
     def _check_allowed(
         self, parts: Mapping[Kind, tuple[MediaPart, ...]], places: Mapping[Kind, np.ndarray], allowed: AllowedMedia
     ) -> None:
-        if Kind.IMAGE in parts and allowed.images is not None:
-            assert self.family is not None
-            runs = runs_of(places[Kind.IMAGE]) if self.family.tiled else None
-            check_sizes(parts[Kind.IMAGE], runs, allowed.images)
+        for kind in (Kind.IMAGE, Kind.VIDEO):
+            if kind in parts and allowed.images is not None:
+                assert self.family is not None
+                check_sizes(kind, parts[kind], runs_of(places[kind]) if self.family.tiled else None, allowed.images)
         if Kind.AUDIO in parts and allowed.audios is not None:
             assert self.audio is not None
             for number, part in enumerate(parts[Kind.AUDIO]):
@@ -217,7 +236,8 @@ def _in_order(
     pairs.sort(key=lambda pair: int(pair[1][0]))
     own = [some for _, some in pairs]
     if bool((np.diff(np.concatenate(own)) <= 0).any()):
-        raise InvalidRequest("images: tokens of an audio stand between those of an image; keep those of each together")
+        named = pairs[0][0].kind
+        raise InvalidRequest(f"{named}: tokens of different media stand between each other; keep each together")
     return tuple(part for part, _ in pairs), own
 
 

@@ -1,7 +1,7 @@
 """The towers of a model, called with one part at a time: pixels or mel frames in, a row for each token out.
 
-The model's class does it (`get_image_features`, `get_video_features`, `get_audio_features`), as its own forward would.
-Qwen2-Audio has no such function: its tower and projector are called here, one after the other.
+The model's class does it (`get_image_features`, `get_audio_features`), as its own forward would; a frame of a video is
+an image to it. Qwen2-Audio has no such function: its tower and projector are called here, one after the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def encode(model: Any, part: MediaPart) -> Features:
     if part.kind is Kind.AUDIO:
         features = Features(_audio_rows(model.base_model, inputs)[: part.tokens])
     else:
-        features = _seen(model.base_model, part.kind, inputs)
+        features = _seen(model.base_model, inputs)
     assert features.rows.shape[0] == part.tokens, "a tower makes as many features as were counted before"
     return features
 
@@ -33,10 +33,9 @@ def hears(model: Any) -> bool:
     )
 
 
-def _seen(base: Any, kind: Kind, inputs: dict[str, torch.Tensor]) -> Features:
-    """Features of an image or of a video."""
-    call = base.get_image_features if kind is Kind.IMAGE else base.get_video_features
-    output = call(**inputs, return_dict=True)
+def _seen(base: Any, inputs: dict[str, torch.Tensor]) -> Features:
+    """Features of an image, or of a frame of a video."""
+    output = base.get_image_features(**inputs, return_dict=True)
     deep = getattr(output, "deepstack_features", None) or ()
     return Features(_joined(output.pooler_output), tuple(_joined(level) for level in deep))
 
