@@ -1,6 +1,6 @@
 """The engine on a GPU: the same tokens as `generate` on the CPU, memory that goes back, steps as large as traced.
 
-    python tests/gpu/check_engine.py [--only tokens|drafts|images|audio|families|memory|steps] [--out FILE]
+    python tests/gpu/check_engine.py [--only tokens|drafts|images|audio|towers|families|memory|steps] [--out FILE]
 
 Needs the repository's root on the path: tiny models and references are those of the integration tests.
 """
@@ -24,6 +24,7 @@ STEP_MODELS = (
     *("deepseek-v2-lite", "nemotron-nano-12b-v2"),  # latents; a hybrid
 )
 STEP_TOKENS = (512, 2048, 8192)
+AUDIO_MODELS = ("qwen2-audio-7b", "qwen2.5-omni-7b", "gemma-4-e2b")
 NEAR_TIE = 0.1  # of log-probabilities, in bf16
 
 
@@ -123,7 +124,7 @@ def check_images() -> Iterator[dict[str, Any]]:
 
 
 def check_audio() -> Iterator[dict[str, Any]]:
-    """Every family of the integration tests that takes audio, images beside it; the longest audio fits its own steps."""
+    """Every family of the integration tests that takes audio, with images beside it; steps as large as stressed."""
     import torch
 
     from brim.engine.engine import Engine
@@ -273,11 +274,52 @@ def check_steps() -> Iterator[dict[str, Any]]:
         torch.cuda.empty_cache()
 
 
+def check_towers() -> Iterator[dict[str, Any]]:
+    """The longest audio through towers of real dimensions, with another's features alive, against its trace."""
+    import torch
+
+    from brim.engine.engine import Engine
+    from brim.engine.media.towers import encode
+    from brim.engine.settings import EngineSettings
+    from brim.predictions import traced_audio
+
+    for name in AUDIO_MODELS:
+        settings = EngineSettings(max_batch=8, max_batch_tokens=2048, max_length=8192, graphs=False)
+        engine = Engine(name, load_format="dummy", dtype="bf16", device="cuda", settings=settings, kv_tokens=16_384)
+        longest, limits = engine.worst_audio(), engine.audio_limits
+        with torch.inference_mode():
+            encode(engine.loaded.model, longest)  # what is loaded at a first call stays
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            kept = encode(engine.loaded.model, longest)
+            encode(engine.loaded.model, longest)
+            measured = torch.cuda.max_memory_allocated() - before
+            del kept
+        predicted = traced_audio(engine)
+        for shape in engine.stress_shapes():
+            engine.stress(shape)
+        yield {
+            "check": "towers",
+            "case": f"{name}, {limits.seconds:g} s",
+            "tokens": longest.tokens,
+            "measured_bytes": measured,
+            "predicted_bytes": predicted,
+            "error": predicted / measured - 1,
+            "ok": measured <= 1.03 * predicted,
+        }
+        engine.close()
+        del engine
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 CHECKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "tokens": check_tokens,
     "drafts": check_drafts,
     "images": check_images,
     "audio": check_audio,
+    "towers": check_towers,
     "families": check_families,
     "memory": check_memory,
     "steps": check_steps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import wave
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from brim.errors import InvalidRequest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from brim.cli.main import run as run_command  # noqa: E402
 from brim.engine.engine import Engine  # noqa: E402
 from brim.engine.front.answers import Completion  # noqa: E402
 from brim.engine.media.parts import Kind  # noqa: E402
@@ -25,10 +27,11 @@ from brim.engine.media.prepare import GivenMedia  # noqa: E402
 from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.requests.request import MediaSpan  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
-from brim.engine.weights.load import LoadedModel  # noqa: E402
+from brim.engine.weights.load import LoadedModel, load  # noqa: E402
 from brim.model.transformers_classes import find_class  # noqa: E402
+from tests.conftest import sampled  # noqa: E402
 
-VOCAB, IMAGE, AUDIO, VIDEO, BLOCK, DRAWN = 128, 100, 101, 102, 8, 12
+VOCAB, IMAGE, AUDIO, VIDEO, BLOCK, DRAWN = 128, 100, 101, 102, 8, 10
 SEES, SEEN, HEARS, HEARD = 103, 104, 105, 106  # what stands before and behind an image or an audio
 BINS = 8
 FRAMES = 100  # that the tower of Qwen2-Audio takes
@@ -286,7 +289,7 @@ def test_same_tokens_as_generate_in_chunks_beside_others(kind: str) -> None:
     assert len(set(want)) == len(want)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, ("qwen3_omni_moe_thinker",)))
 def test_same_tokens_after_preemption(kind: str) -> None:
     """Two requests and one free block: one is preempted, and is recomputed with its audio."""
     prompts = (prompts_of(kind)[2], prompts_of(kind)[0])
@@ -297,7 +300,7 @@ def test_same_tokens_after_preemption(kind: str) -> None:
     assert sum(one.preemptions for one in done) > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, ("qwen2_audio", "gemma4")))
 def test_prefixes_are_shared_by_the_same_audio_only(kind: str) -> None:
     prompt = prompts_of(kind)[0]
     louder = {**prompt.audios, "input_features": prompt.audios["input_features"] * 2}
@@ -356,10 +359,7 @@ def test_text_in_and_files_in(tmp_path: Path) -> None:
     """The model's own processor, from its folder; another sampling rate is resampled."""
     folder, kind = qwen2_audio_folder(tmp_path), "qwen2_audio"
     sound = (np.sin(np.arange(12_000) / 7) * 12_000).astype(np.int16)
-    path = tmp_path / "sound.wav"
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, 16_000, 0, "NONE", ""))
-        file.writeframes(sound.tobytes())
+    path = written(sound, tmp_path / "sound.wav")
     text = "w3 w4 <|audio_bos|> <|AUDIO|> <|audio_eos|> w5"
     greedy = SamplingParams(max_tokens=DRAWN, temperature=0, ignore_eos=True)
     with engine_of(kind, folder=folder) as engine:
@@ -383,6 +383,46 @@ def test_text_in_and_files_in(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="audio 0 cannot be read"):
             engine.submit(text, audios=[tmp_path / "nothing.wav"])
     assert tokens_of(done) == [reference(kind, prompt)] * 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("qwen2_5_omni", "Qwen2_5OmniForConditionalGeneration"),
+        pytest.param("qwen3_omni_moe", "Qwen3OmniMoeForConditionalGeneration", marks=pytest.mark.soak),
+    ],
+)
+def test_a_model_that_speaks_is_loaded_as_its_thinker(kind: str, name: str, tmp_path: Path) -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    thinker = {"model_type": f"{kind}_thinker", **CONFIGS[f"{kind}_thinker"]}
+    config = CONFIG_MAPPING[kind].from_dict({"thinker_config": thinker, "enable_audio_output": False})
+    whole = getattr(transformers, name)(config).float()
+    whole.save_pretrained(tmp_path)
+    loaded = load(tmp_path, dtype="fp32")
+    assert type(loaded.model) is find_class(f"{kind}_thinker", {})
+    want = dict(whole.thinker.named_parameters())
+    assert all(torch.equal(want[key], value) for key, value in loaded.model.named_parameters())
+
+
+def written(sound: Any, path: Path) -> Path:
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(sound.tobytes())
+    return path
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = qwen2_audio_folder(tmp_path)
+    model_of("qwen2_audio").save_pretrained(folder)
+    path = written((np.sin(np.arange(9_000) / 5) * 9_000).astype(np.int16), tmp_path / "sound.wav")
+    text = "w3 w4 <|audio_bos|> <|AUDIO|> <|audio_eos|> w5"
+    with engine_of("qwen2_audio", folder=folder) as engine:
+        (want,) = engine.generate([text], SamplingParams(max_tokens=4, temperature=0), audios=[[path]])
+    options = ["--device", "cpu", "--dtype", "fp32", "--max-tokens", "4", "--kv-tokens", "512", "--quiet", "--json"]
+    assert run_command(["generate", str(folder), "--raw", "--prompt", text, "--audio", str(path), *options]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert tuple(answer["tokens"]) == want.tokens
 
 
 def qwen2_audio_folder(folder: Path) -> Path:

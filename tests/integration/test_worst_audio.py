@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,13 @@ from brim.units import KIB, MIB  # noqa: E402
 from tests.conftest import sampled  # noqa: E402
 from tests.integration.test_engine_audio import (  # noqa: E402
     AUDIO,
+    IMAGE,
     KINDS,
+    SEEN,
+    SEES,
     audio_of,
     engine_of,
+    image_of,
     one_thread,
     prompts_of,
     tokens_in,
@@ -40,6 +45,12 @@ __all__ = ["one_thread"]
 GREEDY = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
 OMNI = "qwen2_5_omni_thinker"
 TOWERS = {"gemma4": 8 * MIB}  # its images are padded to the processor's largest
+
+
+@pytest.fixture(scope="module")
+def thinker() -> Iterator[Engine]:
+    with engine_of(OMNI) as engine:
+        yield engine
 
 
 def submit(engine: Engine, kind: str, frames: int) -> str:
@@ -69,7 +80,7 @@ def sizes_of(part: MediaPart) -> int:
     return part.inputs["input_features"].numel()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, ("qwen2_audio", "qwen2_5_omni_thinker")))
 def test_no_call_of_the_tower_is_larger_than_the_worst(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[MediaPart] = []
     run = media.encode
@@ -92,6 +103,27 @@ def test_no_call_of_the_tower_is_larger_than_the_worst(kind: str, monkeypatch: p
             assert len(heard) == len(called) or engine.worst_image() is not None
             assert len(engine._parts.runner._features) == 0
             assert engine.figures.blocks_held == 0
+
+
+@pytest.mark.parametrize("kind", sampled(KINDS, ("qwen3_omni_moe_thinker",)))
+def test_stress_covers_real_requests(kind: str) -> None:
+    """Also where an image is encoded while features of an audio are alive, and the other way round."""
+    probe = CpuProbe(1 << 32)
+    sizes = {"max_length": 96, "max_batch_tokens": 24, "max_audio_seconds": 1, "max_image_pixels": 512}
+    with engine_of(kind, probe=probe, reuse_prefixes=False, **sizes) as engine:
+        probe.reset_peak()
+        for shape in engine.stress_shapes():
+            engine.stress(shape)
+        stressed = probe.reading().peak_allocated_bytes
+        probe.reset_peak()
+        for _ in range(2):
+            submit(engine, kind, longest_accepted(engine, kind, 102))
+            if engine.worst_image() is not None:
+                count, image = image_of(kind, 1)
+                engine.submit((5, SEES, *[IMAGE] * count, SEEN, 6), GREEDY, images=image)
+        engine.submit(prompts_of(kind)[1].tokens, SamplingParams(max_tokens=4, logprobs=20, temperature=0.5))
+        assert finish(engine) in (3, 5)
+        assert probe.reading().peak_allocated_bytes <= stressed
 
 
 @pytest.mark.parametrize("kind", sampled(KINDS, ("qwen2_audio",)))
@@ -151,11 +183,13 @@ def test_the_limit_on_the_command_line() -> None:
         ({"pixel_values": torch.zeros(4, 96)}, "has pixel_values too; give it as images as well"),
     ],
 )
-def test_bad_audio_is_refused(changes: dict[str, Any], says: str) -> None:
+def test_bad_audio_is_refused(thinker: Engine, changes: dict[str, Any], says: str) -> None:
     good = {"input_features": torch.zeros(1, 8, 40), "feature_attention_mask": torch.ones(1, 40).long()}
-    with engine_of(OMNI) as engine:
-        with pytest.raises(InvalidRequest, match=says):
-            engine.submit((5, *[AUDIO] * 10, 6), GREEDY, audios={**good, **changes})
-        with pytest.raises(InvalidRequest, match="give the processor's output"):
-            engine.submit((5, *[AUDIO] * 10, 6), GREEDY, audios=["a.wav"])
-        assert engine.idle
+    with pytest.raises(InvalidRequest, match=says):
+        thinker.submit((5, *[AUDIO] * 10, 6), GREEDY, audios={**good, **changes})
+    assert thinker.idle
+
+
+def test_files_need_a_prompt_in_text(thinker: Engine) -> None:
+    with pytest.raises(InvalidRequest, match=r"give the processor's output \(a mapping with input_features\)"):
+        thinker.submit((5, *[AUDIO] * 10, 6), GREEDY, audios=["a.wav"])
