@@ -29,7 +29,7 @@ from typing import Any
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion, Update
 from brim.engine.front.door import Prompt
-from brim.engine.media.prepare import Images
+from brim.engine.media.prepare import Given
 from brim.engine.requests.params import SamplingParams
 from brim.errors import DeviceError, InvalidRequest
 from brim.records.health import Health, Status
@@ -125,7 +125,9 @@ class StreamingEngine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        images: Images = (),
+        images: Given = (),
+        audios: Given = (),
+        videos: Given = (),
         deadline_seconds: float | None = None,
         salt: bytes = b"",
     ) -> AsyncGenerator[Update, None]:
@@ -140,7 +142,15 @@ class StreamingEngine:
         answers = (params or SamplingParams()).n
 
         def submit() -> str:
-            return self.engine.submit(prompt, params, images=images, deadline_seconds=deadline_seconds, salt=salt)
+            return self.engine.submit(
+                prompt,
+                params,
+                images=images,
+                audios=audios,
+                videos=videos,
+                deadline_seconds=deadline_seconds,
+                salt=salt,
+            )
 
         try:
             self._send(lambda: self._submit(client, submit, answers))

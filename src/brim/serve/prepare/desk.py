@@ -90,7 +90,8 @@ class _Illustrated:
         self._counts: dict[Any, int] = {}
 
     def prepared(self) -> Prepared:
-        from brim.engine.media.prepare import run_processor
+        from brim.engine.media.allowed import AllowedMedia
+        from brim.engine.media.processing import run_processor
 
         kept, turns, evicted = _rolled(self._job, self._count)
         if not kept.images:
@@ -98,7 +99,11 @@ class _Illustrated:
             return Prepared(tokens, None, turns, evicted, self._job.room is not None)
         images = [self._images[image] for image in kept.images]
         ids, output = run_processor(
-            self._processor, self._family, _written(self._tokenizer, kept), images, self._limits
+            self._processor,
+            self._family,
+            _written(self._tokenizer, kept),
+            images,
+            allowed=AllowedMedia(images=self._limits),
         )
         media = {name: value.numpy() for name, value in output.items() if hasattr(value, "numpy")}
         return Prepared(tuple(ids), media, turns, evicted, self._job.room is not None)
@@ -107,7 +112,7 @@ class _Illustrated:
         return tuple(self._tokenizer(_written(self._tokenizer, dialogue), add_special_tokens=False)["input_ids"])
 
     def _count(self, dialogue: Dialogue) -> int:
-        from brim.engine.media.prepare import image_tokens
+        from brim.engine.media.processing import image_tokens
 
         for image in dialogue.images:
             if image not in self._counts:
