@@ -16,8 +16,8 @@ from brim.engine.encoders.areas import Area
 from brim.engine.encoders.records import EncoderSource
 from brim.engine.encoders.wire import Wire, WireClosed
 from brim.engine.encoders.work import EncoderWork
-from brim.engine.media.features import ImagePart
 from brim.engine.media.limits import ImageLimits
+from brim.engine.media.parts import MediaPart
 from brim.engine.weights.parts import tower_names
 from brim.errors import CannotTrace, InputError
 from brim.predictions import traced_tower
@@ -66,7 +66,7 @@ class Unshared:
         pass
 
 
-def predicted_bytes(source: EncoderSource, config: Any, limits: ImageLimits, largest: ImagePart) -> int | None:
+def predicted_bytes(source: EncoderSource, config: Any, limits: ImageLimits, largest: MediaPart) -> int | None:
     """Weights and worst batch of a tower, from a trace; None where it cannot be traced."""
     try:
         return _predicted_bytes(source, config, limits, largest)
@@ -74,7 +74,7 @@ def predicted_bytes(source: EncoderSource, config: Any, limits: ImageLimits, lar
         return None
 
 
-def _predicted_bytes(source: EncoderSource, config: Any, limits: ImageLimits, largest: ImagePart) -> int:
+def _predicted_bytes(source: EncoderSource, config: Any, limits: ImageLimits, largest: MediaPart) -> int:
     from brim.trace.build import build_model
 
     dtype = _dtype(source.dtype, config)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from brim.errors import BrimError, CannotTrace, InputError
-from brim.records.fit import DRAFT_SHAPE, IMAGE_SHAPE, FitReport
+from brim.records.fit import DRAFT_SHAPE, MEDIA_SHAPES, FitReport
 from brim.records.memory import StressShape
 from brim.records.model import Dtype
 from brim.records.scaling import MeasuredShape, StepPhase
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from brim.engine.engine import Engine
-    from brim.engine.media.features import ImagePart
     from brim.engine.media.limits import ImageLimits
+    from brim.engine.media.parts import MediaPart
     from brim.engine.weights.load import LoadedModel
 
 
@@ -33,10 +33,11 @@ def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
     activation = predicted_activation(engine)
     if activation is not None:
         predicted["activation"] = activation
-    with suppress(CannotTrace):
-        tower = traced_image(engine)
-        if tower is not None:  # the step follows the tower, and its peak may be the larger one
-            predicted["encoder"] = max(tower, predicted.get("activation", 0))
+    for traced in (traced_image, traced_audio):
+        with suppress(CannotTrace):
+            tower = traced(engine)
+            if tower is not None:  # the step follows the tower, and its peak may be the larger one
+                predicted["encoder"] = max(tower, predicted.get("encoder", 0), predicted.get("activation", 0))
     with suppress(InputError):  # a family the planner does not know
         predicted |= _planned(engine)
     return predicted
@@ -45,7 +46,7 @@ def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
 def predicted_activation(engine: Engine) -> int | None:
     """The peak of the worst text step; None for a model that cannot be assembled on the meta device."""
     try:
-        text = [shape for shape in engine.stress_shapes() if shape.name not in (IMAGE_SHAPE, DRAFT_SHAPE)]
+        text = [shape for shape in engine.stress_shapes() if shape.name not in (*MEDIA_SHAPES, DRAFT_SHAPE)]
         return max(traced_steps(engine, text))
     except BrimError:  # a fit does not fail because a prediction does
         return None
@@ -121,7 +122,7 @@ def traced_image(engine: Engine) -> int | None:
     return call + before_it
 
 
-def traced_tower(config: Any, limits: ImageLimits, image: ImagePart, *, dtype: str, on_device: bool) -> int:
+def traced_tower(config: Any, limits: ImageLimits, image: MediaPart, *, dtype: str, on_device: bool) -> int:
     """The peak of a tower's call for an image, beyond the weights."""
     from brim.records.trace import Phase, TraceShape
     from brim.trace.tracer import trace_config
@@ -137,6 +138,33 @@ def traced_tower(config: Any, limits: ImageLimits, image: ImagePart, *, dtype: s
         (trace.peak_bytes if tiled else trace.peak_bytes * patches // edge**2)
         + (pixels.nbytes if on_device else 0)  # as they were sent
         + (pixels.numel() * element if element != pixels.element_size() else 0)  # and in the tower's own type
+    )
+
+
+def traced_audio(engine: Engine) -> int | None:
+    """The peak of the tower for the longest audio, with another's features alive; None if it does not run here."""
+    audio = engine.worst_audio()
+    if audio is None or engine.feature_bytes:
+        return None
+    config = engine.loaded.full_config
+    before_it = audio.tokens * int(config.get_text_config().hidden_size) * _element_bytes(engine.dtype)
+    call = traced_audio_tower(config, audio, dtype=engine.dtype, on_device=engine.device.type == "cuda")
+    return call + before_it
+
+
+def traced_audio_tower(config: Any, audio: MediaPart, *, dtype: str, on_device: bool) -> int:
+    """The peak of a tower's call for an audio, beyond the weights."""
+    from brim.records.trace import Phase, TraceShape
+    from brim.trace.tracer import trace_config
+
+    features = audio.inputs["input_features"]
+    frames = max(tensor.shape[-1] for name, tensor in audio.inputs.items() if name != "input_features")  # of the mask
+    trace = trace_config(config.to_dict(), TraceShape(phase=Phase.AUDIO, tokens=frames), name="engine", dtype=dtype)
+    element = _element_bytes(dtype)
+    return (
+        trace.peak_bytes
+        + (features.nbytes if on_device else 0)  # as they were sent
+        + (features.numel() * element if element != features.element_size() else 0)  # and in the tower's own type
     )
 
 

@@ -1,6 +1,7 @@
 """The engine on a GPU: the same tokens as `generate` on the CPU, memory that goes back, steps as large as traced.
 
-    python tests/gpu/check_engine.py [--only tokens|drafts|trained|images|families|memory|steps] [--out FILE]
+    python tests/gpu/check_engine.py
+        [--only tokens|drafts|trained|images|audio|towers|families|memory|steps] [--out FILE]
 
 Needs the repository's root on the path: tiny models and references are those of the integration tests.
 """
@@ -24,6 +25,8 @@ STEP_MODELS = (
     *("deepseek-v2-lite", "nemotron-nano-12b-v2"),  # latents; a hybrid
 )
 STEP_TOKENS = (512, 2048, 8192)
+AUDIO_MODELS = ("qwen2-audio-7b", "qwen2.5-omni-7b", "gemma-4-e2b")
+NEAR_TIE = 0.1  # of log-probabilities, in bf16
 
 
 def on_cuda(loaded: Any) -> Any:
@@ -112,6 +115,50 @@ def check_images() -> Iterator[dict[str, Any]]:
             got = tokens_of(run(engine, prompts_of(kind)))
         same = sum(one == other for one, other in zip(got, wanted, strict=True))
         yield {"check": "images", "case": kind, "same": same, "of": len(wanted), "ok": same == len(wanted)}
+
+
+def check_audio() -> Iterator[dict[str, Any]]:
+    """Every family of the integration tests that takes audio, with images beside it; steps as large as stressed."""
+    import torch
+
+    from brim.engine.engine import Engine
+    from tests.integration.test_engine_audio import KINDS, answers_of, engine_of, prompts_of, run, tokens_of
+
+    for kind in KINDS:
+        wanted = list(answers_of(kind))
+        host = engine_of(kind)
+        loaded, settings = host.loaded, replace(host.settings, max_length=256)
+        host.close()
+        with Engine(on_cuda(loaded), kv_tokens=512, settings=settings, device="cuda") as engine:
+            got = tokens_of(run(engine, prompts_of(kind)))
+            peaks = [_peak(engine, shape) for shape in engine.stress_shapes() if shape.name in ("image", "audio")]
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            run(engine, prompts_of(kind))
+            peak = torch.cuda.max_memory_allocated() - before
+        same = sum(one == other for one, other in zip(got, wanted, strict=True))
+        ok = same == len(wanted) and peak <= max(peaks)
+        yield {
+            "check": "audio",
+            "case": kind,
+            "same": same,
+            "of": len(wanted),
+            "stressed_bytes": max(peaks),
+            "served_bytes": peak,
+            "ok": ok,
+        }
+
+
+def _peak(engine: Any, shape: Any) -> int:
+    """The most that a worst step allocates at once; the first time it may load kernels."""
+    import torch
+
+    for _ in range(2):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        engine.stress(shape)
+    return int(torch.cuda.max_memory_allocated() - before)
 
 
 def check_families() -> Iterator[dict[str, Any]]:
@@ -221,11 +268,53 @@ def check_steps() -> Iterator[dict[str, Any]]:
         torch.cuda.empty_cache()
 
 
+def check_towers() -> Iterator[dict[str, Any]]:
+    """The longest audio through towers of real dimensions, with another's features alive, against its trace."""
+    import torch
+
+    from brim.engine.engine import Engine
+    from brim.engine.media.towers import encode
+    from brim.engine.settings import EngineSettings
+    from brim.predictions import traced_audio
+
+    for name in AUDIO_MODELS:
+        settings = EngineSettings(max_batch=8, max_batch_tokens=2048, max_length=8192, graphs=False)
+        engine = Engine(name, load_format="dummy", dtype="bf16", device="cuda", settings=settings, kv_tokens=16_384)
+        longest, limits = engine.worst_audio(), engine.audio_limits
+        with torch.inference_mode():
+            encode(engine.loaded.model, longest)  # what is loaded at a first call stays
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            kept = encode(engine.loaded.model, longest)
+            encode(engine.loaded.model, longest)
+            measured = torch.cuda.max_memory_allocated() - before
+            del kept
+        predicted = traced_audio(engine)
+        for shape in engine.stress_shapes():
+            engine.stress(shape)
+        yield {
+            "check": "towers",
+            "case": f"{name}, {limits.seconds:g} s",
+            "tokens": longest.tokens,
+            "measured_bytes": measured,
+            "predicted_bytes": predicted,
+            "error": predicted / measured - 1,
+            "ok": measured <= 1.03 * predicted,
+        }
+        engine.close()
+        del engine
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 CHECKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "tokens": check_tokens,
     "drafts": check_drafts,
     "trained": check_trained_drafts,
     "images": check_images,
+    "audio": check_audio,
+    "towers": check_towers,
     "families": check_families,
     "memory": check_memory,
     "steps": check_steps,

@@ -80,6 +80,8 @@ def test_a_file_of_prompts_is_answered_in_its_order(tmp_path: Path, capsys: pyte
         (["--input", "/nowhere/at/all"], "input"),
         (["--prompt", "x", "--kv-tokens", "many"], "kv-tokens"),
         (["--prompt", "x", "--image", "cat.png"], "images"),
+        (["--prompt", "x", "--audio", "cat.wav"], "audios"),
+        (["--prompt", "x", "--audio-seconds", "long"], "audio-seconds"),
         (["--prompt", "x", "--tp", "2"], "torchrun"),
         (["--prompt", "x", "--speculate", "lookup", "--speculate-max-weight", "2"], "speculate_max_weight"),
         (["--prompt", "x", "--speculate", "lookup", "--draft-tokens", "0"], "draft_tokens"),

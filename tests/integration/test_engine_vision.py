@@ -18,12 +18,13 @@ transformers = pytest.importorskip("transformers")
 
 from brim.engine.engine import Engine  # noqa: E402
 from brim.engine.front.answers import Completion  # noqa: E402
+from brim.engine.media.prepare import GivenMedia  # noqa: E402
 from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.requests.request import MediaSpan  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.engine.weights.load import LoadedModel  # noqa: E402
 
-VOCAB, IMAGE, WINDOW, BLOCK, DRAWN = 128, 100, 12, 8, 10
+VOCAB, IMAGE, VIDEO, WINDOW, BLOCK, DRAWN = 128, 100, 101, 12, 8, 10
 TEXT: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
@@ -142,12 +143,13 @@ def model_of(kind: str) -> Any:
 
     transformers.logging.set_verbosity_error()
     name = kind.split()[0]
-    config = CONFIG_MAPPING[name].from_dict({"model_type": name, "image_token_id": IMAGE, **CONFIGS[kind]})
+    tokens = {"image_token_id": IMAGE, "video_token_id": VIDEO}
+    config = CONFIG_MAPPING[name].from_dict({"model_type": name, **tokens, **CONFIGS[kind]})
     torch.manual_seed(3)
     model = getattr(transformers, NAMES[name])(config).float().eval()
     head = torch.nn.Parameter(torch.randn(VOCAB, TEXT["hidden_size"]))  # a tied one repeats the last token
     with torch.no_grad():
-        head[IMAGE] = 0  # never drawn: `generate` treats it in ways of its own
+        head[[IMAGE, VIDEO]] = 0  # never drawn: `generate` treats them in ways of its own
         for parameter in model.parameters():
             if parameter.min() == parameter.max():  # an empty projection of images among them
                 parameter += 0.2 * torch.randn_like(parameter)
@@ -400,8 +402,8 @@ def test_an_image_token_outside_the_vocabulary() -> None:
 def test_spans_and_positions() -> None:
     prompt = Prompt((5, *[IMAGE] * 8, 6, 7), grid_inputs((1, 4, 8)))
     with engine_of("qwen3_vl") as engine:
-        assert engine._parts.vision is not None
-        tokens, media, spans, marks = engine._parts.vision.prepare(prompt.tokens, prompt.inputs)
+        assert engine._parts.media is not None
+        tokens, media, spans, marks = engine._parts.media.prepare(prompt.tokens, GivenMedia(prompt.inputs))
         assert (tokens, spans, [place for place, _ in marks]) == (prompt.tokens, (MediaSpan(1, 9),), [1])
         assert media.places.tolist() == list(range(1, 9))
         assert media.positions is not None
@@ -412,8 +414,9 @@ def test_spans_and_positions() -> None:
         ]
         assert media.rope_shift == -4
     with engine_of("gemma3") as engine:
-        assert engine._parts.vision is not None
-        prepared = engine._parts.vision.prepare((5, *[IMAGE] * 16, 6), {"pixel_values": torch.zeros(1, 3, 32, 32)})
+        assert engine._parts.media is not None
+        shown = GivenMedia({"pixel_values": torch.zeros(1, 3, 32, 32)})
+        prepared = engine._parts.media.prepare((5, *[IMAGE] * 16, 6), shown)
         assert prepared[2] == (MediaSpan(1, 17, together=True),)
 
 
@@ -433,7 +436,7 @@ def grid_inputs(*grids: tuple[int, int, int]) -> Inputs:
         ([5, IMAGE, 6], {"pixel_values": torch.zeros(4, 96)}, "has no image_grid_thw"),
         ([5, IMAGE, 6], {**grid_inputs((1, 2, 2)), "pixel_values": torch.zeros(4, 95)}, r"must be \(any, 96\)"),
         ([5, IMAGE, 6], {**grid_inputs((1, 2, 2)), "image_grid_thw": torch.ones(1, 3)}, "must hold integers"),
-        ([5, IMAGE, 6], {"pixel_values_videos": torch.zeros(4, 96)}, "send images only"),
+        ([5, IMAGE, 6], {"pixel_values_videos": torch.zeros(4, 96)}, "give it as videos as well"),
         ([5, IMAGE, 6], ["one.png"], "give the processor's output"),
         ([5, IMAGE, "6"], grid_inputs((1, 2, 2)), "integers of at least 0"),
         ("an image", grid_inputs((1, 2, 2)), "give its token ids as the prompt"),
@@ -466,8 +469,8 @@ def test_text_in_and_files_in(tmp_path: Path) -> None:
     greedy = SamplingParams(max_tokens=DRAWN, temperature=0, ignore_eos=True)
     text = "<bos> w1 w2 <start_of_image> w3"
     with engine_of("gemma3", folder=folder) as engine:
-        assert engine._parts.vision is not None
-        output = engine._parts.vision.processor(
+        assert engine._parts.media is not None
+        output = engine._parts.media.processor(
             text=[text], images=[[image.open(path).convert("RGB")]], return_tensors="pt", add_special_tokens=False
         )
         prompt = Prompt(tuple(output["input_ids"][0].tolist()), {"pixel_values": output["pixel_values"]})

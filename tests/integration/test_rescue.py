@@ -180,7 +180,7 @@ def test_an_image_that_cannot_be_encoded_ends_its_own_request(
     import brim.engine.media.features as features
 
     load, wanted, _ = loads(name)
-    encode = features.image_features
+    encode = features.encode
     culprit = next(number for number, (_, _, images) in enumerate(load.requests) if images)
     refused: list[Any] = []
 
@@ -191,7 +191,7 @@ def test_an_image_that_cannot_be_encoded_ends_its_own_request(
             out_of_memory()
         return encode(model, part)
 
-    monkeypatch.setattr(features, "image_features", refusing)
+    monkeypatch.setattr(features, "encode", refusing)
     found = load.run()
     assert len(refused) > 1
     ended = found.pop((str(culprit), 0))

@@ -25,6 +25,7 @@ from brim.errors import OutOfMemory, UnsupportedModel
 from brim.probes.cpu import CpuProbe
 from tests.integration.meta_models import known_types
 from tests.integration.test_engine import FAMILIES, prompts_of
+from tests.integration.test_engine_audio import CONFIGS as AUDIO_CONFIGS
 from tests.integration.test_engine_vision import CONFIGS
 from tests.integration.tiny_models import MOE, tiny_config
 
@@ -99,6 +100,7 @@ def test_rounding_is_no_reason_to_refuse_a_family(kind: str) -> None:
 
 
 TOWERS: dict[str, dict[str, Any]] = {
+    **{kind: AUDIO_CONFIGS[kind] for kind in AUDIO_CONFIGS if kind in WITH_TOWERS},
     **{kind: CONFIGS[kind] for kind in CONFIGS if kind in WITH_TOWERS},
     "qwen3_vl_moe": {
         "text_config": {**CONFIGS["qwen3_vl"]["text_config"], **MOE},
@@ -113,7 +115,7 @@ TOWERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", sorted(WITH_TOWERS))
 def test_the_text_of_a_verified_family_with_towers_agrees(kind: str) -> None:
-    """Images are compared at length in `test_engine_vision.py`."""
+    """Images are compared at length in `test_engine_vision.py`, audio in `test_engine_audio.py`."""
     loaded = loaded_model({"model_type": kind, "image_token_id": 127, **TOWERS[kind]})
     assert is_verified(loaded.full_config, loaded.config)
     assert agreement(loaded, EngineSettings(), CPU).error < 1e-4

@@ -19,6 +19,7 @@ from brim.cli.engine_options import add_engine_options, engine_settings  # noqa:
 from brim.engine.engine import Engine  # noqa: E402
 from brim.engine.media import features as media  # noqa: E402
 from brim.engine.media.limits import largest_grid  # noqa: E402
+from brim.engine.media.parts import MediaPart  # noqa: E402
 from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.engine.weights.load import LoadedModel  # noqa: E402
@@ -106,13 +107,13 @@ def finish(engine: Engine) -> int:
 def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Elements of the pixels of every call of a tower from now on."""
     sizes: list[int] = []
-    run: Callable[..., Any] = media.image_features
+    run: Callable[..., Any] = media.encode
 
-    def noted(model: Any, part: media.ImagePart) -> Any:
+    def noted(model: Any, part: MediaPart) -> Any:
         sizes.append(part.inputs["pixel_values"].numel())
         return run(model, part)
 
-    monkeypatch.setattr(media, "image_features", noted)
+    monkeypatch.setattr(media, "encode", noted)
     return sizes
 
 

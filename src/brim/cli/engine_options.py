@@ -53,6 +53,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--batch-tokens", default="2048", metavar="N", help="most tokens of a step (2048; to serve on the CPU 512)"
     )
     engine.add_argument("--image-pixels", metavar="PIXELS", help="largest image allowed: 1003520 or 1280x784")
+    engine.add_argument("--audio-seconds", metavar="S", help="longest audio allowed")
     engine.add_argument(
         "--resize-images", action="store_true", help="make larger ones smaller instead of refusing them"
     )
@@ -145,6 +146,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         encoder_batch=options.encoder_batch,
         encoder_reserve=_size(options.encoder_reserve, "encoder-reserve"),
         feature_cache=_size(options.feature_cache, "feature-cache"),
+        max_audio_seconds=parse_count(options.audio_seconds, "audio-seconds") if options.audio_seconds else None,
         admission=options.admission,
         scoring_memory=parse_bytes(options.scoring_memory, "scoring-memory"),
         host_memory=_size(options.host_memory, "host-memory"),

@@ -56,6 +56,7 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--raw", action="store_false", dest="chat", help="prompts are texts to go on with")
     parser.add_argument("--system", metavar="TEXT", help="the chat's instruction to the model")
     parser.add_argument("--image", type=Path, action="append", default=[], metavar="FILE", help="image of the prompt")
+    parser.add_argument("--audio", type=Path, action="append", default=[], metavar="FILE", help="audio of the prompt")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the answers here, as JSON lines")
 
 
@@ -95,10 +96,10 @@ def run(options: argparse.Namespace) -> int:
     ):
         prompts = _as_asked(engine, asked, options)
         if len(prompts) == 1 and not options.as_json and options.output is None:
-            _stream(engine, prompts[0], params, options.image)
+            _stream(engine, prompts[0], params, options)
             return 0
         with bar("answers", len(prompts) > 1 and not options.quiet) as progress:
-            answers = [_as_json(one) for one in _answers(engine, prompts, params, options.image, progress)]
+            answers = [_as_json(one) for one in _answers(engine, prompts, params, options, progress)]
         if engine.ranks is None or engine.ranks.rank == 0:
             _write(answers, engine.figures.speculation, options)
     return 0
@@ -133,8 +134,9 @@ def _prompts(options: argparse.Namespace) -> list[Any]:
     prompts = [_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
         raise InvalidRequest(f"input {options.input}: has no prompt; write one on each line")
-    if options.image:
-        raise InvalidRequest("image cannot be combined with --input; use a single --prompt")
+    for name in ("image", "audio"):
+        if getattr(options, name):
+            raise InvalidRequest(f"{name} cannot be combined with --input; use a single --prompt")
     return prompts
 
 
@@ -171,16 +173,17 @@ def _as_asked(engine: Engine, prompts: list[Any], options: argparse.Namespace) -
             found.append(chat_tokens(engine.tokenizer, prompt))
         elif not chat or isinstance(prompt, list):
             found.append(prompt)
-        elif options.image:  # the image processor makes tokens of the text
-            found.append(chat_text(engine.tokenizer, conversation(prompt, options.system, len(options.image))))
+        elif options.image or options.audio:  # the model's processor makes tokens of the text
+            turn = conversation(prompt, options.system, len(options.image), len(options.audio))
+            found.append(chat_text(engine.tokenizer, turn))
         else:
             found.append(chat_tokens(engine.tokenizer, conversation(prompt, options.system)))
     return found
 
 
-def _stream(engine: Engine, prompt: Any, params: SamplingParams, images: list[Path]) -> None:
+def _stream(engine: Engine, prompt: Any, params: SamplingParams, options: argparse.Namespace) -> None:
     """Show a single answer as it grows."""
-    engine.submit(prompt, params, images=[str(image) for image in images])
+    _submit(engine, prompt, params, options)
     while not engine.idle:
         for update in engine.step():
             if params.n == 1:
@@ -191,16 +194,22 @@ def _stream(engine: Engine, prompt: Any, params: SamplingParams, images: list[Pa
     print()
 
 
+def _submit(engine: Engine, prompt: Any, params: SamplingParams, options: argparse.Namespace) -> None:
+    """A prompt with the files that belong to it."""
+    images, audios = ([str(file) for file in files] for files in (options.image, options.audio))
+    engine.submit(prompt, params, images=images, audios=audios)
+
+
 def _answers(
     engine: Engine,
     prompts: list[Any],
     params: SamplingParams,
-    images: list[Path],
+    options: argparse.Namespace,
     progress: Callable[[int, int], None],
 ) -> list[Any]:
-    if not images:
+    if not options.image and not options.audio:
         return list(engine.generate(prompts, params, progress=progress))
-    engine.submit(prompts[0], params, images=[str(image) for image in images])
+    _submit(engine, prompts[0], params, options)
     found = []
     while not engine.idle:
         found += [update.completion for update in engine.step() if update.completion is not None]

@@ -15,7 +15,7 @@ from brim.engine.drafts.draft_model import AS_ROWS
 from brim.engine.encoders.desk import FeatureDesk
 from brim.engine.kv.geometry import group_layers
 from brim.engine.media.families import ahead_in_windows_only
-from brim.engine.media.prepare import find_vision
+from brim.engine.media.prepare import find_preparer
 from brim.engine.parts import EngineParts
 from brim.engine.ranks.agreement import OneRank
 from brim.engine.recurrent.mixers import fullest_chunk
@@ -100,7 +100,7 @@ def assemble(
         kv_dtype.itemsize,
         state_bytes=sum(state.slot_bytes for state in states) * (runner.rows + shape.max_drafted),
         fullest_chunk=fullest_chunk(text_model.backbone, settings.max_batch, settings.max_batch_tokens),
-        vision=find_vision(loaded),
+        media=find_preparer(loaded),
         vocab=loaded.vocab,
         clock=time.monotonic if ranks is None else ranks.clock,
         ranks=ranks or OneRank(),
@@ -125,6 +125,7 @@ def assemble_draft(loaded: LoadedModel, settings: EngineSettings, max_length: in
         speculate_max_batch=slots,
         draft_tokens=AS_ROWS - 1,
         max_image_pixels=None,
+        max_audio_seconds=None,
     )
     return assemble(loaded, own, device)
 

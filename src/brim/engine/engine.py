@@ -12,7 +12,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,9 @@ from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.door import Door, Prompt, find_tokenizer
 from brim.engine.front.grammars import Grammars
 from brim.engine.loop import ServingLoop
-from brim.engine.media.prepare import Images
+from brim.engine.media.allowed import AllowedMedia
+from brim.engine.media.parts import Kind
+from brim.engine.media.prepare import Given, GivenMedia
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence
@@ -47,8 +48,9 @@ if TYPE_CHECKING:
 
     from brim.engine.encoders.desk import FeatureDesk
     from brim.engine.encoders.pool import Encoders
-    from brim.engine.media.features import ImagePart
+    from brim.engine.media.audio.limits import AudioLimits
     from brim.engine.media.limits import ImageLimits
+    from brim.engine.media.parts import MediaPart
     from brim.engine.parts import EngineParts
     from brim.engine.ranks.ranks import Ranks
     from brim.engine.rescue import Rescue
@@ -144,17 +146,9 @@ class Engine:
             )
             self._preempted = PreemptedMemory(self._parts, self.ranks)
         self.max_length = self._parts.max_length
-        self.image_limits: ImageLimits | None = None
-        if self._parts.vision is not None:
-            from brim.engine.media.limits import find_limits, takes_any_shape
-
-            self.image_limits = find_limits(self.loaded, self.settings.max_image_pixels, self.max_length)
-            if self._encoders is not None:
-                self.image_limits = self.image_limits.lowered(self._encoders.facts.call_patches)
-            resizes = self.settings.resize_images and takes_any_shape(self.loaded.full_config)
-            self.image_limits = replace(self.image_limits, resizes=resizes)
         self.grammars = Grammars(self.tokenizer, self.loaded.vocab, sorted(self.loaded.eos_ids))
-        self._worst = WorstSteps(self.loaded, self._parts, self.image_limits)
+        self._allowed = self._find_allowed()
+        self._worst = WorstSteps(self.loaded, self._parts, self._allowed)
         self._door = Door(
             loaded=self.loaded,
             tokenizer=self.tokenizer,
@@ -162,8 +156,8 @@ class Engine:
             max_batch_tokens=self.settings.max_batch_tokens,
             seeds=Random(first_seed),  # the same on all ranks
             clock=self._parts.clock,
-            vision=self._parts.vision,
-            image_limits=self.image_limits,
+            media=self._parts.media,
+            allowed=self._allowed,
         )
         self._answers: dict[str, Answer] = {}
         self._updates: list[Update] = []  # made, and not handed out yet
@@ -197,6 +191,13 @@ class Engine:
         facts = self._encoders.start(told)
         max_length = self.settings.max_length or self.loaded.max_positions
         return FeatureDesk(self._encoders, cache_rows(self.settings, facts, max_length), device)
+
+    def _find_allowed(self) -> AllowedMedia:
+        """How large media may be, for this model, these settings and these encoders."""
+        if self._parts.media is None:
+            return AllowedMedia()
+        allowed = self._parts.media.allowed(self.loaded, self.settings, self.max_length)
+        return allowed if self._encoders is None else allowed.lowered(self._encoders.facts.call_patches)
 
     def _load_draft(
         self,
@@ -328,9 +329,19 @@ class Engine:
 
     def image_tokens(self, image: Any) -> int:
         """Tokens of a prompt that an image takes."""
-        if self._parts.vision is None:
+        if self._parts.media is None:
             raise InvalidRequest("images: this model takes text only")
-        return self._parts.vision.tokens_of(image, self.image_limits)
+        return self._parts.media.tokens_of(image, self.image_limits)
+
+    @property
+    def image_limits(self) -> ImageLimits | None:
+        """How large an image of a request may be; None if the model takes none."""
+        return self._allowed.images
+
+    @property
+    def audio_limits(self) -> AudioLimits | None:
+        """How long an audio of a request may be; None if the model takes none."""
+        return self._allowed.audios
 
     @property
     def running_tokens(self) -> int:
@@ -365,9 +376,13 @@ class Engine:
         """A few smaller ones, from which it is learned how memory scales."""
         return self._worst.scaling()
 
-    def worst_image(self) -> ImagePart | None:
+    def worst_image(self) -> MediaPart | None:
         """The largest image that a request may have; None if it may have none."""
-        return self._worst.image()
+        return self._worst.part(Kind.IMAGE)
+
+    def worst_audio(self) -> MediaPart | None:
+        """The longest audio that a request may have; None if it may have none."""
+        return self._worst.part(Kind.AUDIO)
 
     def stress(self, shape: StressShape) -> None:
         """Run one of them, on whatever size the engine is built at. Nothing else may be in flight."""
@@ -427,7 +442,9 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        images: Images = (),
+        images: Given = (),
+        audios: Given = (),
+        videos: Given = (),
         deadline_seconds: float | None = None,
         request_id: str | None = None,
         session: str | None = None,
@@ -448,10 +465,19 @@ class Engine:
             raise InvalidRequest(f"request_id {request_id!r}: a name that is not empty is needed")
         if request_id in self._answers:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
-        if images and self._features is not None and self._features.refusal:
-            raise DeviceError(f"images are not taken at present, and text is: {self._features.refusal}")
+        given = GivenMedia(images, audios, videos)
+        if given and self._features is not None and self._features.refusal:
+            raise DeviceError(f"{given.kinds[0]} are not taken at present, and text is: {self._features.refusal}")
         requests = self._door.let_in(
-            request_id, prompt, params, images, deadline_seconds, self.longest_request, session, salt, priority
+            request_id,
+            prompt,
+            params,
+            given,
+            deadline_seconds,
+            self.longest_request,
+            session,
+            salt,
+            priority,
         )
         grammar = params.grammar
         sequences = [
@@ -551,24 +577,23 @@ class Engine:
         prompts: Iterable[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        images: Sequence[Images | None] | None = None,
+        images: Sequence[Given | None] | None = None,
+        audios: Sequence[Given | None] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Completion]:
         """Answer all prompts; completions in the order of the prompts (all answers of one beside each other).
 
-        `images` has an entry for each prompt: its images, or None.
+        `images` has an entry for each prompt: its images, or None; so has `audios`.
         """
         prompts = list(prompts)
-        shown = [None] * len(prompts) if images is None else list(images)
-        if len(shown) != len(prompts):
-            raise InvalidRequest(f"images: {len(shown)} entries for {len(prompts)} prompts; give one for each, or None")
+        shown, heard = (_for_each("images", images, len(prompts)), _for_each("audios", audios, len(prompts)))
         wanted = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
         if len(wanted) != len(prompts):
             raise InvalidRequest(f"params: {len(wanted)} for {len(prompts)} prompts; give one, or one for each")
         ids: list[str] = []
         try:
-            for prompt, one, some in zip(prompts, wanted, shown, strict=True):
-                ids.append(self.submit(prompt, one, images=some or ()))
+            for prompt, one, seen, sounds in zip(prompts, wanted, shown, heard, strict=True):
+                ids.append(self.submit(prompt, one, images=seen, audios=sounds))
             done = self._run_to_the_end(ids, progress)
         except BaseException:  # whatever it was: nobody will ask for these answers again
             for request_id in ids:
@@ -589,3 +614,11 @@ class Engine:
                     if progress:
                         progress(total - left, total)
         return done
+
+
+def _for_each(name: str, given: Sequence[Given | None] | None, prompts: int) -> list[Given]:
+    """The media of each prompt."""
+    found = [None] * prompts if given is None else list(given)
+    if len(found) != prompts:
+        raise InvalidRequest(f"{name}: {len(found)} entries for {prompts} prompts; give one for each, or None")
+    return [some if some is not None else () for some in found]

@@ -17,7 +17,7 @@ from brim.engine.encoders.desk import FeatureDesk
 from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
-from brim.engine.media.prepare import Vision
+from brim.engine.media.prepare import Preparer
 from brim.engine.ranks.agreement import Agreement, OneRank, each_rank_by_itself
 from brim.engine.rescue import Rescue
 from brim.engine.run.runner import Runner
@@ -44,7 +44,7 @@ class EngineParts:
     element_bytes: int
     state_bytes: int  # recurrent states of all slots; 0: the model has none
     fullest_chunk: int | None  # chunk length at which recurrent layers need the most memory
-    vision: Vision | None = None
+    media: Preparer | None = None  # of a model that takes more than text
     vocab: int = 0  # token ids that texts consist of
     clock: Callable[[], float] = time.monotonic
     ranks: Agreement = field(default_factory=OneRank)

@@ -29,6 +29,7 @@ class EngineSettings:
     overlap: bool = True  # plan the next step while the device works on this one
     attention: str = "auto"  # a backend by name (`brim.engine.attention.backends`)
     max_image_pixels: int | None = None  # of an image after processing; None: the processor's limit
+    max_audio_seconds: int | None = None  # of an audio; None: the processor's limit
     resize_images: bool = False  # make larger ones smaller; False: refuse them
     encoder: str = INLINE  # where images are encoded: in the engine's own steps, or in a process beside it
     encoder_batch: int = 1  # largest images in one call of an encoder's tower; of smaller ones as many as are no more
@@ -52,6 +53,7 @@ class EngineSettings:
             ("max_batch_tokens", 1, 2**20),
             ("max_length", 2, 2**24),
             ("max_image_pixels", 1, 2**40),
+            ("max_audio_seconds", 1, 2**20),
             ("host_memory", 0, 2**50),
             ("scoring_memory", MIB, 2**40),
             ("encoder_batch", 1, 64),

@@ -29,7 +29,7 @@ from typing import Any
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion, Update
 from brim.engine.front.door import Prompt
-from brim.engine.media.prepare import Images
+from brim.engine.media.prepare import Given
 from brim.engine.requests.params import SamplingParams
 from brim.errors import DeviceError, InvalidRequest
 from brim.records.health import Health, Status
@@ -125,7 +125,9 @@ class StreamingEngine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        images: Images = (),
+        images: Given = (),
+        audios: Given = (),
+        videos: Given = (),
         deadline_seconds: float | None = None,
         request_id: str | None = None,
         salt: bytes = b"",
@@ -146,6 +148,8 @@ class StreamingEngine:
                 prompt,
                 params,
                 images=images,
+                audios=audios,
+                videos=videos,
                 deadline_seconds=deadline_seconds,
                 request_id=request_id,
                 salt=salt,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from brim.errors import OutOfMemory
 from brim.fit.target import KvPrice
 from brim.ports import MemoryProbe, SizableEngine
-from brim.records.fit import IMAGE_SHAPE, Usage
+from brim.records.fit import MEDIA_SHAPES, Usage
 from brim.records.memory import MemoryReading, StressShape
 from brim.units import MIB
 
@@ -45,7 +45,7 @@ def measure(engine: SizableEngine, probe: MemoryProbe, kv_tokens: int, price: Kv
         probe.reset_peak()
         for shape in _rounds(engine.stress_shapes()):
             with phase("stress", shape.title):
-                if _with_image(shape) and text is None:
+                if _with_media(shape) and text is None:
                     text = readings[-1]
                     probe.reset_peak()
                 engine.stress(shape)
@@ -57,14 +57,14 @@ def measure(engine: SizableEngine, probe: MemoryProbe, kv_tokens: int, price: Kv
 
 
 def _rounds(shapes: Sequence[StressShape]) -> Iterator[StressShape]:
-    """Every shape twice, the second time with what all of them left in the allocator; images last."""
+    """Every shape twice, the second time with what all of them left in the allocator; media last."""
     for kind in (False, True):
-        yield from [shape for shape in shapes if _with_image(shape) is kind] * 2
+        yield from [shape for shape in shapes if _with_media(shape) is kind] * 2
 
 
-def _with_image(shape: StressShape) -> bool:
+def _with_media(shape: StressShape) -> bool:
     """Its peak is read separately, after all others have run."""
-    return shape.name == IMAGE_SHAPE
+    return shape.name in MEDIA_SHAPES
 
 
 def neighbour_bytes(reading: MemoryReading) -> int:
@@ -94,7 +94,7 @@ def usage_of(
 ) -> Usage:
     """The parts of what was held at the peak; together with KV they are all of it.
 
-    `text` is the reading between the steps of text and those with an image, where there are such.
+    `text` is the reading between the steps of text and those with media, where there are such.
     """
     if text is not None:
         return _with_encoder(usage_of(before, built, _higher(after, text), kv_bytes), built, text, after)
@@ -123,7 +123,7 @@ def _higher(after: MemoryReading, text: MemoryReading) -> MemoryReading:
 
 
 def _with_encoder(usage: Usage, built: MemoryReading, text: MemoryReading, after: MemoryReading) -> Usage:
-    """The same peak, separated into the part of text and that of images."""
+    """The same peak, separated into the part of text and that of media."""
     return replace(
         usage,
         activation_bytes=text.peak_allocated_bytes - built.allocated_bytes,

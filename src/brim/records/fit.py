@@ -12,7 +12,9 @@ from brim.units import MIB
 CANARY_BYTES = 256 * MIB
 MAX_ATTEMPTS = 4
 DRAFT_SHAPE = "draft"  # the name of the step that the draft model runs
-IMAGE_SHAPE = "image"  # the name of the step whose peak is reported separately
+IMAGE_SHAPE = "image"  # the names of the steps with towers, whose peak is reported separately
+AUDIO_SHAPE = "audio"
+MEDIA_SHAPES = (IMAGE_SHAPE, AUDIO_SHAPE)
 
 
 class Outcome(StrEnum):
@@ -96,11 +98,11 @@ class Usage:
     built_bytes: int  # allocated by the build, without KV
     activation_bytes: int  # of the worst text step, on top
     slack_bytes: int  # reserved by the allocator beyond what was allocated, at the peak
-    encoder_bytes: int | None = None  # of a step with the largest image, the step's activation included
+    encoder_bytes: int | None = None  # of a step with the largest image or audio, the step's activation included
 
     @property
     def step_bytes(self) -> int:
-        """Of the worst step, with an image or without."""
+        """Of the worst step, with media or without."""
         return max(self.activation_bytes, self.encoder_bytes or 0)
 
     def left_for_kv(self, canary_bytes: int) -> int:

@@ -93,13 +93,19 @@ def _edge(patches: int, multiple: int) -> int:
     return edge
 
 
+def _mel_bins(config: Any) -> int:
+    """Gemma's projection behind its two convolutions counts on as many bins as the first has channels."""
+    channels = getattr(config, "subsampling_conv_channels", None)
+    return int(getattr(config, "num_mel_bins", None) or (channels[0] if channels else _MEL_BINS))
+
+
 def audio_inputs(tower: Any, shape: TraceShape) -> Inputs:
     """The arguments of an audio tower: `tokens` mel frames, of which a hundred make a second."""
     import torch
 
     asked = signature(tower.forward).parameters
     dtype = next(tower.parameters()).dtype
-    mels = getattr(tower.config, "num_mel_bins", _MEL_BINS)
+    mels = _mel_bins(tower.config)
     if "feature_lens" in asked:
         lengths = torch.tensor([shape.tokens])
         features = torch.empty((mels, shape.tokens), dtype=dtype, device="meta")

@@ -15,7 +15,7 @@ from brim.engine.encoders.areas import needed_bytes
 from brim.engine.encoders.records import MOST_PARTS, TowerFacts
 
 if TYPE_CHECKING:
-    from brim.engine.media.features import ImagePart
+    from brim.engine.media.parts import MediaPart
 
 
 def kind_of(inputs: Mapping[str, torch.Tensor]) -> str:
@@ -41,7 +41,7 @@ def joined(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tenso
     return {name: torch.cat([inputs[name] for inputs in parts]) for name in parts[0]}
 
 
-def first_batch(waiting: Iterable[ImagePart], facts: TowerFacts) -> int:
+def first_batch(waiting: Iterable[MediaPart], facts: TowerFacts) -> int:
     """How many of the parts that wait, from the first on, make up the next batch; 0: the first is larger than any."""
     first: Mapping[str, torch.Tensor] | None = None
     count = cost = rows = size = 0

@@ -20,7 +20,7 @@ import torch
 from brim.engine.encoders.areas import type_of
 from brim.engine.encoders.pool import Encoded, EncoderFigures, Encoders, Job
 from brim.engine.encoders.shelf import Shelf
-from brim.engine.media.features import Features, Media
+from brim.engine.media.parts import Features, Media
 from brim.engine.requests.sequence import Sequence
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from brim.engine.encoders.batches import first_batch
 from brim.engine.encoders.process import EncoderProcess
 from brim.engine.encoders.records import EncoderSource, TowerFacts
 from brim.engine.encoders.wire import Message, WireClosed
-from brim.engine.media.features import ImagePart
+from brim.engine.media.parts import MediaPart
 from brim.errors import DeviceError, OutOfMemory
 from brim.records.progress import Stage, Told, silent
 
@@ -37,7 +37,7 @@ class Job:
     """A part to be encoded."""
 
     key: Hashable
-    part: ImagePart
+    part: MediaPart
     tries: int = 0
 
 

@@ -16,7 +16,7 @@ from brim.engine.encoders.areas import Area, type_of, write_tensors
 from brim.engine.encoders.cuda_ipc import SharedBuffer
 from brim.engine.encoders.records import EncoderSource, TowerFacts
 from brim.engine.encoders.wire import Message, Wire, WireClosed
-from brim.engine.media.features import ImagePart
+from brim.engine.media.parts import MediaPart
 from brim.errors import DeviceError
 
 MODULE = "brim.encoding"  # what the child runs: an encoder that takes part in leases
@@ -81,7 +81,7 @@ class EncoderProcess:
         assert self.facts is not None
         return self.facts.rows * self.facts.width * type_of(self.facts.dtype).itemsize
 
-    def encode(self, number: int, parts: Sequence[ImagePart]) -> None:
+    def encode(self, number: int, parts: Sequence[MediaPart]) -> None:
         """Send a batch. Its answer is a message, and `rows` are its features from then until the next batch.
 
         Pixels are copied in a thread: those of a large image take as long as several steps of text.
@@ -89,7 +89,7 @@ class EncoderProcess:
         self.busy = True
         self._sender.submit(self._send, number, parts)
 
-    def _send(self, number: int, parts: Sequence[ImagePart]) -> None:
+    def _send(self, number: int, parts: Sequence[MediaPart]) -> None:
         described: list[list[dict[str, Any]]] = []
         start = 0
         for part in parts:

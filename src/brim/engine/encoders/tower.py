@@ -16,8 +16,9 @@ import torch
 from brim.engine.encoders.batches import elements, joined
 from brim.engine.encoders.records import MOST_PARTS
 from brim.engine.media.families import family_of
-from brim.engine.media.features import ImagePart, tower_features
 from brim.engine.media.limits import ImageLimits, worst_part
+from brim.engine.media.parts import MediaPart
+from brim.engine.media.towers import tower_features
 
 _LONGEST_SIDE = 200  # times the other: what processors of images allow
 
@@ -36,7 +37,7 @@ class Tower:
         return torch.cat([features.rows, *features.deep], dim=1), 1 + len(features.deep)
 
 
-def largest_part(config: Any, limits: ImageLimits, max_length: int, max_batch_tokens: int) -> ImagePart | None:
+def largest_part(config: Any, limits: ImageLimits, max_length: int, max_batch_tokens: int) -> MediaPart | None:
     """The largest image that a request may have, as the engine counts."""
     family = family_of(config)
     most_tokens = max_length - 1
@@ -45,7 +46,7 @@ def largest_part(config: Any, limits: ImageLimits, max_length: int, max_batch_to
     return worst_part(config, limits, most_tokens)
 
 
-def worst_batches(config: Any, limits: ImageLimits, largest: ImagePart, batch: int) -> list[list[ImagePart]]:
+def worst_batches(config: Any, limits: ImageLimits, largest: MediaPart, batch: int) -> list[list[MediaPart]]:
     """As many of the largest image as a batch has; strips of as many patches; and the most tiny images."""
     found = [[largest] * batch]
     strip = _strip(config, largest)
@@ -57,7 +58,7 @@ def worst_batches(config: Any, limits: ImageLimits, largest: ImagePart, batch: i
     return found
 
 
-def _strip(config: Any, part: ImagePart) -> ImagePart | None:
+def _strip(config: Any, part: MediaPart) -> MediaPart | None:
     """An image as long as it may be, where towers take images of any shape (grids of patches)."""
     if "image_grid_thw" not in part.inputs:
         return None
@@ -66,4 +67,4 @@ def _strip(config: Any, part: ImagePart) -> ImagePart | None:
     long = part.tokens // short
     grid = torch.tensor([[1, short * merge, long * merge]])
     pixels = part.inputs["pixel_values"][: short * long * merge**2]
-    return ImagePart({"pixel_values": pixels, "image_grid_thw": grid}, short * long)
+    return MediaPart({"pixel_values": pixels, "image_grid_thw": grid}, short * long)

@@ -22,8 +22,8 @@ from brim.engine.encoders.cuda_ipc import SharedBuffer
 from brim.engine.encoders.records import MOST_PARTS, EncoderSource, TowerFacts
 from brim.engine.encoders.tower import Tower, largest_part, worst_batches
 from brim.engine.encoders.wire import Message, Wire, WireClosed
-from brim.engine.media.features import ImagePart
 from brim.engine.media.limits import ImageLimits, limits_of
+from brim.engine.media.parts import MediaPart
 from brim.engine.weights.load import load, max_positions, read_model
 from brim.engine.weights.parts import ModelPart
 from brim.errors import BrimError, DeviceError, DoesNotFit, InvalidRequest, OutOfMemory, first_line
@@ -39,7 +39,7 @@ _SMALLER_IMAGE = 0.8  # of the patches of the last attempt
 _ROUNDING_BYTES = 20 * MIB  # a segment of torch's allocator grows by so much
 _UNLIMITED = 1 << 60
 
-Predict = Callable[[EncoderSource, Any, ImageLimits, ImagePart], int | None]  # bytes of the worst batch, from a trace
+Predict = Callable[[EncoderSource, Any, ImageLimits, MediaPart], int | None]  # bytes of the worst batch, from a trace
 
 
 class Reservation(Protocol):
@@ -59,7 +59,7 @@ class _Stressed:
     """A worst batch that was run, and what it made."""
 
     limits: ImageLimits
-    largest: ImagePart
+    largest: MediaPart
     levels: int
     width: int
     dtype: torch.dtype
@@ -127,7 +127,7 @@ class EncoderWork:
         self._keep_to(facts.held_bytes)
         return facts
 
-    def _limited(self, config: Any, folder: Path | None, patches: int | None) -> tuple[ImageLimits, ImagePart]:
+    def _limited(self, config: Any, folder: Path | None, patches: int | None) -> tuple[ImageLimits, MediaPart]:
         """Limits of images, lowered to so many patches in a call; and the largest image within them."""
         source = self._source
         max_length = source.max_length or max_positions(config.get_text_config(decoder=True))
@@ -141,7 +141,7 @@ class EncoderWork:
             )
         return limits, largest
 
-    def _predicted(self, config: Any, limits: ImageLimits, largest: ImagePart) -> int | None:
+    def _predicted(self, config: Any, limits: ImageLimits, largest: MediaPart) -> int | None:
         if self._source.lease is None:
             return None  # nobody wants to know before it has run
         found = self._predict(self._source, config, limits, largest)
@@ -212,7 +212,7 @@ class EncoderWork:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _stressed(self, config: Any, limits: ImageLimits, largest: ImagePart) -> _Stressed:
+    def _stressed(self, config: Any, limits: ImageLimits, largest: MediaPart) -> _Stressed:
         assert self._probe is not None
         before = self._probe.reading().allocated_bytes
         self._probe.reset_peak()

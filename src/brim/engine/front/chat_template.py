@@ -14,10 +14,10 @@ def has_chat_template(tokenizer: Any) -> bool:
     return bool(getattr(tokenizer, "chat_template", None))
 
 
-def conversation(prompt: str, system: str | None = None, images: int = 0) -> list[Message]:
-    """A single turn of the user, with an instruction before it and images in it."""
-    parts = [*({"type": "image"} for _ in range(images)), {"type": "text", "text": prompt}]
-    asked: Message = {"role": "user", "content": parts if images else prompt}
+def conversation(prompt: str, system: str | None = None, images: int = 0, audios: int = 0) -> list[Message]:
+    """A single turn of the user, with an instruction before it and media in it."""
+    media = [{"type": "image"}] * images + [{"type": "audio"}] * audios
+    asked: Message = {"role": "user", "content": [*media, {"type": "text", "text": prompt}] if media else prompt}
     return [asked] if system is None else [{"role": "system", "content": system}, asked]
 
 

@@ -9,16 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from brim.engine.media.prepare import Images, Vision
+from brim.engine.media.allowed import AllowedMedia
+from brim.engine.media.prepare import GivenMedia, Preparer
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import MediaSpan, Request
 from brim.engine.weights.load import LoadedModel
 from brim.errors import InvalidRequest, UnsupportedModel, first_line
-
-if TYPE_CHECKING:
-    from brim.engine.media.limits import ImageLimits
 
 Prompt = str | Sequence[int]
 MOST_PRIORITY = 1000
@@ -34,15 +32,15 @@ class Door:
     max_batch_tokens: int
     seeds: Random
     clock: Callable[[], float]
-    vision: Vision | None
-    image_limits: ImageLimits | None
+    media: Preparer | None
+    allowed: AllowedMedia
 
     def let_in(
         self,
         request_id: str,
         prompt: Prompt,
         params: SamplingParams,
-        images: Images,
+        media: GivenMedia,
         seconds: float | None,
         longest: int,
         session: str | None = None,
@@ -59,7 +57,7 @@ class Door:
             raise InvalidRequest(
                 f"priority is {priority!r}; it must be an integer in {-MOST_PRIORITY}..{MOST_PRIORITY}"
             )
-        tokens, media, spans, marks = self._tokens(prompt, images)
+        tokens, prepared, spans, marks = self._tokens(prompt, media)
         self._check_tokens(tokens, longest)
         self._check_spans(spans)
         eos = () if params.ignore_eos else self.loaded.eos_ids
@@ -71,7 +69,7 @@ class Door:
             max_tokens=min(params.max_tokens, longest - len(tokens)),
             stop_ids=frozenset(eos) | frozenset(params.stop_token_ids),
             deadline=None if seconds is None else self.clock() + seconds,
-            media=media,
+            media=prepared,
             spans=spans,
             marks=marks,
             session=session,
@@ -82,12 +80,12 @@ class Door:
         return (first, *others)
 
     def _tokens(
-        self, prompt: Prompt, images: Images
+        self, prompt: Prompt, media: GivenMedia
     ) -> tuple[tuple[int, ...], Any, tuple[MediaSpan, ...], tuple[tuple[int, bytes], ...]]:
-        if images:
-            if self.vision is None:
-                raise InvalidRequest("images: this model takes text only")
-            return self.vision.prepare(prompt, images, self.image_limits)
+        if media:
+            if self.media is None:
+                raise InvalidRequest(f"{media.kinds[0]}: this model takes text only")
+            return self.media.prepare(prompt, media, self.allowed)
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise InvalidRequest("prompt: the model has no tokenizer; give token ids")

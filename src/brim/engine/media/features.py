@@ -1,13 +1,14 @@
-"""Images in prompts, on the device: their features, and where these go in the packed row of a step.
+"""Media in prompts, on the device: their features, and where these go in the packed row of a step.
 
-`prepare.py` makes a request's `Media` on the host. Here the model's own tower encodes pixels, one image at a time and
-not before a step has tokens of it, and the features replace the embeddings of its tokens. Features of an image that is
-split between chunks are kept until its last token has been computed; for a preempted request they are computed again.
+`prepare.py` makes a request's `Media` on the host. Here the model's own towers encode it (`towers.py`), one image or
+audio at a time and not before a step has tokens of it, and the features replace the embeddings of its tokens. Features
+of a part that is split between chunks are kept until its last token has been computed; for a preempted request they are
+computed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,44 +16,11 @@ import numpy as np
 import torch
 
 from brim.engine.device.staging import Staging
+from brim.engine.media.parts import Features
+from brim.engine.media.towers import encode
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.plan import Chunk, StepPlan
 from brim.engine.weights.text_model import TextModel
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ImagePart:
-    """The input of one call of the tower (an image, or a tile of one), on the host, and its number of tokens."""
-
-    inputs: Mapping[str, torch.Tensor]
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Media:
-    """The images of a prompt, on the host."""
-
-    parts: tuple[ImagePart, ...]
-    places: np.ndarray  # int64: the place in the prompt of every image token, in order
-    positions: np.ndarray | None = None  # int64 [3, prompt]: where M-RoPE sees each token of the prompt
-    rope_shift: int = 0  # what is added to the place of a token behind the prompt
-    digests: tuple[bytes, ...] = ()  # of what each part shows
-
-    @property
-    def ends(self) -> np.ndarray:
-        """Image tokens up to the end of each part."""
-        return np.cumsum([part.tokens for part in self.parts])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Features:
-    """The output of a tower for a part: a row for each of its tokens."""
-
-    rows: torch.Tensor
-    deep: tuple[torch.Tensor, ...] = ()  # what is added to the first layers' output at the same places
-
-    def __getitem__(self, some: slice) -> Features:
-        return Features(self.rows[some], tuple(level[some] for level in self.deep))
 
 
 class FeatureSource(Protocol):
@@ -98,7 +66,7 @@ class KeptFeatures:
         kept = self._kept.get(sequence, {})
         features = kept.pop(number, None)
         if features is None:
-            features = image_features(self.model, sequence.request.media.parts[number])
+            features = encode(self.model, sequence.request.media.parts[number])
         if not last:
             kept[number] = features
             self._kept[sequence] = kept
@@ -120,68 +88,44 @@ class KeptFeatures:
         self._kept.clear()
 
 
-def image_features(model: Any, part: ImagePart) -> Features:
-    """Run the tower for one part."""
-    features = tower_features(model, part.inputs, model.get_input_embeddings().weight.device)
-    assert features.rows.shape[0] == part.tokens, "a tower makes as many features as were counted before"
-    return features
-
-
-def tower_features(model: Any, inputs: Mapping[str, torch.Tensor], device: torch.device) -> Features:
-    """Run the tower for inputs of the host."""
-    sent = {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
-    output = model.base_model.get_image_features(**sent, return_dict=True)
-    return Features(
-        _joined(output.pooler_output),
-        tuple(_joined(level) for level in getattr(output, "deepstack_features", None) or ()),
-    )
-
-
-def _joined(features: Any) -> torch.Tensor:
-    """[tokens, size] of a tensor or of one for each image."""
-    rows = features if isinstance(features, torch.Tensor) else torch.cat(tuple(features))
-    return rows.reshape(-1, rows.shape[-1])
-
-
 def place_media(
     text_model: TextModel, tokens: torch.Tensor, plan: StepPlan, source: FeatureSource, staging: Staging
 ) -> tuple[torch.Tensor | None, dict[str, Any]]:
-    """Embeddings of a step with images, and other inputs of the decoder; None for a step without images."""
+    """Embeddings of a step with media, and other inputs of the decoder; None for a step without."""
     rows: list[np.ndarray] = []
     found: list[Features] = []
     first_row = plan.decode_rows
     for chunk in plan.chunks:
         if chunk.sequence.request.media is not None:
-            places, features = _of_chunk(chunk, source)
-            rows.append(places - chunk.start + first_row)
-            found += features
+            for places, features in _of_chunk(chunk, source):
+                rows.append(places - chunk.start + first_row)
+                found.append(features)
         first_row += chunk.length
     if not found:
         return None, {}
-    (where,) = staging.send([np.concatenate(rows)])
+    deep = [number for number, features in enumerate(found) if features.deep]
+    where, *deep_rows = staging.send([np.concatenate(some) for some in (rows, [rows[one] for one in deep]) if some])
     embeddings = text_model.embed(tokens)
     embeddings[where] = torch.cat([features.rows for features in found]).to(embeddings.dtype)
-    return embeddings, _deep(found, where, tokens) | _per_layer(text_model.backbone, where, tokens)
+    extra = _deep([found[one] for one in deep], deep_rows[0], tokens) if deep else {}
+    return embeddings, extra | _per_layer(text_model.backbone, where, tokens)
 
 
-def _of_chunk(chunk: Chunk, features: FeatureSource) -> tuple[np.ndarray, list[Features]]:
-    """Places in the prompt of the image tokens in a chunk, and their features."""
+def _of_chunk(chunk: Chunk, source: FeatureSource) -> Iterator[tuple[np.ndarray, Features]]:
+    """For each part with tokens in a chunk: their places in the prompt, and their features."""
     media = chunk.sequence.request.media
     first, end = np.searchsorted(media.places, (chunk.start, chunk.start + chunk.length)).tolist()
-    found = []
     part_start = 0
     for number, part_end in enumerate(media.ends.tolist()):
-        here = slice(max(first, part_start) - part_start, min(end, part_end) - part_start)
+        here = slice(max(first, part_start), min(end, part_end))
         if here.start < here.stop:
-            found.append(features.of(chunk.sequence, number, here, last=end >= part_end))
+            some = slice(here.start - part_start, here.stop - part_start)
+            yield media.places[here], source.of(chunk.sequence, number, some, last=end >= part_end)
         part_start = part_end
-    return media.places[first:end], found
 
 
 def _deep(found: list[Features], where: torch.Tensor, tokens: torch.Tensor) -> dict[str, Any]:
-    """Features for the first layers (Qwen3-VL)."""
-    if not found[0].deep:
-        return {}
+    """Features for the first layers (Qwen3-VL): those of images; an audio beside them has none."""
     mask = torch.zeros_like(tokens, dtype=torch.bool)
     mask[where] = True
     levels = [torch.cat(level) for level in zip(*(features.deep for features in found), strict=True)]

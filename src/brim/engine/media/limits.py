@@ -1,7 +1,7 @@
 """The largest image that a request may have: the limit for requests, and the image that the fit's worst step encodes.
 
 In: a model's config, its processor's file if the folder has one, what the user allows, and the context. Out:
-`ImageLimits`, and the largest `ImagePart` for a call of the tower. Its pixels are zeros: a blank image takes as much
+`ImageLimits`, and the largest `MediaPart` for a call of the tower. Its pixels are zeros: a blank image takes as much
 memory as any other, and its equal tokens go to the same experts of a mixture.
 
 Does not group tiles of one image: each is a call of its own.
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from brim.engine.media.features import ImagePart
+from brim.engine.media.parts import MediaPart
 from brim.engine.weights.load import LoadedModel
 from brim.errors import InputError
 from brim.model.config import read_config
@@ -37,14 +37,14 @@ class ImageLimits:
     max_pixels: int | None = None  # of a whole image, set by the user
     resizes: bool = False  # larger images are made smaller; False: they are refused
 
-    def patches(self, part: ImagePart) -> int:
+    def patches(self, part: MediaPart) -> int:
         """Patches in the tower's call for this part, padding included."""
         pixels = part.inputs["pixel_values"]
         if pixels.dim() == 4:  # an image as it is
             return pixels.shape[-2] * pixels.shape[-1] // self.pixels_per_patch
         return pixels.shape[-2]  # patches in a row
 
-    def pixels(self, part: ImagePart) -> int:
+    def pixels(self, part: MediaPart) -> int:
         """Pixels of the image itself, after processing."""
         return (
             part.tokens
@@ -86,7 +86,7 @@ def takes_any_shape(config: Any) -> bool:
     return hasattr(config.vision_config, "spatial_merge_size")
 
 
-def worst_part(config: Any, limits: ImageLimits, most_tokens: int) -> ImagePart | None:
+def worst_part(config: Any, limits: ImageLimits, most_tokens: int) -> MediaPart | None:
     """The largest part that makes at most so many tokens; None where every image is refused."""
     tokens = min(limits.most_tokens, most_tokens)
     if tokens < 1:
@@ -167,30 +167,30 @@ def _merge(config: Any) -> int:
 # -- parts ---------------------------------------------------------------------------------------------------------
 
 
-def _grid(config: Any, tokens: int) -> ImagePart:
+def _grid(config: Any, tokens: int) -> MediaPart:
     """Patches in a row and their grid (Qwen)."""
     vision = config.vision_config
     height, width = (side * vision.spatial_merge_size for side in largest_grid(tokens, tokens))
     pixels = torch.zeros(height * width, vision.patch_size**2 * vision.temporal_patch_size * vision.in_channels)
-    return ImagePart({"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, height, width]])}, tokens)
+    return MediaPart({"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, height, width]])}, tokens)
 
 
-def _tile(config: Any, tokens: int) -> ImagePart:
+def _tile(config: Any, tokens: int) -> MediaPart:
     """One tile (InternVL), as many of them as an image may have."""
     vision = config.vision_config
     side = isqrt(tokens)
     edge = round(side * _patch_edge(vision) / config.downsample_ratio)
-    return ImagePart({"pixel_values": torch.zeros(1, vision.num_channels, edge, edge)}, side**2)
+    return MediaPart({"pixel_values": torch.zeros(1, vision.num_channels, edge, edge)}, side**2)
 
 
-def _square(config: Any) -> ImagePart:
+def _square(config: Any) -> MediaPart:
     """The only size there is (Gemma 3)."""
     vision = config.vision_config
     pixels = torch.zeros(1, vision.num_channels, vision.image_size, vision.image_size)
-    return ImagePart({"pixel_values": pixels}, config.mm_tokens_per_image)
+    return MediaPart({"pixel_values": pixels}, config.mm_tokens_per_image)
 
 
-def _padded_patches(config: Any, tokens: int, limits: ImageLimits) -> ImagePart:
+def _padded_patches(config: Any, tokens: int, limits: ImageLimits) -> MediaPart:
     """Patches and their places, padded to the processor's length (Gemma 4).
 
     Where there is room, a token's patches less than could be: with padding, attention needs a mask too.
@@ -204,4 +204,4 @@ def _padded_patches(config: Any, tokens: int, limits: ImageLimits) -> ImagePart:
     grid = torch.cartesian_prod(torch.arange(across * kernel), torch.arange(down * kernel))
     places[0, : grid.shape[0]] = grid
     pixels = torch.zeros(1, rows, 3 * vision.patch_size**2)
-    return ImagePart({"pixel_values": pixels, "image_position_ids": places}, across * down)
+    return MediaPart({"pixel_values": pixels, "image_position_ids": places}, across * down)

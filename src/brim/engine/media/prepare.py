@@ -1,54 +1,82 @@
-"""From a prompt with images to the parts of a request: token ids, pixels, positions, spans and marks.
+"""From a prompt with media to the parts of a request: token ids, pixels and mel frames, positions, spans and marks.
 
-A prompt in text goes through the model's own processor (from the model's folder), which writes as many image tokens
-as each image takes. Token ids must hold them already; `images` is then the processor's output (`pixel_values`, ...).
-Everything stays on the host. All checks of images are made here.
+A prompt in text goes through the model's own processor (from the model's folder), which writes as many tokens as each
+image or audio takes. Token ids must hold them already; `images` and `audios` are then the processor's output
+(`pixel_values`, `input_features`, ...). Videos are taken in this form only, and seen as frames. Everything stays on the
+host. All checks of media are made here.
 
-Knows nothing of chat templates, URLs (a string is a path: never pass on what a client wrote), video or audio.
+Knows nothing of chat templates, nor of URLs (a string is a path: never pass on what a client wrote).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
 
-from brim.engine.media.checks import check_counts, check_sizes
-from brim.engine.media.families import Family, family_of
-from brim.engine.media.features import ImagePart, Media
-from brim.engine.media.limits import ImageLimits
-from brim.engine.media.reading import load_processor, read_image
-from brim.engine.media.resizing import resized
+from brim.engine.media.allowed import UNCHECKED, AllowedMedia
+from brim.engine.media.audio.families import AudioFamily, audio_family_of
+from brim.engine.media.audio.limits import find_audio_limits, longest_part
+from brim.engine.media.checks import TENSORS, check_counts, check_given, check_sizes, runs_of
+from brim.engine.media.families import Family, family_of, split_videos, video_runs
+from brim.engine.media.limits import ImageLimits, find_limits, takes_any_shape, worst_part
+from brim.engine.media.parts import Kind, Media, MediaPart
+from brim.engine.media.positions import mrope_positions
+from brim.engine.media.processing import image_tokens, run_processor
+from brim.engine.media.reading import load_processor
+from brim.engine.media.towers import hears
 from brim.engine.requests.request import MediaSpan
+from brim.engine.settings import EngineSettings
 from brim.engine.weights.load import LoadedModel
-from brim.errors import InvalidRequest, first_line
+from brim.errors import InvalidRequest
 
-Images = Sequence[Any] | Mapping[str, Any]  # paths, bytes or PIL images; or the output of a processor
+Given = Sequence[Any] | Mapping[str, Any]  # images or audios one by one; or the output of a processor
 Prepared = tuple[tuple[int, ...], Media, tuple[MediaSpan, ...], tuple[tuple[int, bytes], ...]]
 
 _DIGEST_BYTES = 16
 
 
-def find_vision(loaded: LoadedModel) -> Vision | None:
-    """Prepares images for this model; None if it takes no images."""
-    family = family_of(loaded.full_config)
-    if family is None or getattr(loaded.full_config, "vision_config", None) is None:
-        return None
-    if not hasattr(loaded.model.base_model, "get_image_features"):
-        return None  # the text model of such a family
-    return Vision(loaded, family)
+@dataclass(frozen=True, slots=True)
+class GivenMedia:
+    """What a request brings besides its text."""
+
+    images: Given = ()  # paths, bytes or PIL images
+    audios: Given = ()  # paths, bytes or (samples, sampling rate)
+    videos: Given = ()  # a processor's output only
+
+    def __bool__(self) -> bool:
+        return bool(self.kinds)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return tuple(kind for kind in Kind if len(self.of(kind)))
+
+    def of(self, kind: Kind) -> Given:
+        return {Kind.IMAGE: self.images, Kind.AUDIO: self.audios, Kind.VIDEO: self.videos}[kind]
 
 
-class Vision:
-    """Prepares prompts with images."""
+def find_preparer(loaded: LoadedModel) -> Preparer | None:
+    """Prepares media for this model; None if it takes text only."""
+    config, model = loaded.full_config, loaded.model
+    family = family_of(config)
+    if getattr(config, "vision_config", None) is None or not hasattr(model.base_model, "get_image_features"):
+        family = None  # the text model of such a family
+    audio = audio_family_of(config) if hears(model) else None
+    return None if family is None and audio is None else Preparer(loaded, family, audio)
 
-    def __init__(self, loaded: LoadedModel, family: Family) -> None:
+
+class Preparer:
+    """Prepares prompts with media."""
+
+    def __init__(self, loaded: LoadedModel, family: Family | None, audio: AudioFamily | None) -> None:
+        self.family = family  # how the model takes images; None: it takes none
+        self.audio = audio  # and audio
         self._base = loaded.model.base_model
         self._config = loaded.full_config
-        self._family = family
         self._folder = loaded.folder
         self._vocab = loaded.vocab
         self._pad = getattr(loaded.config, "pad_token_id", None) or 0
@@ -64,122 +92,160 @@ class Vision:
     @property
     def together(self) -> bool:
         """Whether the tokens of an image must be computed in one step."""
-        return self._family.together
+        return self.family is not None and self.family.together
 
-    def prepare(self, prompt: str | Sequence[int], images: Images, limits: ImageLimits | None = None) -> Prepared:
-        """(tokens, media, spans, marks) of a prompt with images; a mark is where an image begins, and its digest."""
-        if isinstance(prompt, str):
-            if isinstance(images, Mapping):
-                raise InvalidRequest("images: with a processor's output, give its token ids as the prompt")
-            tokens, inputs = run_processor(self.processor, self._family, prompt, images, limits)
-        else:
-            if not isinstance(images, Mapping):
-                raise InvalidRequest(
-                    "images: with token ids, give the processor's output (a mapping with pixel_values); or give the "
-                    "prompt as text"
-                )
-            if not all(isinstance(token, int) and 0 <= token < 2**63 for token in prompt):
-                raise InvalidRequest("prompt: token ids must be integers of at least 0")
-            tokens, inputs = list(prompt), images
-        if any(str(name).startswith(("pixel_values_videos", "input_features")) for name in inputs):
-            raise InvalidRequest("images: video and audio are not supported; send images only")
-        parts = self._family.split(inputs, self._config)
-        places = np.flatnonzero(np.array(tokens, dtype=object) == self._config.image_token_id)
-        runs = _runs(places)
-        check_counts(parts, places, runs, by_run=self._mrope)
-        if limits is not None:
-            check_sizes(parts, runs if self._family.tiled else None, limits)
-        positions, shift = self._positions(tokens, places, parts)
-        digests = tuple(_digest(part) for part in parts)
-        marks = _marks(parts, places, digests)
-        if self._config.image_token_id >= self._vocab:  # the decoder has no such token; features replace it anyway
-            for place in places.tolist():
+    def prepare(self, prompt: str | Sequence[int], given: GivenMedia, allowed: AllowedMedia = UNCHECKED) -> Prepared:
+        """(tokens, media, spans, marks) of a prompt with media; a mark is where a part begins, and its digest."""
+        for kind in given.kinds:
+            if not self._takes(kind):
+                raise InvalidRequest(f"{kind}: this model takes no {kind}")
+        tokens, inputs = self._processed(prompt, given, allowed)
+        check_given(inputs, given.kinds)
+        parts = {kind: self._split(kind, inputs) for kind in given.kinds}
+        places = {kind: self._places(kind, tokens) for kind in given.kinds}
+        for kind, some in parts.items():
+            check_counts(kind, some, places[kind], self._runs(kind, some, inputs))
+        self._check_allowed(parts, places, allowed)
+        positions, shift = None, 0
+        if self._mrope:
+            frames = [] if self.audio is None else [self.audio.frames(part) for part in parts.get(Kind.AUDIO, ())]
+            positions, shift = mrope_positions(self._base, tokens, inputs, places, frames)
+        ordered, own = _in_order(parts, places)
+        digests = tuple(_digest(part) for part in ordered)
+        marks = _marks(digests, own, positions)
+        for place in np.concatenate(own).tolist():
+            if tokens[place] >= self._vocab:  # the decoder has no such token; features replace it anyway
                 tokens[place] = self._pad
-        spans = tuple(MediaSpan(start, end, self._family.together) for start, end in runs)
-        return tuple(tokens), Media(parts, places, positions, shift, digests), spans, marks
+        media = Media(ordered, np.concatenate(own), positions, shift, digests)
+        return tuple(tokens), media, self._spans(places), marks
+
+    def allowed(self, loaded: LoadedModel, settings: EngineSettings, max_length: int) -> AllowedMedia:
+        """What the processor allows, or the user if that is less."""
+        images, audios = None, None
+        if self.family is not None:
+            images = find_limits(loaded, settings.max_image_pixels, max_length)
+            images = replace(images, resizes=settings.resize_images and takes_any_shape(self._config))
+        if self.audio is not None:
+            audios = find_audio_limits(loaded, self.audio, settings.max_audio_seconds, max_length)
+        return AllowedMedia(images, audios)
+
+    def worst_part(self, kind: Kind, allowed: AllowedMedia, most_tokens: int) -> MediaPart | None:
+        """The largest image or the longest audio of at most so many tokens; None if none is allowed."""
+        if kind is Kind.IMAGE and allowed.images is not None:
+            return worst_part(self._config, allowed.images, most_tokens)
+        if kind is Kind.AUDIO and allowed.audios is not None and self.audio is not None:
+            return longest_part(self.audio, allowed.audios, most_tokens)
+        return None
 
     def tokens_of(self, image: Any, limits: ImageLimits | None = None) -> int:
         """Tokens that an image takes in a prompt, with what the processor writes around it."""
-        return image_tokens(self.processor, self._family, image, limits)
+        if self.family is None:
+            raise InvalidRequest("images: this model takes no images")
+        return image_tokens(self.processor, self.family, image, limits)
 
     @property
     def _mrope(self) -> bool:
         return hasattr(self._base, "get_rope_index")
 
-    def _positions(
-        self, tokens: list[int], places: np.ndarray, parts: tuple[ImagePart, ...]
-    ) -> tuple[np.ndarray | None, int]:
-        """M-RoPE positions of the prompt and the shift behind it, as the model's class counts them."""
-        if not self._mrope:
-            return None, 0
-        ids = torch.tensor([tokens])
-        kinds = torch.zeros_like(ids, dtype=torch.int)
-        kinds[0, torch.from_numpy(places)] = 1
-        grids = torch.cat([part.inputs["image_grid_thw"] for part in parts])
-        positions, shift = self._base.get_rope_index(
-            input_ids=ids, mm_token_type_ids=kinds, image_grid_thw=grids, attention_mask=torch.ones_like(ids)
-        )
-        return positions[:, 0].numpy().astype(np.int64), int(shift.item())
+    def token_id(self, kind: Kind) -> int:
+        """The token that stands in a prompt for a row of this kind's features."""
+        return int(getattr(self._config, f"{kind.removesuffix('s')}_token_id"))
+
+    def _takes(self, kind: Kind) -> bool:
+        if kind is Kind.AUDIO:
+            return self.audio is not None
+        return self.family is not None and (kind is Kind.IMAGE or self.family.videos)
+
+    def _runs(self, kind: Kind, parts: tuple[MediaPart, ...], inputs: Mapping[str, Any]) -> list[int] | None:
+        """Tokens in each run of this kind's tokens, where positions depend on it; None: they may stand anywhere."""
+        if not self._mrope or kind is Kind.AUDIO:
+            return None
+        if kind is Kind.VIDEO:
+            assert self.family is not None
+            return video_runs(inputs, self._config, frames_apart=self.family.frames_apart)
+        return [part.tokens for part in parts]
+
+    def _processed(
+        self, prompt: str | Sequence[int], given: GivenMedia, allowed: AllowedMedia
+    ) -> tuple[list[int], Mapping[str, Any]]:
+        """Token ids, and the processor's output."""
+        named = given.kinds[0]
+        outputs = [some for kind in given.kinds if isinstance(some := given.of(kind), Mapping)]
+        if isinstance(prompt, str):
+            if Kind.VIDEO in given.kinds:
+                raise InvalidRequest("videos: give the output of the model's processor, and token ids as the prompt")
+            if outputs:
+                raise InvalidRequest(f"{named}: with a processor's output, give its token ids as the prompt")
+            return run_processor(self.processor, self.family, prompt, list(given.images), list(given.audios), allowed)
+        if len(outputs) != len(given.kinds):
+            raise InvalidRequest(
+                f"{named}: with token ids, give the processor's output (a mapping with "
+                f"{TENSORS[named]}); or give the prompt as text"
+            )
+        if not all(isinstance(token, int) and 0 <= token < 2**63 for token in prompt):
+            raise InvalidRequest("prompt: token ids must be integers of at least 0")
+        return list(prompt), {name: value for output in outputs for name, value in output.items()}
+
+    def _split(self, kind: Kind, inputs: Mapping[str, Any]) -> tuple[MediaPart, ...]:
+        if kind is Kind.AUDIO:
+            assert self.audio is not None
+            return self.audio.split(inputs)
+        assert self.family is not None
+        return split_videos(inputs, self._config) if kind is Kind.VIDEO else self.family.split(inputs, self._config)
+
+    def _places(self, kind: Kind, tokens: list[int]) -> np.ndarray:
+        return np.flatnonzero(np.array(tokens, dtype=object) == self.token_id(kind))
+
+    def _check_allowed(
+        self, parts: Mapping[Kind, tuple[MediaPart, ...]], places: Mapping[Kind, np.ndarray], allowed: AllowedMedia
+    ) -> None:
+        for kind in (Kind.IMAGE, Kind.VIDEO):
+            if kind in parts and allowed.images is not None:
+                assert self.family is not None
+                check_sizes(kind, parts[kind], runs_of(places[kind]) if self.family.tiled else None, allowed.images)
+        if Kind.AUDIO in parts and allowed.audios is not None:
+            assert self.audio is not None
+            for number, part in enumerate(parts[Kind.AUDIO]):
+                allowed.audios.check_frames(number, self.audio.frames(part))
+
+    def _spans(self, places: Mapping[Kind, np.ndarray]) -> tuple[MediaSpan, ...]:
+        spans = [
+            MediaSpan(start, end, kind is Kind.IMAGE and self.together)
+            for kind, some in places.items()
+            for start, end in runs_of(some)
+        ]
+        return tuple(sorted(spans, key=lambda span: span.start))
 
 
-# -- the model's processor, on the host ----------------------------------------------------------------------------
-
-
-def run_processor(
-    processor: Any, family: Family, prompt: str, images: Sequence[Any], limits: ImageLimits | None = None
-) -> tuple[list[int], Mapping[str, Any]]:
-    """Tokens of a prompt with its images in it, and the processor's whole output."""
-    read = [read_image(image, number) for number, image in enumerate(images)]
-    if limits is not None and limits.resizes:
-        read = [resized(image, limits) for image in read]
-    placeholder = str(getattr(processor, family.placeholder))
-    if prompt.count(placeholder) != len(read):
-        raise InvalidRequest(
-            f"images: {len(read)} given for {prompt.count(placeholder)} placeholders in the prompt; "
-            f"write {placeholder} once for each image"
-        )
-    bos = getattr(processor.tokenizer, "bos_token", None)
-    has_bos = bos is not None and prompt.startswith(str(bos))  # a chat template has written it
-    try:
-        output = processor(text=[prompt], images=[read], return_tensors="pt", add_special_tokens=not has_bos)
-    except Exception as error:
-        raise InvalidRequest(f"images: the model's processor cannot read them: {first_line(error)}") from error
-    return output["input_ids"][0].tolist(), output
-
-
-def image_tokens(processor: Any, family: Family, image: Any, limits: ImageLimits | None = None) -> int:
-    """Tokens that an image takes in a prompt, with what the processor writes around it."""
-    placeholder = str(getattr(processor, family.placeholder))
-    with_image, _ = run_processor(processor, family, placeholder, [image], limits)
-    return len(with_image) - len(processor.tokenizer(placeholder)["input_ids"]) + 1
-
-
-# -- what the processor's output must be ---------------------------------------------------------------------------
-
-
-def _runs(places: np.ndarray) -> list[tuple[int, int]]:
-    """[start, end) of neighbouring places."""
-    if not places.size:
-        return []
-    breaks = np.flatnonzero(np.diff(places) != 1) + 1
-    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(places, breaks)]
+def _in_order(
+    parts: Mapping[Kind, tuple[MediaPart, ...]], places: Mapping[Kind, np.ndarray]
+) -> tuple[tuple[MediaPart, ...], list[np.ndarray]]:
+    """All parts as they come in the prompt, and the places of each one's tokens."""
+    pairs: list[tuple[MediaPart, np.ndarray]] = []
+    for kind, some in parts.items():
+        ends = np.cumsum([part.tokens for part in some])
+        pairs += zip(some, np.split(places[kind], ends[:-1]), strict=True)
+    pairs.sort(key=lambda pair: int(pair[1][0]))
+    own = [some for _, some in pairs]
+    if bool((np.diff(np.concatenate(own)) <= 0).any()):
+        named = pairs[0][0].kind
+        raise InvalidRequest(f"{named}: tokens of different media stand between each other; keep each together")
+    return tuple(part for part, _ in pairs), own
 
 
 def _marks(
-    parts: tuple[ImagePart, ...], places: np.ndarray, digests: tuple[bytes, ...]
+    digests: tuple[bytes, ...], own: list[np.ndarray], positions: np.ndarray | None
 ) -> tuple[tuple[int, bytes], ...]:
-    """Where each part begins, its digest, and where its tokens are."""
-    ends = np.cumsum([part.tokens for part in parts])
-    own = np.split(places, ends[:-1])
-    return tuple(
-        (int(some[0]), digest + blake2b(some.tobytes(), digest_size=_DIGEST_BYTES).digest())
-        for digest, some in zip(digests, own, strict=True)
-        if some.size
-    )
+    """Where each part begins, its digest, and where its tokens are: in the prompt, and to M-RoPE."""
+    marks = []
+    for digest, places in zip(digests, own, strict=True):
+        where = places if positions is None else np.concatenate([places, positions[:, places].ravel()])
+        marks.append((int(places[0]), digest + blake2b(where.tobytes(), digest_size=_DIGEST_BYTES).digest()))
+    return tuple(marks)
 
 
-def _digest(part: ImagePart) -> bytes:
-    """Differs where any pixel does."""
+def _digest(part: MediaPart) -> bytes:
+    """Differs where any pixel or mel frame does."""
     digest = blake2b(digest_size=_DIGEST_BYTES)
     for name, tensor in sorted(part.inputs.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

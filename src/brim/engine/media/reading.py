@@ -29,25 +29,24 @@ def read_image(image: Any, number: int) -> Any:
 
 def load_processor(folder: Any) -> Any:
     if folder is None:
-        raise InvalidRequest(
-            "images: the model has no folder with a processor; give token ids and the processor's output"
-        )
+        raise InvalidRequest("the model has no folder with a processor; give token ids and the processor's output")
     from transformers import AutoProcessor
 
     processor: Any = AutoProcessor
     try:
         return processor.from_pretrained(str(folder), **_LOCAL)
     except ImportError as error:
-        return _for_images_only(str(folder), error)
+        return _without_videos(str(folder), error)
     except (OSError, ValueError) as error:
         raise UnsupportedModel(f"the processor in {folder} cannot be loaded: {first_line(error)}") from error
 
 
+_ASKS_FOR_VIDEOS = ("Qwen2_5Omni", "Qwen3Omni")  # their processors look at that part whatever the prompt brings
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
-def _for_images_only(folder: str, missing: ImportError) -> Any:
-    """The processor without its parts for video and audio, which need libraries that are not installed here."""
+def _without_videos(folder: str, missing: ImportError) -> Any:
+    """The processor without its part for videos, which needs a library that is not installed here."""
     import transformers
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
@@ -55,6 +54,7 @@ def _for_images_only(folder: str, missing: ImportError) -> Any:
     sources: dict[str, Any] = {
         "tokenizer": transformers.AutoTokenizer,
         "image_processor": transformers.AutoImageProcessor,
+        "feature_extractor": transformers.AutoFeatureExtractor,
     }
     parts: dict[str, Any] = {}
     try:
@@ -62,6 +62,8 @@ def _for_images_only(folder: str, missing: ImportError) -> Any:
         for name in kind.get_attributes():
             source = sources.get(name)
             parts[name] = None if source is None else source.from_pretrained(folder, **_LOCAL)
+        if kind.__name__.startswith(_ASKS_FOR_VIDEOS):  # for no more than how many patches become a token, as of images
+            parts["video_processor"] = parts["image_processor"]
 
         def check(self: Any, name: str, part: Any) -> Any:
             return type(None) if part is None else kind.check_argument_for_proper_class(self, name, part)

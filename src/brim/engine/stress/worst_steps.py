@@ -1,33 +1,37 @@
 """The worst steps of one engine: which they are, and how each is run.
 
-In: the parts of an engine, and its limits on images. Out: shapes, and for a shape the function that runs it. Text steps
-are constructed in `brim.engine.stress.text`, those with images in `brim.engine.stress.images`.
+In: the parts of an engine, and its limits on media. Out: shapes, and for a shape the function that runs it. Text steps
+are constructed in `brim.engine.stress.text`, those with images or audio in `brim.engine.stress.media`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from brim.engine.kv.ledger import KvLedger
+from brim.engine.media.parts import Kind
 from brim.engine.run.running import largest_work
-from brim.engine.stress.images import ImagePrompt, image_prompt_tokens, image_shape, run_image_shape
+from brim.engine.stress.media import MediaPrompt, audio_shape, image_shape, media_prompt_tokens, run_media_shape
 from brim.engine.stress.rehearsal import rehearse
 from brim.engine.stress.scaling_steps import equal_chunks, most_scan_tokens, scaling_steps
 from brim.engine.stress.text import PLAIN, run_text_shape, text_shapes
 from brim.engine.stress.warm_up import warm_up
-from brim.records.fit import DRAFT_SHAPE, IMAGE_SHAPE
+from brim.records.fit import AUDIO_SHAPE, DRAFT_SHAPE, IMAGE_SHAPE
 from brim.records.memory import StressShape
 from brim.records.progress import Told
 from brim.records.scaling import ScalingSteps
 
 if TYPE_CHECKING:
-    from brim.engine.media.features import ImagePart
-    from brim.engine.media.limits import ImageLimits
+    from brim.engine.media.allowed import AllowedMedia
+    from brim.engine.media.parts import MediaPart
     from brim.engine.parts import EngineParts
     from brim.engine.weights.load import LoadedModel
+
+
+_KINDS = {IMAGE_SHAPE: Kind.IMAGE, AUDIO_SHAPE: Kind.AUDIO}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +40,18 @@ class WorstSteps:
 
     loaded: LoadedModel
     parts: EngineParts
-    image_limits: ImageLimits | None
+    allowed: AllowedMedia
 
     def shapes(self) -> tuple[StressShape, ...]:
-        shapes = (*self._text(), *self._draft())
-        image = self.image()
-        if image is None or self.image_limits is None:
-            return shapes
-        return (*shapes, image_shape(image.tokens, self.image_limits.patches(image)))
+        return (*self._text(), *self._draft(), *self._media())
+
+    def _media(self) -> Iterator[StressShape]:
+        """Full steps of the largest images, and of the longest audios."""
+        image, audio = self.part(Kind.IMAGE), self.part(Kind.AUDIO)
+        if image is not None and self.allowed.images is not None:
+            yield image_shape(image.tokens, self.allowed.images.patches(image))
+        if audio is not None and self.parts.media is not None and self.parts.media.audio is not None:
+            yield audio_shape(audio.tokens, self.parts.media.audio.frames(audio))
 
     def _text(self) -> tuple[StressShape, ...]:
         """Full steps of text, those of recurrent layers in each of their worst forms."""
@@ -69,20 +77,19 @@ class WorstSteps:
         """Smaller steps, from which it is learned how memory scales."""
         return scaling_steps(self.parts.settings, self.parts.max_length, self.parts.fullest_chunk, self._scan_tokens())
 
-    def image(self) -> ImagePart | None:
-        """The largest image that a request may have; None if images are not allowed."""
-        from brim.engine.media.limits import worst_part
-
-        if self.parts.vision is None or self.image_limits is None:
+    def part(self, kind: Kind) -> MediaPart | None:
+        """The largest image or the longest audio that a request may have; None if it may have none."""
+        media = self.parts.media
+        if media is None:
             return None
         most_tokens = self.parts.max_length - 1
-        if self.parts.vision.together:
+        if kind is Kind.IMAGE and media.together:
             most_tokens = min(most_tokens, self.parts.settings.max_batch_tokens)
-        return worst_part(self.loaded.full_config, self.image_limits, most_tokens)
+        return media.worst_part(kind, self.allowed, most_tokens)
 
     def warm_up(self, ledger: KvLedger, told: Told) -> None:
         """Warm-up: small steps of every kind."""
-        together = self.parts.vision is not None and self.parts.vision.together
+        together = self.parts.media is not None and self.parts.media.together
         warm_up(self.parts.runner, ledger, self.parts.max_length, together=together, told=told)
         draft = self.parts.draft
         if draft is not None and draft.runner.kv_shape is not None:
@@ -103,10 +110,11 @@ class WorstSteps:
         limping.hold(known, largest_work(shape.most_decode_rows, shape.max_batch_tokens, scored))
 
     def step(self, shape: StressShape, ledger: KvLedger) -> Callable[[], None]:
-        """A function that runs a step of this shape to its end. Images are prepared now, on the host."""
+        """A function that runs a step of this shape to its end. Media are prepared now, on the host."""
         runner, settings, max_length = self.parts.runner, self.parts.settings, self.parts.max_length
-        if shape.name == IMAGE_SHAPE:
-            return partial(run_image_shape, self._image_prompt(), runner, ledger, settings, max_length)
+        if shape.name in _KINDS:
+            prompts = self._media_prompts(_KINDS[shape.name])
+            return partial(run_media_shape, prompts, runner, ledger, settings, max_length)
         if shape.name == DRAFT_SHAPE:
             return self._draft_step(shape)
         return partial(run_text_shape, shape, runner, ledger, max_length)
@@ -118,16 +126,25 @@ class WorstSteps:
         ledger = KvLedger(draft.groups, draft.runner.kv_shape)  # nothing is followed before anything is served
         return partial(run_text_shape, replace(shape, name=PLAIN), draft.runner, ledger, draft.max_length)
 
-    def _image_prompt(self) -> ImagePrompt:
-        """The largest images, prepared like those of requests."""
+    def _media_prompts(self, kind: Kind) -> tuple[MediaPrompt, ...]:
+        """The largest media of this kind, and those of the other after them if the model takes both."""
+        kinds = (kind, *(other for other in _KINDS.values() if other is not kind))
+        found = [(one, part) for one in kinds if (part := self.part(one)) is not None]
+        assert found, "an engine without media has no such shape"
+        return tuple(self._media_prompt(one, part) for one, part in found)
+
+    def _media_prompt(self, kind: Kind, part: MediaPart) -> MediaPrompt:
+        """Prepared like a request's."""
         import torch
 
-        image, vision = self.image(), self.parts.vision
-        assert image is not None, "an engine without images has no such shape"
-        assert vision is not None
-        token = self.loaded.full_config.image_token_id
-        tokens = image_prompt_tokens(token, image.tokens, self.parts.settings, self.parts.max_length)
-        count = tokens.count(token) // image.tokens
-        inputs = {name: torch.cat([one] * count) if count > 1 else one for name, one in image.inputs.items()}
-        prepared, media, spans, _ = vision.prepare(tokens, inputs)
-        return ImagePrompt(prepared, media, spans)
+        from brim.engine.media.prepare import GivenMedia
+
+        media = self.parts.media
+        assert media is not None
+        token = media.token_id(kind)
+        tokens = media_prompt_tokens(token, part.tokens, self.parts.settings, self.parts.max_length)
+        count = tokens.count(token) // part.tokens
+        inputs = {name: torch.cat([one] * count) if count > 1 else one for name, one in part.inputs.items()}
+        given = GivenMedia(images=inputs) if kind is Kind.IMAGE else GivenMedia(audios=inputs)
+        prepared, made, spans, _ = media.prepare(tokens, given)
+        return MediaPrompt(prepared, made, spans)

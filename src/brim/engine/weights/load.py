@@ -128,7 +128,16 @@ def _locate(source: str | Path | Mapping[str, Any], load_format: str) -> tuple[P
                 "random weights: --load-format dummy"
             )
         weight_files(folder)
-    return folder, dict(source) if isinstance(source, Mapping) else load_config(str(source))[1]
+    return folder, _that_writes(dict(source) if isinstance(source, Mapping) else load_config(str(source))[1])
+
+
+def _that_writes(raw: dict[str, Any]) -> dict[str, Any]:
+    """The config of the model that writes text: that of the thinker in a model that speaks too (Qwen's Omni)."""
+    thinker = raw.get("thinker_config")
+    if not isinstance(thinker, dict):
+        return raw
+    kept = {name: raw[name] for name in ("quantization_config",) if name in raw}
+    return {"model_type": f"{raw.get('model_type', '')}_thinker", **kept, **thinker}
 
 
 def _folder(source: str) -> Path | None:

@@ -1,12 +1,14 @@
 """A `transformers` model in two parts that the engine calls one after the other: the decoder, and the head.
 
 Splitting them lets the engine compute logits only where a token is drawn, or a slice at a time, with whatever the
-class does around its head (scaling, capping). The decoder of a vision-language model is its language model; that of
-OPT lies one deeper than elsewhere, and its head calls it there.
+class does around its head (scaling, capping). The decoder of a model with towers is its language model; that of OPT
+lies one deeper than elsewhere, and its head calls it there. A class that makes logits of all rows is given only those
+that are wanted.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -34,9 +36,10 @@ class TextModel:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        base = model.base_model
+        base = model.base_model if model.base_model is not model else model.get_decoder()
         self._base = base.decoder if hasattr(getattr(base, "decoder", None), "set_attn_implementation") else base
         self.backbone: torch.nn.Module = getattr(self._base, "language_model", self._base)
+        self._takes_rows = "logits_to_keep" in inspect.signature(type(model).forward).parameters
 
     @property
     def dtype(self) -> torch.dtype:
@@ -65,10 +68,9 @@ class TextModel:
 
     def logits(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """[rows, vocabulary]: what the class makes of these hidden states."""
-        stand_in = _Hidden(hidden[None])
-        with _replaced(self._base, lambda *args, **kwargs: stand_in):
-            output = self.model(input_ids=None, use_cache=False, logits_to_keep=rows)
-        return output.logits[0]  # type: ignore[no-any-return]
+        if self._takes_rows:
+            return self._behind_decoder(hidden, logits_to_keep=rows)
+        return self._behind_decoder(hidden[rows], inputs_embeds=hidden[None, rows])
 
     @property
     def head(self) -> torch.nn.Module | None:
@@ -98,9 +100,15 @@ class TextModel:
 
     def _around_head(self, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The class's own code behind its decoder, with another function in place of its head."""
+        inputs = {"logits_to_keep": 0} if self._takes_rows else {"inputs_embeds": hidden[None]}
+        with _replaced(self.head, head):
+            return self._behind_decoder(hidden, **inputs)
+
+    def _behind_decoder(self, hidden: torch.Tensor, **inputs: Any) -> torch.Tensor:
+        """The class's own code behind its decoder, which is said to have made these hidden states."""
         stand_in = _Hidden(hidden[None])
-        with _replaced(self._base, lambda *args, **kwargs: stand_in), _replaced(self.head, head):
-            output = self.model(input_ids=None, use_cache=False, logits_to_keep=0)
+        with _replaced(self._base, lambda *args, **kwargs: stand_in):
+            output = self.model(input_ids=None, use_cache=False, **inputs)
         return output.logits[0]  # type: ignore[no-any-return]
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:

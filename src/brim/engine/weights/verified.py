@@ -20,7 +20,10 @@ _FAMILIES = """
     starcoder2 vaultgemma youtu zamba zamba2
 """
 # Models with towers around a language model: their text too runs through code of their own.
-_WITH_TOWERS = "gemma3 gemma4 internvl qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe"
+_WITH_TOWERS = """
+    gemma3 gemma4 internvl qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_5 qwen3_5_moe
+    qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe
+"""
 
 VERIFIED = frozenset(_FAMILIES.split())
 WITH_TOWERS = frozenset(_WITH_TOWERS.split())
@@ -30,5 +33,5 @@ def is_verified(full: Any, text: Any) -> bool:
     """Whether a model is of a verified family, and so is the language model inside it (the same, without towers)."""
     kind, inner = getattr(full, "model_type", ""), getattr(text, "model_type", "")
     if kind in WITH_TOWERS:
-        return inner in VERIFIED or inner == f"{kind}_text"
+        return inner in VERIFIED or inner == f"{kind.removesuffix('_thinker')}_text"
     return kind == inner and kind in VERIFIED

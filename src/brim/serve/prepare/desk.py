@@ -91,14 +91,16 @@ class _Illustrated:
         self._counts: dict[Any, int] = {}
 
     def prepared(self) -> Prepared:
-        from brim.engine.media.prepare import run_processor
+        from brim.engine.media.allowed import AllowedMedia
+        from brim.engine.media.processing import run_processor
 
         kept, turns, evicted = _rolled(self._job, self._count)
         text, rolls = _written(self._tokenizer, kept), self._job.room is not None
         if not kept.images:
             return Prepared(self._text_tokens(kept), None, turns, evicted, rolls, text[-TAIL:])
         images = [self._images[image] for image in kept.images]
-        ids, output = run_processor(self._processor, self._family, text, images, self._limits)
+        allowed = AllowedMedia(images=self._limits)
+        ids, output = run_processor(self._processor, self._family, text, images, allowed=allowed)
         media = {name: value.numpy() for name, value in output.items() if hasattr(value, "numpy")}
         return Prepared(tuple(ids), media, turns, evicted, rolls, text[-TAIL:], len(images))
 
@@ -106,7 +108,7 @@ class _Illustrated:
         return tuple(self._tokenizer(_written(self._tokenizer, dialogue), add_special_tokens=False)["input_ids"])
 
     def _count(self, dialogue: Dialogue) -> int:
-        from brim.engine.media.prepare import image_tokens
+        from brim.engine.media.processing import image_tokens
 
         for image in dialogue.images:
             if image not in self._counts:

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from brim.engine.encoders.batches import elements, first_batch, joined
 from brim.engine.encoders.records import MOST_PARTS, TowerFacts
-from brim.engine.media.features import ImagePart
+from brim.engine.media.parts import MediaPart
 
 WIDTH = 4
 
 
-def part(patches: int, width: int = WIDTH) -> ImagePart:
+def part(patches: int, width: int = WIDTH) -> MediaPart:
     grid = torch.tensor([[1, 1, patches]])
-    return ImagePart({"pixel_values": torch.zeros(patches, width), "image_grid_thw": grid}, patches)
+    return MediaPart({"pixel_values": torch.zeros(patches, width), "image_grid_thw": grid}, patches)
 
 
 def facts(patches: int) -> TowerFacts:
@@ -45,7 +45,7 @@ def test_a_batch_is_the_longest_beginning_that_fits(sizes: list[int], budget: in
 
 def test_only_parts_of_the_same_form_go_together() -> None:
     assert first_batch([part(1), part(1), part(1, width=8), part(1)], facts(50)) == 2
-    assert first_batch([ImagePart({"input_features": torch.zeros(1, 8)}, 1)], facts(50)) == 0
+    assert first_batch([MediaPart({"input_features": torch.zeros(1, 8)}, 1)], facts(50)) == 0
     inputs = joined([part(2).inputs, part(3).inputs])
     assert inputs["pixel_values"].shape == (5, WIDTH)
     assert inputs["image_grid_thw"].tolist() == [[1, 1, 2], [1, 1, 3]]

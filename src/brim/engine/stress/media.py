@@ -1,11 +1,13 @@
-"""The worst steps with images, run on an engine's runner: the largest images, in full steps, one after another.
+"""The worst steps with media, run on an engine's runner: the largest images or longest audios, in full steps.
 
-Constructed like the other worst steps (`brim.engine.stress.text`), with images prepared like those of requests.
+Constructed like the other worst steps (`brim.engine.stress.text`), with media prepared like those of requests. Where a
+model takes both kinds, requests with the one follow those with the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as PySequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +21,7 @@ from brim.engine.schedule.plan import Chunk, StepPlan
 from brim.engine.schedule.spans import whole_spans
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.sequences import EVERYTHING, TOKEN, stress_sequence
-from brim.records.fit import IMAGE_SHAPE
+from brim.records.fit import AUDIO_SHAPE, IMAGE_SHAPE
 from brim.records.memory import StressShape
 from brim.units import ceil_div
 
@@ -27,8 +29,8 @@ _SHOWN = replace(EVERYTHING, prompt_logprobs=20)
 
 
 @dataclass(frozen=True, slots=True)
-class ImagePrompt:
-    """A prompt of largest images, each followed by a text token, prepared like that of a request."""
+class MediaPrompt:
+    """A prompt of largest media, each followed by a text token, prepared like that of a request."""
 
     tokens: tuple[int, ...]
     media: Any
@@ -44,26 +46,30 @@ def image_shape(tokens: int, patches: int) -> StressShape:
     return StressShape(IMAGE_SHAPE, tokens, 1, f"largest image: {patches} patches")
 
 
-def image_prompt_tokens(token: int, image_tokens: int, settings: EngineSettings, max_length: int) -> list[int]:
-    """As many of the largest images as a step has room for, and a prompt; `token` is the model's image token."""
+def audio_shape(tokens: int, frames: int) -> StressShape:
+    return StressShape(AUDIO_SHAPE, tokens, 1, f"longest audio: {frames} mel frames")
+
+
+def media_prompt_tokens(token: int, part_tokens: int, settings: EngineSettings, max_length: int) -> list[int]:
+    """As many of the largest parts as a step has room for, and a prompt; `token` stands for a row of their features."""
     longest = max_length - 1
-    count = max(1, min(settings.max_batch_tokens, longest) // (image_tokens + 1))
-    return ([token] * image_tokens + [TOKEN]) * count if image_tokens < longest else [token] * image_tokens
+    count = max(1, min(settings.max_batch_tokens, longest) // (part_tokens + 1))
+    return ([token] * part_tokens + [TOKEN]) * count if part_tokens < longest else [token] * part_tokens
 
 
-def run_image_shape(
-    prompt: ImagePrompt, runner: Runner, ledger: KvLedger, settings: EngineSettings, max_length: int
+def run_media_shape(
+    prompts: PySequence[MediaPrompt], runner: Runner, ledger: KvLedger, settings: EngineSettings, max_length: int
 ) -> None:
-    """Full steps of images while all other requests decode.
+    """Full steps of media while all other requests decode; requests have these prompts in turn.
 
-    Prompts follow each other as in serving: the features of an image that is split between steps are kept, and the next
-    image is encoded while they are still alive.
+    Prompts follow each other as in serving: the features of a part that is split between steps are kept, and the next
+    one is encoded while they are still alive.
     """
-    shown, others = _image_sequences(prompt, ledger, settings), []
+    shown, others = _media_sequences(prompts, ledger, settings), []
     try:
-        others = _generating(len(shown) + 1, prompt, ledger, settings)
+        others = _generating(len(shown) + 1, prompts, ledger, settings)
         before: Launched | None = None
-        for plan in _image_steps(shown, others, ledger, settings, max_length):
+        for plan in _media_steps(shown, others, ledger, settings, max_length):
             launched = runner.launch(plan, ledger)
             ledger.commit()
             if before is not None:
@@ -79,38 +85,45 @@ def run_image_shape(
         ledger.commit()
 
 
-def _image_sequences(prompt: ImagePrompt, ledger: KvLedger, settings: EngineSettings) -> list[Sequence]:
-    """Requests with images: enough for a full step, and one that begins after it."""
-    params = _SHOWN
-    first = Request("stress-0", prompt.tokens, params, 0, params.max_tokens, media=prompt.media, spans=prompt.spans)
-    count = min(settings.max_batch, ceil_div(settings.max_batch_tokens, len(prompt.tokens)) + 1)
-    return [
-        Sequence(replace(first, id=f"stress-{slot}"), list(prompt.tokens), slot=slot, blocks=ledger.open(slot))
-        for slot in range(count)
-    ]
+def _media_sequences(prompts: PySequence[MediaPrompt], ledger: KvLedger, settings: EngineSettings) -> list[Sequence]:
+    """Requests with media: enough for a full step, and one of each prompt that begins after it."""
+    round_tokens = sum(len(prompt.tokens) for prompt in prompts)
+    rounds = ceil_div(settings.max_batch_tokens, round_tokens) + 1
+    chosen = [prompt for _ in range(rounds) for prompt in prompts][: settings.max_batch]
+    return [_sequence(slot, prompt, ledger) for slot, prompt in enumerate(chosen)]
 
 
-def _generating(first_slot: int, prompt: ImagePrompt, ledger: KvLedger, settings: EngineSettings) -> list[Sequence]:
-    """Requests that decode in the same steps, as many as leave the images enough tokens."""
-    step = min(settings.max_batch_tokens, max(prompt.whole, len(prompt.tokens)))
+def _sequence(slot: int, prompt: MediaPrompt, ledger: KvLedger) -> Sequence:
+    request = Request(
+        f"stress-{slot}", prompt.tokens, _SHOWN, 0, _SHOWN.max_tokens, media=prompt.media, spans=prompt.spans
+    )
+    return Sequence(request, list(prompt.tokens), slot=slot, blocks=ledger.open(slot))
+
+
+def _generating(
+    first_slot: int, prompts: PySequence[MediaPrompt], ledger: KvLedger, settings: EngineSettings
+) -> list[Sequence]:
+    """Requests that decode in the same steps, as many as leave the media enough tokens."""
+    whole = max(prompt.whole for prompt in prompts)
+    step = min(settings.max_batch_tokens, max(whole, *(len(prompt.tokens) for prompt in prompts)))
     count = min(
         settings.max_batch - first_slot,
-        settings.max_batch_tokens - prompt.whole,
+        settings.max_batch_tokens - whole,
         min(ledger.available()) - ceil_div(step, ledger.block_size) - 1,
     )
     return [stress_sequence(first_slot + number, 1, EVERYTHING, ledger) for number in range(count)]
 
 
-def _image_steps(
+def _media_steps(
     shown: list[Sequence], others: list[Sequence], ledger: KvLedger, settings: EngineSettings, max_length: int
 ) -> Iterator[StepPlan]:
-    """The steps that compute all prompts with images, cut as the scheduler cuts them and filled up with text."""
+    """The steps that compute all prompts with media, cut as the scheduler cuts them and filled up with text."""
     slots = tuple(sequence.slot for sequence in others if sequence.slot is not None)
     filler = len(shown)  # the slot of the text
     while any(sequence.computed < sequence.prompt_length for sequence in shown):
-        chunks = _image_chunks(shown, settings.max_batch_tokens - len(others), ledger)
+        chunks = _media_chunks(shown, settings.max_batch_tokens - len(others), ledger)
         if not chunks:
-            return  # the pool cannot hold such an image, and requests with it are refused
+            return  # the pool cannot hold such a part, and requests with it are refused
         left = settings.max_batch_tokens - len(others) - sum(chunk.length for chunk in chunks)
         length = min(left, max_length - 1, min(ledger.available()) * ledger.block_size)
         text = stress_sequence(filler, length, EVERYTHING, ledger) if length and filler < settings.max_batch else None
@@ -125,7 +138,7 @@ def _image_steps(
             _let_go(sequence, ledger)
 
 
-def _image_chunks(shown: list[Sequence], budget: int, ledger: KvLedger) -> list[Chunk]:
+def _media_chunks(shown: list[Sequence], budget: int, ledger: KvLedger) -> list[Chunk]:
     """The next tokens of each, first come first served, as far as the step and the pool go."""
     chunks: list[Chunk] = []
     for sequence in shown:
@@ -149,7 +162,7 @@ def _image_chunks(shown: list[Sequence], budget: int, ledger: KvLedger) -> list[
 
 
 def _let_go(sequence: Sequence, ledger: KvLedger) -> None:
-    """Free full blocks, so that a pool for one step is enough for the longest image.
+    """Free full blocks, so that a pool for one step is enough for the longest prompt.
 
     The device's block table still has them: attention reads as much as it would.
     """
