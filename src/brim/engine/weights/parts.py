@@ -70,7 +70,9 @@ def class_of_part(cls: Any, part: ModelPart) -> Any:
     return type(cls.__name__, (cls,), {"__init__": make, "__module__": cls.__module__})
 
 
-def random_towers(cls: Any, config: Any, dtype: Any, attention: str | dict[str, str], place: torch.device) -> Any:
+def random_towers(
+    cls: Any, config: Any, dtype: Any, attention: str | dict[str, str] | None, place: torch.device
+) -> Any:
     """A model of towers alone, its weights drawn on a device; the rest is never made there."""
     import torch
 
@@ -86,7 +88,7 @@ def random_towers(cls: Any, config: Any, dtype: Any, attention: str | dict[str, 
     return model
 
 
-def _drawn(module: nn.Module, config: Any, dtype: Any, attention: str | dict[str, str]) -> nn.Module:
+def _drawn(module: nn.Module, config: Any, dtype: Any, attention: str | dict[str, str] | None) -> nn.Module:
     """A module like this one, with weights: a tower by its own config, a projector by that of the model."""
     kind: Any = type(module)
     if hasattr(kind, "_from_config"):
