@@ -218,6 +218,7 @@ def test_an_encoder_that_is_killed_is_replaced_and_its_image_encoded_after_all(s
     assert one.engine.health.status is Status.READY
 
 
+@pytest.mark.soak
 def test_an_image_that_kills_its_encoder_twice_ends_with_an_error_and_takes_no_other_with_it(
     stubbed: Callable[..., Stubbed],
 ) -> None:
@@ -273,6 +274,7 @@ def test_features_are_found_again_by_content_and_salt_within_their_budget(stubbe
         one.show(1, "too large", side=18)
 
 
+@pytest.mark.soak
 def test_small_images_are_encoded_together_up_to_the_budget_and_by_all_workers(stubbed: Callable[..., Stubbed]) -> None:
     one = stubbed(workers=2)
     one.tell("hold")
@@ -298,6 +300,16 @@ def test_cancelled_requests_leave_nothing_pinned(stubbed: Callable[..., Stubbed]
     assert features is not None
     assert features._shelf.pinned_rows == 0
     assert not features._wanted
+
+
+def test_random_towers_are_drawn_whatever_their_projectors_are_made_of() -> None:
+    """Gemma 4's are made of two configs."""
+    config = {"model_type": "gemma4", **audio.CONFIGS["gemma4"]}
+    towers = load(config, load_format="dummy", dtype="fp32", attention=None, part=ModelPart.TOWERS).model
+    drawn = dict(towers.named_parameters())
+    assert {name.split(".")[1] for name in drawn} == {"vision_tower", "audio_tower", "embed_vision", "embed_audio"}
+    for name in ("embed_vision", "embed_audio"):
+        assert drawn[f"model.{name}.embedding_projection.weight"].std() == pytest.approx(0.02, rel=0.2)
 
 
 def test_settings_are_checked() -> None:

@@ -11,6 +11,7 @@ so that for those of an engine the whole model is drawn once.
 
 from __future__ import annotations
 
+import inspect
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,24 @@ def random_towers(
     model = keep_part(model, ModelPart.TOWERS)
     with place:
         for name in names:
-            setattr(model.base_model, name, _drawn(getattr(model.base_model, name), config, dtype, attention))
+            module = getattr(model.base_model, name)
+            made = _filled(module, model, place) if _asks_for_more(module) else _drawn(module, config, dtype, attention)
+            setattr(model.base_model, name, made)
     return model
+
+
+def _asks_for_more(module: nn.Module) -> bool:
+    """Whether a projector is made of more than the model's config (Gemma 4)."""
+    return not hasattr(type(module), "_from_config") and len(inspect.signature(type(module)).parameters) > 1
+
+
+def _filled(module: nn.Module, model: Any, place: torch.device) -> nn.Module:
+    """The module itself on a device, each layer in it drawn as the model's class does."""
+    assert not list(module.buffers()), "what a class computes once is not drawn"
+    module = module.to_empty(device=place)
+    for layer in module.modules():
+        model._init_weights(layer)
+    return module
 
 
 def _drawn(module: nn.Module, config: Any, dtype: Any, attention: str | dict[str, str] | None) -> nn.Module:
