@@ -94,6 +94,7 @@ def test_a_promise_that_was_too_small_is_made_again_before_more_is_taken() -> No
     assert "are left" in message["why"]
 
 
+@pytest.mark.soak
 def test_a_smaller_reserve_lowers_the_limit_of_images_until_the_worst_fits() -> None:
     whole = ready(Told())
     reserve = whole.weight_bytes + whole.peak_bytes // 2
