@@ -28,7 +28,6 @@ from typing import Any
 from stamp import stamp
 
 GIB = 1 << 30
-ROLE = "vision encoder"
 
 
 @dataclass(frozen=True)
@@ -133,13 +132,13 @@ def fitted(scale: Scale, encoder: str, leased: bool, opened: ExitStack) -> tuple
         compile=False,
     )
     device = find_device(scale)
-    place = EncoderPlace(scale.device, (device_text(scale) if leased else None), ROLE)
+    place = EncoderPlace(scale.device, device_text(scale) if leased else None)
     encoders = start_encoders(
         scale.model, settings, (place,), load_format="dummy", dtype=scale.dtype, seed=0, holds=leased
     )
     if encoders is not None and not leased:
         encoders.start()  # it is there before the fit, and has promised nothing
-    expected = Expected(roles=(ROLE,) if encoders is not None and leased else ())
+    expected = Expected(roles=tuple(role for _, role in encoders.leases) if encoders is not None and leased else ())
     part = opened.enter_context(sizing(device, expected=expected, wait_seconds=300))
     probe = CpuProbe(part.part.promised_bytes) if scale.budget else None
     engine = opened.enter_context(

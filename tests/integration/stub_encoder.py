@@ -24,7 +24,9 @@ def facts() -> Message:
     return {
         "budgets": {"image_grid_thw pixel_values": BUDGET},
         "call_patches": ROWS * 4,
+        "audio_frames": None,
         "rows": ROWS,
+        "part_rows": ROWS,
         "width": WIDTH,
         "levels": LEVELS,
         "dtype": "float32",

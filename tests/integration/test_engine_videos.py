@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
@@ -79,6 +81,13 @@ def run(engine: Engine, kind: str, given: dict[str, Any]) -> Completion:
     raise AssertionError("no answer")
 
 
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Callable[[str], Engine]]:
+    """An engine of each kind, made when it is first asked for."""
+    with ExitStack() as opened:
+        yield cache(lambda kind: opened.enter_context(engine_of(kind)))
+
+
 @pytest.mark.parametrize("kind", sampled(KINDS, ("qwen3_vl",)))
 def test_same_tokens_as_generate_in_chunks(kind: str) -> None:
     with engine_of(kind) as engine:
@@ -108,9 +117,12 @@ def test_a_prefix_is_shared_only_by_frames_of_the_same_times() -> None:
         ("gemma3", [5, 6], {}, "this model takes no videos"),
     ],
 )
-def test_bad_videos_are_refused(kind: str, tokens: Any, changes: dict[str, Any], says: str) -> None:
-    with engine_of(kind) as engine, pytest.raises(InvalidRequest, match=says):
-        engine.submit(tokens, videos={**video(kind), **changes})
+def test_bad_videos_are_refused(
+    engines: Callable[[str], Engine], kind: str, tokens: Any, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        engines(kind).submit(tokens, videos={**video(kind), **changes})
+    assert engines(kind).idle
 
 
 def test_frames_are_limited_like_images() -> None:

@@ -197,7 +197,10 @@ class Engine:
         if self._parts.media is None:
             return AllowedMedia()
         allowed = self._parts.media.allowed(self.loaded, self.settings, self.max_length)
-        return allowed if self._encoders is None else allowed.lowered(self._encoders.facts.call_patches)
+        if self._encoders is None:
+            return allowed
+        facts = self._encoders.facts
+        return allowed.lowered(facts.call_patches, facts.audio_frames)
 
     def _load_draft(
         self,

@@ -10,7 +10,7 @@ from brim.records.fit import FitItem, FitReport, FitRequest, Usage
 COMPILED = "compiled code needs less: the prediction is an upper bound"
 GATHERED = "on the CPU attention copies a request's keys and values; the prediction is for a GPU"
 _ONLY_WHERE_THERE = ("state", "features", "keep_free")
-ENCODER = "a step with the largest image; only the part beyond activation adds to the total"
+ENCODER = "a step with the largest image or audio; only the part beyond activation adds to the total"
 
 
 def measured_items(usage: Usage, request: FitRequest, kv_bytes: int) -> tuple[FitItem, ...]:

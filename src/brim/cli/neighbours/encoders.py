@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from brim.engine.encoders.pool import Encoders
     from brim.engine.encoders.start import EncoderPlace
 
-ROLE = "vision encoder"
-
 
 @contextmanager
 def encoders_beside(options: argparse.Namespace, place: Place) -> Iterator[tuple[Place, Encoders | None]]:
@@ -76,7 +74,7 @@ def _of_encoder(place: Place) -> EncoderPlace:
     from brim.engine.encoders.start import EncoderPlace
 
     device = place.device or _default_device()
-    return EncoderPlace(device, _lease(replace(place, device=device)), f"{ROLE} of {os.getpid()}")
+    return EncoderPlace(device, _lease(replace(place, device=device)), f"of {os.getpid()}")
 
 
 def _default_device() -> str:

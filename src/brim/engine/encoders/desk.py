@@ -20,7 +20,7 @@ import torch
 from brim.engine.encoders.areas import type_of
 from brim.engine.encoders.pool import Encoded, EncoderFigures, Encoders, Job
 from brim.engine.encoders.shelf import Shelf
-from brim.engine.media.parts import Features, Media
+from brim.engine.media.parts import Features, Kind, Media, MediaPart
 from brim.engine.requests.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -134,14 +134,14 @@ class FeatureDesk:
         media = sequence.request.media
         if self._blank:
             rows = self._memory[:1].expand(some.stop - some.start, -1)
-            return self._features(rows)
+            return self._features(rows, media.parts[number])
         entry = self._shelf.find(_key(sequence.request, media, number))
         assert entry is not None, "a request runs when its features are there"
-        return self._features(self._memory[entry.start + some.start : entry.start + some.stop])
+        return self._features(self._memory[entry.start + some.start : entry.start + some.stop], media.parts[number])
 
-    def _features(self, rows: torch.Tensor) -> Features:
+    def _features(self, rows: torch.Tensor, part: MediaPart) -> Features:
         first, *deep = rows.chunk(self._levels, dim=1)
-        return Features(first, tuple(deep))
+        return Features(first, () if part.kind is Kind.AUDIO else tuple(deep))
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -167,7 +167,7 @@ class FeatureDesk:
         done, failed = self._encoders.poll()
         for encoded in done:
             self._take_in(encoded)
-        lost = [pair for one in failed for pair in self._lost(one.job.key, one.why)]
+        lost = [pair for one in failed for pair in self._lost(one.job, one.why)]
         self._place_next()
         return lost
 
@@ -240,15 +240,15 @@ class FeatureDesk:
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()[1].release()
 
-    def _lost(self, key: Hashable, why: str) -> Iterator[tuple[Sequence, str]]:
+    def _lost(self, job: Job, why: str) -> Iterator[tuple[Sequence, str]]:
         """Everybody who waits for a part that cannot be encoded."""
         for sequence, wanted in list(self._wanted.items()):
-            if key in wanted.missing:
+            if job.key in wanted.missing:
                 self._forget(sequence)
-                yield sequence, f"images: {why}"
-        entry = self._shelf.find(key)
+                yield sequence, f"{job.part.kind}: {why}"
+        entry = self._shelf.find(job.key)
         if entry is not None and not entry.ready:
-            self._shelf.drop(key)
+            self._shelf.drop(job.key)
 
 
 def _needed(media: Media, start: int) -> list[int]:

@@ -21,7 +21,8 @@ class EncoderSource:
     max_length: int | None  # of a request; None: the model's context
     max_batch_tokens: int
     max_image_pixels: int | None
-    batch: int  # largest media in one call of the tower
+    max_audio_seconds: int | None
+    batch: int  # largest images in one call of the tower
     reserve_bytes: int | None = None  # the most that its process may hold; None: what the worst batch takes
     lease: str | None = None  # the device in the ledger of leases; None: nobody else sizes itself there
     role: str = "encoder"
@@ -40,10 +41,12 @@ class TowerFacts:
     """A tower that has run its worst batch."""
 
     budgets: dict[str, int]  # by kind of media: the elements of a batch that was run
-    call_patches: int  # of the largest image in it
+    call_patches: int | None  # of the largest image in it; None: it takes none
+    audio_frames: int | None  # of the longest audio
     rows: int  # features of the largest batch
+    part_rows: int  # and of the largest part
     width: int  # elements of a feature, all levels together
-    levels: int  # 1, and one more for each of the decoder's first layers that gets its own
+    levels: int  # of an image: 1, and one more for each of the decoder's first layers that gets its own; of audio 1
     dtype: str
     input_bytes: int  # of the largest batch
     weight_bytes: int

@@ -9,7 +9,8 @@ from typing import Any
 from brim.engine.encoders.areas import type_of
 from brim.engine.encoders.pool import Encoders
 from brim.engine.encoders.records import EncoderSource, TowerFacts
-from brim.engine.media.families import family_of
+from brim.engine.encoders.tower import towers_of
+from brim.engine.media.parts import Kind
 from brim.engine.settings import PROCESS, EngineSettings
 from brim.engine.weights.builtin import BUILTIN_NAME, lacks_weights
 from brim.engine.weights.load import LoadedModel, max_positions, read_model
@@ -25,7 +26,7 @@ class EncoderPlace:
 
     device: str  # as torch writes it
     lease: str | None = None  # the device in the ledger of leases; None: nobody sizes itself there
-    role: str = "vision encoder"
+    owner: str = ""  # behind the name of the towers, for whoever reads the ledger: "of 4711"
 
 
 def start_encoders(
@@ -50,7 +51,8 @@ def start_encoders(
         raise InvalidRequest("encoder 'process': give the model as a name or a folder, which other processes can load")
     load_format = "dummy" if lacks_weights(model) else load_format
     _, config = read_model(model, load_format)
-    if family_of(config) is None or getattr(config, "vision_config", None) is None:
+    kinds = towers_of(config)
+    if not kinds:
         return None
     return Encoders(
         EncoderSource(
@@ -62,14 +64,20 @@ def start_encoders(
             max_length=settings.max_length or max_positions(config.get_text_config(decoder=True)),
             max_batch_tokens=settings.max_batch_tokens,
             max_image_pixels=settings.max_image_pixels,
+            max_audio_seconds=settings.max_audio_seconds,
             batch=settings.encoder_batch,
             reserve_bytes=settings.encoder_reserve,
             lease=place.lease,
-            role=place.role,
+            role=f"{encoder_name(kinds)} {place.owner}".strip(),
             holds=holds,
         )
         for place in places
     )
+
+
+def encoder_name(kinds: tuple[Kind, ...]) -> str:
+    """What neighbours call an encoder of these media."""
+    return " and ".join({Kind.IMAGE: "vision", Kind.AUDIO: "audio"}[kind] for kind in kinds) + " encoder"
 
 
 def cache_rows(settings: EngineSettings, facts: TowerFacts, max_length: int) -> int:
@@ -79,9 +87,9 @@ def cache_rows(settings: EngineSettings, facts: TowerFacts, max_length: int) -> 
         rows = settings.feature_cache // row_bytes
     else:
         rows = min(MOST_CACHE_BYTES // row_bytes, settings.max_batch * max_length)
-    if rows < facts.rows // settings.encoder_batch:
+    if rows < facts.part_rows:
         raise InvalidRequest(
-            f"feature_cache: {rows * row_bytes:,} bytes are {rows:,} features and the largest image has "
-            f"{facts.rows // settings.encoder_batch:,}; give at least {facts.rows * row_bytes:,}"
+            f"feature_cache: {rows * row_bytes:,} bytes are {rows:,} features and the largest image or audio has "
+            f"{facts.part_rows:,}; give at least {facts.part_rows * row_bytes:,}"
         )
     return rows

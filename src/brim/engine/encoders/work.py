@@ -1,16 +1,15 @@
 """The life of an encoder's process: promise memory, load the tower, run its worst batch, hold that, serve batches.
 
 One batch is in flight, and none is larger than what was run. What the worst batch took stays in the allocator, and the
-process is kept to it. Where a reserve was given and is too small, the limit of images is lowered until the worst batch
-fits. The process ends when its engine does.
+process is kept to it. Where a reserve was given and is too small, the limits of images and audio are lowered until the
+worst batch fits. The process ends when its engine does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -20,11 +19,11 @@ from brim.engine.encoders.areas import Area, needed_bytes, read_tensors, type_na
 from brim.engine.encoders.batches import elements, kind_of
 from brim.engine.encoders.cuda_ipc import SharedBuffer
 from brim.engine.encoders.records import MOST_PARTS, EncoderSource, TowerFacts
-from brim.engine.encoders.tower import Tower, largest_part, worst_batches
+from brim.engine.encoders.tower import Tower, allowed_media, largest_part, made_smaller, towers_of, worst_batches
 from brim.engine.encoders.wire import Message, Wire, WireClosed
-from brim.engine.media.limits import ImageLimits, limits_of
-from brim.engine.media.parts import MediaPart
-from brim.engine.weights.load import load, max_positions, read_model
+from brim.engine.media.allowed import AllowedMedia
+from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.weights.load import load, read_model
 from brim.engine.weights.parts import ModelPart
 from brim.errors import BrimError, DeviceError, DoesNotFit, InvalidRequest, OutOfMemory, first_line
 from brim.probes.cpu import CpuProbe
@@ -35,11 +34,12 @@ from brim.units import GIB, MIB, format_bytes
 _CUDA_BYTES = 1 * GIB  # promised for a context, kernels and workspaces, until they have been measured
 _PROMISED = 1.05  # of what the trace says
 _LARGER_PROMISE = 2
-_SMALLER_IMAGE = 0.8  # of the patches of the last attempt
+_SMALLER = 0.8  # of the patches or frames of the last attempt
 _ROUNDING_BYTES = 20 * MIB  # a segment of torch's allocator grows by so much
 _UNLIMITED = 1 << 60
 
-Predict = Callable[[EncoderSource, Any, ImageLimits, MediaPart], int | None]  # bytes of the worst batch, from a trace
+# bytes of towers and worst batch, from a trace: of the largest media within limits
+Predict = Callable[[EncoderSource, Any, AllowedMedia, Sequence[MediaPart]], int | None]
 
 
 class Reservation(Protocol):
@@ -56,14 +56,20 @@ class Reservation(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stressed:
-    """A worst batch that was run, and what it made."""
+    """The worst batches of one kind of media, run; and what they made."""
 
-    limits: ImageLimits
+    allowed: AllowedMedia
     largest: MediaPart
+    batch: int  # so many of the largest
     levels: int
     width: int
     dtype: torch.dtype
     peak_bytes: int
+    peak_reserved_bytes: int
+
+    @property
+    def rows(self) -> int:
+        return self.largest.tokens * self.batch
 
 
 class EncoderWork:
@@ -87,7 +93,8 @@ class EncoderWork:
         self._probe: CpuProbe | CudaProbe | None = None
         self._shared: SharedBuffer | None = None
         self._warnings: list[str] = []
-        self._lowered = ""  # what was done to keep to a reserve
+        self._lowered: dict[Kind, str] = {}  # what was done to keep to a reserve
+        self._width = 0
 
     def run(self) -> int:
         """Serve until the engine has gone; the exit code."""
@@ -110,8 +117,9 @@ class EncoderWork:
     def _start(self) -> TowerFacts:
         source = self._source
         folder, config = read_model(source.model, source.load_format)
-        limits, largest = self._limited(config, folder, None)
-        predicted = self._predicted(config, limits, largest)
+        allowed = allowed_media(source, config, folder)
+        largest = self._largest(config, allowed)
+        predicted = self._predicted(config, allowed, largest)
         self._promise(predicted)
         if self._device.type == "cuda":
             let_segments_grow()
@@ -119,7 +127,7 @@ class EncoderWork:
         with translated():
             self._tower = self._loaded()
             self._keep_to(self._limit())
-            stressed = self._fitted(config, folder)
+            stressed = [self._fitted(config, allowed, part.kind) for part in largest]
         if not self._source.holds:
             self._forget()
         facts = self._facts(stressed, predicted)
@@ -127,24 +135,17 @@ class EncoderWork:
         self._keep_to(facts.held_bytes)
         return facts
 
-    def _limited(self, config: Any, folder: Path | None, patches: int | None) -> tuple[ImageLimits, MediaPart]:
-        """Limits of images, lowered to so many patches in a call; and the largest image within them."""
-        source = self._source
-        max_length = source.max_length or max_positions(config.get_text_config(decoder=True))
-        limits = limits_of(config, folder, source.max_image_pixels, max_length)
-        if patches is not None:
-            limits = limits.lowered(patches)
-        largest = largest_part(config, limits, max_length, source.max_batch_tokens)
-        if largest is None:
-            raise InvalidRequest(
-                "encoder: every image is refused by the limits that were given; raise image-pixels or encoder-reserve"
-            )
-        return limits, largest
+    def _largest(self, config: Any, allowed: AllowedMedia) -> tuple[MediaPart, ...]:
+        """The largest of each kind that is allowed."""
+        found = [largest_part(kind, self._source, config, allowed) for kind in towers_of(config)]
+        if not any(found):
+            raise _all_refused("image" if allowed.audios is None else "audio" if allowed.images is None else "medium")
+        return tuple(part for part in found if part is not None)
 
-    def _predicted(self, config: Any, limits: ImageLimits, largest: MediaPart) -> int | None:
+    def _predicted(self, config: Any, allowed: AllowedMedia, largest: Sequence[MediaPart]) -> int | None:
         if self._source.lease is None:
             return None  # nobody wants to know before it has run
-        found = self._predict(self._source, config, limits, largest)
+        found = self._predict(self._source, config, allowed, largest)
         if found is None and self._source.reserve_bytes is None:
             raise InvalidRequest(
                 f"encoder: the tower of '{config.model_type}' cannot be traced, so that nothing is known of its memory "
@@ -173,7 +174,7 @@ class EncoderWork:
                 load_format=source.load_format,
                 dtype=source.dtype,
                 device=source.device,
-                attention="sdpa",
+                attention=None,  # of each tower its own: not all have the same
                 seed=source.seed,
                 part=ModelPart.TOWERS,
             )
@@ -182,23 +183,27 @@ class EncoderWork:
         self._weight_bytes = loaded.weight_bytes
         return Tower(loaded.model, self._device)
 
-    def _fitted(self, config: Any, folder: Path | None) -> _Stressed:
-        """The worst batch, run: with a larger promise where that was too small, or with smaller images."""
-        patches: int | None = None
+    def _fitted(self, config: Any, allowed: AllowedMedia, kind: Kind) -> _Stressed:
+        """The worst batches of a kind, run: with a larger promise where that was too small, or with smaller media."""
         while True:
-            limits, largest = self._limited(config, folder, patches)
+            largest = largest_part(kind, self._source, config, allowed)
+            if largest is None:
+                raise _all_refused(kind.removesuffix("s"))
             try:
-                return self._stressed(config, limits, largest)
+                return self._stressed(config, allowed, largest)
             except torch.OutOfMemoryError as error:
                 self._forget()
                 if self._source.reserve_bytes is None:
                     self._promise_more(error)
                 else:
-                    patches = int(largest.tokens * limits.merge * _SMALLER_IMAGE)
-                    self._lowered = (
-                        f"encoder-reserve {format_bytes(self._source.reserve_bytes)} holds images of at most "
-                        f"{patches * limits.pixels_per_patch:,} pixels"
-                    )
+                    allowed = self._made_smaller(config, allowed, largest)
+
+    def _made_smaller(self, config: Any, allowed: AllowedMedia, largest: MediaPart) -> AllowedMedia:
+        """The limits with a fifth less of this kind than was tried, and a warning that says so."""
+        smaller, held = made_smaller(config, allowed, largest, _SMALLER)
+        reserve = format_bytes(self._source.reserve_bytes or 0)
+        self._lowered[largest.kind] = f"encoder-reserve {reserve} holds {held}"
+        return smaller
 
     def _promise_more(self, error: torch.OutOfMemoryError) -> None:
         """Neighbours are asked before more is taken."""
@@ -212,23 +217,26 @@ class EncoderWork:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _stressed(self, config: Any, limits: ImageLimits, largest: MediaPart) -> _Stressed:
+    def _stressed(self, config: Any, allowed: AllowedMedia, largest: MediaPart) -> _Stressed:
         assert self._probe is not None
         before = self._probe.reading().allocated_bytes
         self._probe.reset_peak()
-        for batch in worst_batches(config, limits, largest, self._source.batch) * 2:
+        batches = worst_batches(config, allowed, largest, self._source.batch)
+        for batch in batches * 2:
             with _counted(self._probe):
-                rows, levels = self._tower.rows([part.inputs for part in batch])
+                rows, levels = self._tower.rows([part.inputs for part in batch], sum(part.tokens for part in batch))
             found = levels, rows.shape[1], rows.dtype
             del rows
-        peak = self._probe.reading().peak_allocated_bytes - before
-        return _Stressed(limits, largest, *found, peak)
+        reading = self._probe.reading()
+        peak = reading.peak_allocated_bytes - before
+        return _Stressed(allowed, largest, len(batches[0]), *found, peak, reading.peak_reserved_bytes)
 
-    def _facts(self, stressed: _Stressed, predicted: int | None) -> TowerFacts:
-        batch, largest = self._source.batch, stressed.largest
-        rows = largest.tokens * batch
-        size = rows * stressed.width * stressed.dtype.itemsize
-        input_bytes = needed_bytes(largest.inputs) * batch + MOST_PARTS * 1024  # small ones are aligned too
+    def _facts(self, stressed: Sequence[_Stressed], predicted: int | None) -> TowerFacts:
+        rows, self._width = max(one.rows for one in stressed), max(one.width for one in stressed)
+        dtype = stressed[0].dtype
+        size = rows * self._width * dtype.itemsize
+        input_bytes = max(needed_bytes(one.largest.inputs) * one.batch for one in stressed)
+        input_bytes += MOST_PARTS * 1024  # small ones are aligned too
         self._inputs.resize(input_bytes)
         self._outputs.resize(size)
         if self._device.type == "cuda":
@@ -237,27 +245,29 @@ class EncoderWork:
             except DeviceError as error:
                 self._warnings.append(f"features pass through the host: {error}")
         return TowerFacts(
-            budgets={kind_of(largest.inputs): elements(largest.inputs) * batch},
-            call_patches=stressed.limits.call_patches,
+            budgets={kind_of(one.largest.inputs): elements(one.largest.inputs) * one.batch for one in stressed},
+            call_patches=_limit(stressed, Kind.IMAGE),
+            audio_frames=_limit(stressed, Kind.AUDIO),
             rows=rows,
-            width=stressed.width,
-            levels=stressed.levels,
-            dtype=type_name(stressed.dtype),
+            part_rows=max(one.largest.tokens for one in stressed),
+            width=self._width,
+            levels=max(one.levels for one in stressed),
+            dtype=type_name(dtype),
             input_bytes=input_bytes,
             weight_bytes=self._weight_bytes,
             predicted_bytes=predicted,
             promised_bytes=self._promised_bytes,
-            held_bytes=self._held_bytes(size),
-            peak_bytes=stressed.peak_bytes,
-            warnings=(*self._warnings, *((self._lowered,) if self._lowered else ())),
+            held_bytes=self._held_bytes(size, max(one.peak_reserved_bytes for one in stressed)),
+            peak_bytes=max(one.peak_bytes for one in stressed),
+            warnings=(*self._warnings, *self._lowered.values()),
         )
 
-    def _held_bytes(self, output_bytes: int) -> int:
+    def _held_bytes(self, output_bytes: int, peak_bytes: int) -> int:
         """The high-water mark, the context of the process included where that can be known."""
         assert self._probe is not None
         reading = self._probe.reading()
         if isinstance(self._probe, CpuProbe):
-            return reading.peak_reserved_bytes
+            return peak_bytes
         if reading.process_bytes is not None:
             return reading.process_bytes
         return reading.reserved_bytes + output_bytes + _CUDA_BYTES
@@ -289,14 +299,32 @@ class EncoderWork:
     def _encode(self, message: Mapping[str, Any]) -> None:
         """The features of a batch, where the engine looks for them."""
         parts = [read_tensors(self._inputs, one) for one in message["parts"]]
-        rows, _ = self._tower.rows(parts)
+        rows, _ = self._tower.rows(parts, message["rows"])
         if rows.shape[0] != message["rows"]:
             raise ValueError(f"the tower made {rows.shape[0]} features where {message['rows']} were counted")
         on_device = self._shared is not None and message["on_device"]
         memory = self._shared.bytes if on_device and self._shared is not None else self._outputs.bytes
-        memory[: rows.nbytes].view(rows.dtype).view(rows.shape).copy_(rows)
+        size = rows.shape[0] * self._width * rows.dtype.itemsize
+        memory[:size].view(rows.dtype).view(-1, self._width)[:, : rows.shape[1]].copy_(rows)  # audio has one level only
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+
+def _all_refused(what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"encoder: every {what} is refused by the limits that were given; raise image-pixels, audio-seconds, max-len "
+        "or encoder-reserve"
+    )
+
+
+def _limit(stressed: Sequence[_Stressed], kind: Kind) -> int | None:
+    """Patches or frames of the largest call that was run; None where none of this kind was."""
+    found = next((one.allowed for one in stressed if one.largest.kind is kind), None)
+    if found is None:
+        return None
+    if kind is Kind.AUDIO:
+        return None if found.audios is None else found.audios.frames
+    return None if found.images is None else found.images.call_patches
 
 
 def _counted(probe: CpuProbe | CudaProbe | None) -> AbstractContextManager[object]:

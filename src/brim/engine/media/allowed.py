@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from brim.engine.media.audio.limits import AudioLimits
 from brim.engine.media.limits import ImageLimits
@@ -15,9 +15,14 @@ class AllowedMedia:
     images: ImageLimits | None = None
     audios: AudioLimits | None = None
 
-    def lowered(self, call_patches: int) -> AllowedMedia:
-        """The same, with a smaller limit of images where an encoder has found one."""
-        return self if self.images is None else replace(self, images=self.images.lowered(call_patches))
+    def lowered(self, call_patches: int | None = None, audio_frames: int | None = None) -> AllowedMedia:
+        """The same, with smaller limits where an encoder has found them."""
+        images, audios = self.images, self.audios
+        if images is not None and call_patches is not None:
+            images = images.lowered(call_patches)
+        if audios is not None and audio_frames is not None:
+            audios = audios.lowered(audio_frames)
+        return AllowedMedia(images, audios)
 
 
 UNCHECKED = AllowedMedia()

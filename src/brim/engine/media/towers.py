@@ -11,30 +11,28 @@ from typing import Any
 
 import torch
 
-from brim.engine.media.parts import Features, Kind, MediaPart
+from brim.engine.media.parts import Features, MediaPart
 
 
 def encode(model: Any, part: MediaPart) -> Features:
     """Run the tower of this part."""
-    features = tower_features(model, part.inputs, model.get_input_embeddings().weight.device)
-    if part.kind is Kind.AUDIO:
-        features = features[: part.tokens]
+    features = tower_features(model, part.inputs, part.tokens, model.get_input_embeddings().weight.device)
     assert features.rows.shape[0] == part.tokens, "a tower makes as many features as were counted before"
     return features
 
 
-def tower_features(model: Any, inputs: Mapping[str, torch.Tensor], device: torch.device) -> Features:
-    """Run the tower that takes these inputs of the host; behind those of an audio may be rows of padding."""
+def tower_features(model: Any, inputs: Mapping[str, torch.Tensor], tokens: int, device: torch.device) -> Features:
+    """Run the tower that takes these inputs of the host: of images together, or of one audio of so many tokens."""
     sent = {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
     if "input_features" in sent:
-        return Features(_audio_rows(model.base_model, sent))
+        return Features(_audio_rows(model.base_model, sent)[:tokens])
     return _seen(model.base_model, sent)
 
 
 def hears(model: Any) -> bool:
-    """Whether the model has an audio tower that `encode` can call."""
+    """Whether the class has an audio tower that `encode` can call; an engine with encoders leaves it out."""
     base = model.base_model
-    return getattr(base, "audio_tower", None) is not None and (
+    return hasattr(base, "audio_tower") and (
         hasattr(base, "get_audio_features") or hasattr(base, "multi_modal_projector")
     )
 

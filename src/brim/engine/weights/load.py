@@ -63,7 +63,7 @@ def load(
     load_format: str = "auto",
     dtype: str = "bf16",
     device: str = "cpu",
-    attention: str | dict[str, str] = "sdpa",
+    attention: str | dict[str, str] | None = "sdpa",
     seed: int = 0,
     progress: Progress | None = None,
     part: ModelPart = ModelPart.WHOLE,
@@ -158,7 +158,7 @@ def _check_generates(kind: str, config: Any) -> None:
 
 
 def _random(
-    cls: Any, config: Any, dtype: str, device: str, attention: str | dict[str, str], seed: int, part: ModelPart
+    cls: Any, config: Any, dtype: str, device: str, attention: str | dict[str, str] | None, seed: int, part: ModelPart
 ) -> Any:
     """The class's own initialisation, drawn on the device. The caller's random numbers are left as they were."""
     import torch
@@ -179,7 +179,9 @@ def _stored_dtype(config: Any) -> Any:
     return getattr(torch, found) if isinstance(found, str) else found
 
 
-def _from_files(cls: Any, config: Any, folder: Path, dtype: str, device: str, attention: str | dict[str, str]) -> Any:
+def _from_files(
+    cls: Any, config: Any, folder: Path, dtype: str, device: str, attention: str | dict[str, str] | None
+) -> Any:
     from transformers.utils.import_utils import is_accelerate_available
 
     model, info = cls.from_pretrained(
@@ -249,7 +251,7 @@ def _eos_ids(folder: Path | None, full: Any, text: Any) -> tuple[int, ...]:
 
 
 @contextmanager
-def _foreign_errors(kind: str, attention: str | dict[str, str]) -> Iterator[None]:
+def _foreign_errors(kind: str, attention: str | dict[str, str] | None) -> Iterator[None]:
     """What `transformers` raises, in one line of Brim's."""
     try:
         with translated():

@@ -11,6 +11,7 @@ so that for those of an engine the whole model is drawn once.
 
 from __future__ import annotations
 
+import inspect
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,9 @@ def class_of_part(cls: Any, part: ModelPart) -> Any:
     return type(cls.__name__, (cls,), {"__init__": make, "__module__": cls.__module__})
 
 
-def random_towers(cls: Any, config: Any, dtype: Any, attention: str | dict[str, str], place: torch.device) -> Any:
+def random_towers(
+    cls: Any, config: Any, dtype: Any, attention: str | dict[str, str] | None, place: torch.device
+) -> Any:
     """A model of towers alone, its weights drawn on a device; the rest is never made there."""
     import torch
 
@@ -82,11 +85,27 @@ def random_towers(cls: Any, config: Any, dtype: Any, attention: str | dict[str, 
     model = keep_part(model, ModelPart.TOWERS)
     with place:
         for name in names:
-            setattr(model.base_model, name, _drawn(getattr(model.base_model, name), config, dtype, attention))
+            module = getattr(model.base_model, name)
+            made = _filled(module, model, place) if _asks_for_more(module) else _drawn(module, config, dtype, attention)
+            setattr(model.base_model, name, made)
     return model
 
 
-def _drawn(module: nn.Module, config: Any, dtype: Any, attention: str | dict[str, str]) -> nn.Module:
+def _asks_for_more(module: nn.Module) -> bool:
+    """Whether a projector is made of more than the model's config (Gemma 4)."""
+    return not hasattr(type(module), "_from_config") and len(inspect.signature(type(module)).parameters) > 1
+
+
+def _filled(module: nn.Module, model: Any, place: torch.device) -> nn.Module:
+    """The module itself on a device, each layer in it drawn as the model's class does."""
+    assert not list(module.buffers()), "what a class computes once is not drawn"
+    module = module.to_empty(device=place)
+    for layer in module.modules():
+        model._init_weights(layer)
+    return module
+
+
+def _drawn(module: nn.Module, config: Any, dtype: Any, attention: str | dict[str, str] | None) -> nn.Module:
     """A module like this one, with weights: a tower by its own config, a projector by that of the model."""
     kind: Any = type(module)
     if hasattr(kind, "_from_config"):

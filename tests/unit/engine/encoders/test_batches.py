@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from brim.engine.encoders.batches import elements, first_batch, joined
 from brim.engine.encoders.records import MOST_PARTS, TowerFacts
-from brim.engine.media.parts import MediaPart
+from brim.engine.media.parts import Kind, MediaPart
 
 WIDTH = 4
 
@@ -20,9 +20,11 @@ def part(patches: int, width: int = WIDTH) -> MediaPart:
 
 def facts(patches: int) -> TowerFacts:
     return TowerFacts(
-        budgets={"image_grid_thw pixel_values": patches * WIDTH},
+        budgets={"image_grid_thw pixel_values": patches * WIDTH, "input_features": patches * WIDTH},
         call_patches=patches,
+        audio_frames=patches,
         rows=patches,
+        part_rows=patches,
         width=8,
         levels=1,
         dtype="float32",
@@ -45,8 +47,15 @@ def test_a_batch_is_the_longest_beginning_that_fits(sizes: list[int], budget: in
 
 def test_only_parts_of_the_same_form_go_together() -> None:
     assert first_batch([part(1), part(1), part(1, width=8), part(1)], facts(50)) == 2
-    assert first_batch([MediaPart({"input_features": torch.zeros(1, 8)}, 1)], facts(50)) == 0
+    assert first_batch([MediaPart({"input_values": torch.zeros(1, 8)}, 1)], facts(50)) == 0
     inputs = joined([part(2).inputs, part(3).inputs])
     assert inputs["pixel_values"].shape == (5, WIDTH)
     assert inputs["image_grid_thw"].tolist() == [[1, 1, 2], [1, 1, 3]]
     assert elements(inputs) == 5 * WIDTH
+
+
+def test_audios_go_one_by_one() -> None:
+    audio = MediaPart({"input_features": torch.zeros(1, WIDTH, 5)}, 1, Kind.AUDIO)
+    assert first_batch([audio, audio], facts(50)) == 1
+    assert first_batch([part(1), audio], facts(50)) == 1
+    assert first_batch([audio], facts(4)) == 0

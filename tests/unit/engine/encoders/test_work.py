@@ -16,6 +16,9 @@ from brim.engine.encoders.wire import Message, Wire  # noqa: E402
 from brim.engine.encoders.work import EncoderWork  # noqa: E402
 from brim.errors import DoesNotFit  # noqa: E402
 from brim.units import MIB  # noqa: E402
+from tests.integration.test_engine_audio import CONFIGS  # noqa: E402
+
+OMNI = "qwen2_5_omni_thinker"
 
 
 class Told:
@@ -46,6 +49,7 @@ def started(told: Told, predicted: int | None = 8 * MIB, **changed: Any) -> Mess
         "max_length": 128,
         "max_batch_tokens": 64,
         "max_image_pixels": None,
+        "max_audio_seconds": None,
         "batch": 1,
         "lease": "cpu:test:1GiB",
     }
@@ -90,6 +94,7 @@ def test_a_promise_that_was_too_small_is_made_again_before_more_is_taken() -> No
     assert "are left" in message["why"]
 
 
+@pytest.mark.soak
 def test_a_smaller_reserve_lowers_the_limit_of_images_until_the_worst_fits() -> None:
     whole = ready(Told())
     reserve = whole.weight_bytes + whole.peak_bytes // 2
@@ -101,6 +106,19 @@ def test_a_smaller_reserve_lowers_the_limit_of_images_until_the_worst_fits() -> 
     assert facts.rows < whole.rows
     assert "encoder-reserve" in facts.warnings[0]
     assert str(f"{facts.call_patches * 256:,} pixels") in facts.warnings[0]
+
+
+def test_a_smaller_reserve_lowers_the_limit_of_audio_and_leaves_images_alone() -> None:
+    omni: dict[str, Any] = {"model": {"model_type": OMNI, **CONFIGS[OMNI]}, "max_audio_seconds": 30, "max_length": 512}
+    whole = ready(Told(), max_image_pixels=1024, **omni)
+    assert len(whole.budgets) == 2
+    facts = ready(Told(), reserve_bytes=whole.weight_bytes + whole.peak_bytes // 2, max_image_pixels=1024, **omni)
+    assert facts.call_patches == whole.call_patches
+    assert facts.audio_frames is not None
+    assert whole.audio_frames is not None
+    assert facts.audio_frames < whole.audio_frames == 3000
+    assert facts.part_rows < whole.part_rows
+    assert f"audio of at most {facts.audio_frames / 100:.2f} seconds" in facts.warnings[0]
 
 
 def test_a_reserve_below_the_weights_is_refused() -> None:

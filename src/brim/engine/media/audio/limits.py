@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ class AudioLimits:
     def seconds(self) -> float:
         return self.frames / self.frames_per_second
 
+    def lowered(self, frames: int) -> AudioLimits:
+        """The same, with a smaller limit where an encoder has found one."""
+        return self if frames >= self.frames else replace(self, frames=frames, source="the encoder's reserve")
+
     def check_seconds(self, number: int, seconds: float) -> None:
         """Refuse a longer audio: the processor would cut it without a word."""
         if seconds > self.seconds:
@@ -55,10 +59,17 @@ class AudioLimits:
 def find_audio_limits(
     loaded: LoadedModel, family: AudioFamily, max_seconds: float | None, max_length: int
 ) -> AudioLimits:
+    """Those of a loaded model."""
+    return audio_limits_of(loaded.full_config, loaded.folder, family, max_seconds, max_length)
+
+
+def audio_limits_of(
+    config: Any, folder: Path | None, family: AudioFamily, max_seconds: float | None, max_length: int
+) -> AudioLimits:
     """The user's limit or the model's, whichever is shorter; where the model has none, what fits the context."""
-    extractor = _extractor_file(loaded.folder)
+    extractor = _extractor_file(folder)
     per_second = _number(extractor, "sampling_rate", _SAMPLING_RATE) / _number(extractor, "hop_length", _HOP_LENGTH)
-    limits = _own_limits(loaded.full_config, family, extractor, per_second)
+    limits = _own_limits(config, family, extractor, per_second)
     if limits is None:
         limits = AudioLimits(_most_frames(family, max_length, 64 * max_length), "the context", per_second)
     if max_seconds is None or max_seconds >= limits.seconds:
