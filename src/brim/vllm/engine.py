@@ -39,10 +39,10 @@ class VllmEngine:
         self._specs = worker.get_kv_cache_spec()
         self._graphs = GraphSettings(self._config.compilation_config)
         self.blocks = self._geometry()
-        self.limits = _limits(self._config)
+        self.limits = _limits(self._config, worker.device.type)
         self.built: Any = None  # the KVCacheConfig that stands
         self.times: Any = None  # what the warm-up of that build returned
-        self._builds = 0
+        self.builds = 0
         self._maker: StepMaker | None = None
         self._steps = {step.shape.name: step for step in worst_steps(self.limits)}
 
@@ -65,13 +65,13 @@ class VllmEngine:
     def build(self, kv_tokens: int) -> None:
         from vllm.config import set_current_vllm_config
 
-        self._builds += 1
+        self.builds += 1
         planned = self._planned(self.blocks.count(kv_tokens))
         with translated(), set_current_vllm_config(self._config):
             self._stock.initialize(planned)
             self.times = self._stock.warm_up()
         self.built = planned
-        self._maker = StepMaker(planned, _vocabulary(self._config), f"brim-{self._builds}")
+        self._maker = StepMaker(planned, _vocabulary(self._config), f"brim-{self.builds}")
 
     def teardown(self) -> None:
         self.built = self._maker = None
@@ -172,7 +172,8 @@ def same_cache(built: Any, asked: Any) -> bool:
     return built is not None and described(built) == described(asked)
 
 
-def _limits(config: Any) -> Limits:
+def _limits(config: Any, device: str) -> Limits:
+    """On the CPU, vLLM's kernels expand 64-bit parameters only: there, drafts that are drawn fail in stock vLLM too."""
     scheduler, model = config.scheduler_config, config.model_config
     speculative = config.speculative_config
     return Limits(
@@ -180,6 +181,7 @@ def _limits(config: Any) -> Limits:
         rows=scheduler.max_num_seqs,
         length=model.max_model_len,
         drafts=0 if speculative is None else speculative.num_speculative_tokens,
+        draws_drafts=device != "cpu",
         encodes=bool(model.is_multimodal_model),
     )
 

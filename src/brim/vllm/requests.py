@@ -11,6 +11,7 @@ from typing import Any
 from brim.units import ceil_div
 from brim.vllm.steps import Row, WorstStep
 
+_ANSWER_TOKENS = 64  # more than any step draws
 _SOME_TOKENS = [1, 2, 3]  # to which a restricted row is held
 
 
@@ -93,8 +94,10 @@ class StepMaker:
         """Everything that a request may ask of the sampler, by upstream's own list."""
         from vllm.sampling_params import SamplingParams
 
+        if row.greedy:
+            return SamplingParams(temperature=0.0, max_tokens=_ANSWER_TOKENS)
         draw = SamplingParams.for_sampler_warmup()
-        draw.max_tokens = 64
+        draw.max_tokens = _ANSWER_TOKENS
         draw.top_k = self._vocabulary.size - 1
         draw.logprobs = self._vocabulary.most_logprobs
         draw.prompt_logprobs = self._vocabulary.most_logprobs if row.scored else None

@@ -34,6 +34,7 @@ from brim.vllm.settings import Settings
 _LATE_BUFFERS_BYTES = 256 * MIB  # cuBLAS workspaces, and buffers that vLLM makes when it first needs them
 _LATE_BUFFERS_CPU_BYTES = 4 * MIB
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
+_UNCOUNTED_BYTES = MIB  # on the CPU: of buffers that stood before the probe counted, and that a build makes again
 _MOST_TOKENS = 1 << 27  # as Brim's own engine: the host keeps a few numbers for each block
 
 Say = Callable[[str], None]
@@ -129,7 +130,7 @@ def _request(worker: Any, engine: VllmEngine, settings: Settings, before: Memory
         memory_fraction=settings.memory_fraction,
         canary_bytes=settings.canary_bytes,
         leak_tolerance_bytes=_LATE_BUFFERS_BYTES if on_gpu else _LATE_BUFFERS_CPU_BYTES,
-        rounding_bytes=_ROUNDING_BYTES if on_gpu else 0,
+        rounding_bytes=_ROUNDING_BYTES if on_gpu else _UNCOUNTED_BYTES,
         keep_free_bytes=max(kept_free.bytes, pinned.keep_free_bytes),
         keep_free_note=kept_free.note,
         running_tokens=engine.limits.rows * engine.limits.length,

@@ -25,6 +25,7 @@ class Limits:
     rows: int
     length: int  # of a request, the answer included
     drafts: int = 0  # tokens drafted for a row
+    draws_drafts: bool = True  # False: drafts are verified greedily only
     encodes: bool = False  # images, sound or video
 
     @property
@@ -42,6 +43,7 @@ class Row:
     seed: int | None = None  # by which it draws; seeded and unseeded draws take different paths
     scored: bool = False  # log-probabilities of its prompt are asked for
     restricted: bool = False  # to some tokens of the vocabulary
+    greedy: bool = False  # asks nothing of the sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def _decode(limits: Limits) -> WorstStep:
 def _verify(limits: Limits) -> WorstStep:
     """Every row has all of its draft tokens."""
     rows = min(limits.rows, limits.batch_tokens // (limits.drafts + 1))
-    drawn = (Row(1, limits.longest - limits.drafts - 2),) * rows
+    drawn = (Row(1, limits.longest - limits.drafts - 2, greedy=not limits.draws_drafts),) * rows
     shape = StressShape(VERIFY, rows * (limits.drafts + 1), rows, f"{limits.drafts} draft tokens a row")
     return WorstStep(shape, drawn, limits.drafts)
 
