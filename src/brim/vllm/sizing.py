@@ -62,9 +62,9 @@ def size_worker(worker: Any, engine: VllmEngine, settings: Settings, say: Say) -
     ranks = _ranks(worker)
     with ExitStack() as opened:
         leases = opened.enter_context(ExitStack())
-        device_probe, counting = _device_probe(worker, settings)
         with ranks.together("neighbours"):
             sizer = _sizer(worker, settings, leases, say)
+            device_probe, counting = _device_probe(worker, settings, sizer)
         probe = device_probe if sizer is None else LeasedProbe(device_probe, sizer)
         with counting:
             report = _fitted(worker, engine, probe, settings, ranks, sizer, say)
@@ -152,7 +152,7 @@ def _pinned(worker: Any, engine: VllmEngine, settings: Settings) -> Pinned:
 
 def is_cap(cache_config: Any, settings: Settings) -> bool:
     """Whether the operator gave `gpu_memory_utilization`: said so, or it is not vLLM's default."""
-    default = type(cache_config).__dataclass_fields__["gpu_memory_utilization"].default
+    default = type(cache_config)().gpu_memory_utilization
     return bool(settings.utilization_given or cache_config.gpu_memory_utilization != default)
 
 
@@ -163,13 +163,13 @@ def _ranks(worker: Any) -> Ranks:
     return ONE_RANK if world.world_size == 1 else Ranks(world.rank, gathered(world.cpu_group))
 
 
-def _device_probe(worker: Any, settings: Settings) -> tuple[Any, AbstractContextManager[Any]]:
+def _device_probe(worker: Any, settings: Settings, sizer: Sizer | None) -> tuple[Any, AbstractContextManager[Any]]:
     """The probe of the worker's device, and what must be open while it counts."""
     if worker.device.type == "cuda":
         from brim.probes.cuda import CudaProbe
 
         return CudaProbe(worker.device.index or 0), nullcontext()
-    probe = CpuProbe(settings.budget_bytes or worker.requested_cpu_memory)
+    probe = CpuProbe(_cpu_budget(worker, settings) if sizer is None else sizer.part.promised_bytes)
     model = worker.model_runner.get_model()
     probe.hold([*model.parameters(), *model.buffers()])
     return probe, probe
@@ -216,7 +216,11 @@ def _leased_device(worker: Any, settings: Settings) -> LeasedDevice | None:
         return Gpu(uuid, gpu_usage(uuid).total_bytes)
     if settings.budget_name is None:
         return None
-    return Budget(budget_key(settings.budget_name, "budget_name"), settings.budget_bytes or worker.requested_cpu_memory)
+    return Budget(budget_key(settings.budget_name, "budget_name"), _cpu_budget(worker, settings))
+
+
+def _cpu_budget(worker: Any, settings: Settings) -> int:
+    return int(settings.budget_bytes or worker.requested_cpu_memory)
 
 
 def _decisive(
