@@ -111,9 +111,9 @@ def test_off_is_stock_vllm() -> None:
     assert found == {**plain(), "reports": [None]}
 
 
-def test_what_was_not_tried_is_refused_or_left_to_stock_vllm() -> None:
-    slept = {"enable_sleep_mode": True, "kv_cache_memory_bytes": PINNED_BYTES}
-    ended = started({**sized(), **slept})
+def test_a_version_that_lacks_a_name_is_refused_or_left_to_stock_vllm() -> None:
+    worker, pinned = "tests.vllm.lacking.Worker", {"kv_cache_memory_bytes": PINNED_BYTES}
+    ended = started({**sized(worker), **pinned})
     assert ended.returncode != 0
-    assert "sleep mode keeps the size of its KV cache" in ended.stdout + ended.stderr
-    assert result({**sized(on_refusal="stock"), **slept})["reports"] == [None]
+    assert "this vLLM lacks v1.worker.gpu_worker.Worker.gone" in ended.stdout + ended.stderr
+    assert result({**sized(worker, on_refusal="stock"), **pinned}) == {**plain(), "reports": [None]}
