@@ -6,10 +6,13 @@ import argparse
 import importlib.util
 import json
 import os
+import subprocess
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from brim.errors import InvalidRequest
+from brim.errors import DeviceError, InvalidRequest
 from brim.suggest import shown
 from brim.vllm import WORKER
 
@@ -43,9 +46,34 @@ def run(options: argparse.Namespace) -> NoReturn:
     if words[:1] != ["serve"]:
         said = f"'{shown(words[0])}' is no command of brim vllm" if words else "the command is missing"
         raise InvalidRequest(f"{said}; write brim vllm serve MODEL")
-    if importlib.util.find_spec("vllm") is None:
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:
         raise InvalidRequest("vLLM is not installed; install it with pip install 'brim[vllm]'")
-    _become(vllm_words(words))
+    lacks = _lacking(Path(found.origin).parent)
+    _become(_sized_by_two_starts(words, lacks) if lacks else vllm_words(words))
+
+
+def _lacking(folder: Path) -> tuple[str, ...]:
+    """The private names that Brim's worker would need and this vLLM does not have; none where Brim is off."""
+    from brim.vllm.names import Where, missing_names
+    from brim.vllm.settings import switched_on
+
+    return missing_names(folder, Where.EVERYWHERE) if switched_on(os.environ) else ()
+
+
+def _sized_by_two_starts(words: list[str], lacks: tuple[str, ...]) -> list[str]:
+    """The command of stock vLLM with the exact size, which a first start has measured."""
+    from brim.vllm.names import in_words
+
+    print(f"brim vllm: this vLLM lacks {in_words(lacks)}: sized by two starts", file=sys.stderr)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "size.json"
+        first = [sys.executable, "-m", "brim.vllm.two_starts", str(file), *words[1:]]
+        ended = subprocess.run(first, check=False)
+        if ended.returncode:
+            raise DeviceError(f"the first start of vLLM ended with code {ended.returncode}; see its log above")
+        size = json.loads(file.read_text(encoding="utf-8"))["kv_cache_memory_bytes"]
+    return [*words, "--kv-cache-memory-bytes", str(size)]
 
 
 def vllm_words(words: list[str]) -> list[str]:

@@ -6,6 +6,7 @@ capture; the worst steps go through the worker's own `execute_model` and `sample
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,17 @@ class VllmEngine:
         """Of the build that is measured: one request, and a block for every row where rows hold states."""
         rows = self.limits.rows if self._has_states() else 0
         return max(self.least_tokens, rows * self.blocks.tokens)
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """What serving may do and no step of the fit does."""
+        found = []
+        runs = inspect.unwrap(type(self._worker.model_runner).profile_run).__code__.co_names
+        if self.limits.encodes and "supports_mm_inputs" not in runs:
+            found.append("this runner does not profile its encoder: images, sound and video are not part of the proof")
+        if self._config.lora_config is not None:
+            found.append("LoRA: the scratch memory of adapters' kernels is not part of the proof")
+        return tuple(found)
 
     # -- SizableEngine -------------------------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ from enum import Flag, auto
 from functools import cache
 from pathlib import Path
 
+_SHOWN = 3  # missing names
+
 
 class Where(Flag):
     """The workers that need a name."""
@@ -115,6 +117,12 @@ NAMES: tuple[Name, ...] = (
 def missing_names(folder: Path, where: Where, names: Iterable[Name] = NAMES) -> tuple[str, ...]:
     """What a worker of this kind needs and this vLLM does not have."""
     return tuple(str(one) for one in names if one.where & where and one.name not in _defined(folder / one.file))
+
+
+def in_words(missing: tuple[str, ...]) -> str:
+    """The first of the missing names, and how many more there are."""
+    more = len(missing) - _SHOWN
+    return ", ".join(missing[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 @cache

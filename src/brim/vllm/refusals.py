@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brim.errors import InvalidRequest
+from brim.vllm.names import in_words
 
 _EXECUTORS = (None, "uni", "mp")  # tried
 
@@ -29,7 +30,7 @@ def refusals(config: Any, missing: tuple[str, ...] = ()) -> tuple[Refusal, ...]:
     """Why this configuration is not sized; `missing` are the private names that this vLLM does not have."""
     found = [Refusal(what, remedy) for applies, what, remedy in _RULES if applies(config)]
     if missing:
-        found.append(Refusal(f"this vLLM lacks {', '.join(missing)}", "size it by two starts: `brim vllm serve`"))
+        found.append(Refusal(f"this vLLM lacks {in_words(missing)}", "`brim vllm serve` sizes it by two starts"))
     return tuple(found)
 
 

@@ -62,12 +62,13 @@ def read_settings(additional_config: Any, environment: Mapping[str, str]) -> Set
     for name, value in raw.items():
         field, read = _READERS[name]
         wanted[field] = read(value, f"additional_config.{KEY}.{name}")
-    if not _switched_on(environment):
+    if not switched_on(environment):
         wanted["enabled"] = False
     return Settings(**wanted)
 
 
-def _switched_on(environment: Mapping[str, str]) -> bool:
+def switched_on(environment: Mapping[str, str]) -> bool:
+    """Whether the environment leaves Brim on."""
     said = environment.get(SWITCH, "").strip().lower()
     if said not in (*_OFF, *_ON):
         raise InvalidRequest(

@@ -98,7 +98,7 @@ def _fitted(
         report = validate_stored(engine, probe, request, engine.blocks.price, stored, ranks=ranks, clock=clock)
     if report is None:
         report = fit(engine, probe, request, engine.blocks.price, ranks=ranks, clock=clock)
-    report = replace(report, seconds=clock.seconds())
+    report = replace(report, seconds=clock.seconds(), warnings=(*report.warnings, *engine.unmeasured))
     if kept is not None and not report.from_store:
         try:
             kept.write(print_, report, before.free_bytes)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,3 +63,25 @@ def test_without_vllm_one_line_says_how_to_get_it(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert run(["vllm", "serve", "m"]) == 2
     assert capsys.readouterr().err == ("brim vllm: vLLM is not installed; install it with pip install 'brim[vllm]'\n")
+
+
+def test_a_version_that_lacks_a_name_is_sized_by_two_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first start measures; what vLLM becomes is stock, with that size."""
+    (tmp_path / "__init__.py").touch()
+    became: list[str] = []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
+    monkeypatch.setattr(subprocess, "run", _first_start)
+    monkeypatch.setattr(os, "execv", lambda program, words: became.extend(words) or sys.exit())
+    with pytest.raises(SystemExit):
+        run(["vllm", "serve", "m", "--port", "1"])
+    assert became[3:] == ["serve", "m", "--port", "1", "--kv-cache-memory-bytes", "12345"]
+    assert "sized by two starts" in capsys.readouterr().err
+
+
+def _first_start(words: list[str], check: bool) -> SimpleNamespace:
+    assert words[2] == "brim.vllm.two_starts"
+    assert words[4:] == ["m", "--port", "1"]
+    Path(words[3]).write_text('{"kv_cache_memory_bytes": 12345}')
+    return SimpleNamespace(returncode=0)
