@@ -8,7 +8,8 @@ afterwards the core's number of blocks is fixed. What was proven stands already,
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,9 @@ class FittedWorker:
         self._brim_engine: VllmEngine | None = None
         self._brim_sized: Sized | None = None
         self._brim_kept: bool | None = None
-        super().__init__(vllm_config, *arguments, **named)  # type: ignore[call-arg]
+        budgeted = self._brim is not None and self._brim.budget_bytes is not None  # it takes the utilization's place
+        with _utilization(vllm_config.cache_config, asked=not budgeted):
+            super().__init__(vllm_config, *arguments, **named)  # type: ignore[call-arg]
 
     def init_device(self) -> None:
         """vLLM refuses to start where less than its utilization is free; Brim takes what is there."""
@@ -62,11 +65,7 @@ class FittedWorker:
             return
         if _segments_may_grow(self.vllm_config, self._brim):
             let_segments_grow()
-        with ExitStack() as restored:
-            if not is_cap(self.cache_config, self._brim):
-                utilization = self.cache_config.gpu_memory_utilization
-                restored.callback(setattr, self.cache_config, "gpu_memory_utilization", utilization)
-                self.cache_config.gpu_memory_utilization = 0.0
+        with _utilization(self.cache_config, asked=is_cap(self.cache_config, self._brim)):
             super().init_device()  # type: ignore[misc]
 
     def determine_available_memory(self) -> int:
@@ -156,6 +155,18 @@ class FittedWorker:
 
         if self.rank == 0:
             init_logger("vllm.brim").info("brim: %s", words)
+
+
+@contextmanager
+def _utilization(cache_config: Any, *, asked: bool) -> Iterator[None]:
+    """Where nobody asked for a utilization, vLLM must not demand that so much is free."""
+    before = cache_config.gpu_memory_utilization
+    if not asked:
+        cache_config.gpu_memory_utilization = 0.0
+    try:
+        yield
+    finally:
+        cache_config.gpu_memory_utilization = before
 
 
 def _begun(vllm_config: Any) -> Settings | None:
