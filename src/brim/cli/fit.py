@@ -45,6 +45,9 @@ def add_command(commands: Commands) -> None:
     add_model(parser)
     parser.add_argument("--memory", metavar="SIZE", help="on the CPU: the memory budget, such as 1GiB")
     parser.add_argument("--kv-tokens", metavar="N", help="validate exactly this size, without a search")
+    parser.add_argument(
+        "--engine", default="brim", choices=("brim", "vllm"), help="vllm: prove a size for vLLM, and print its flag"
+    )
     add_fit_options(parser)
     add_neighbour_options(parser)
     add_engine_options(parser)
@@ -82,6 +85,10 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.engine == "vllm":
+        from brim.cli.fit_vllm import run_vllm
+
+        return run_vllm(options)
     check_libraries()
     place = engine_place(options)
     wishes = fit_wishes(options)

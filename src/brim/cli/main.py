@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from brim.cli import bench, chat, fit, generate, gpus, models, plan, serve, top, trace
+from brim.cli import bench, chat, fit, generate, gpus, models, plan, serve, top, trace, vllm
 from brim.cli.neighbours import hold, leases
 from brim.errors import BrimError, DoesNotFit, OutOfMemory
 from brim.version import __version__
@@ -19,7 +19,7 @@ from brim.version import __version__
 DOES_NOT_FIT = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
-COMMANDS = (plan, trace, fit, generate, chat, serve, top, bench, hold, leases, models, gpus)
+COMMANDS = (plan, trace, fit, generate, chat, serve, top, bench, vllm, hold, leases, models, gpus)
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -1,0 +1,126 @@
+"""`brim vllm`: vLLM's own commands, with Brim's worker in them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from brim.errors import DeviceError, InvalidRequest
+from brim.suggest import shown
+from brim.vllm import WORKER
+
+if TYPE_CHECKING:
+    from brim.cli.options import Commands
+
+_WORDS = (
+    "vLLM's own command with Brim's worker in it: takes every flag of `vllm serve`, and becomes that process. "
+    'Settings of Brim: --additional-config \'{"brim": {"canary": "512MiB"}}\'. Stock vLLM: BRIM=off.'
+)
+_WORKER_FLAGS = ("--worker-cls", "--worker_cls")
+_CONFIG_FLAGS = ("--additional-config", "--additional_config")
+_UTILIZATION_FLAGS = ("--gpu-memory-utilization", "--gpu_memory_utilization")
+
+
+def add_command(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "vllm",
+        help="serve a model with vLLM, its KV cache sized and proven by Brim",
+        description="vLLM's own command with Brim's worker in it: `brim vllm serve MODEL …` takes every flag of `vllm "
+        'serve` and becomes that process. Settings of Brim: --additional-config \'{"brim": {"canary": "512MiB"}}\'. '
+        "Stock vLLM: BRIM=off.",
+        usage="brim vllm serve MODEL [flags of vllm serve]",
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="serve MODEL …", help="as for vllm itself")
+
+
+def run(options: argparse.Namespace) -> NoReturn:
+    words = list(options.words)
+    if words[:1] != ["serve"]:
+        said = f"'{shown(words[0])}' is no command of brim vllm" if words else "the command is missing"
+        raise InvalidRequest(f"{said}; write brim vllm serve MODEL")
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:
+        raise InvalidRequest("vLLM is not installed; install it with pip install 'brim[vllm]'")
+    lacks = _lacking(Path(found.origin).parent)
+    _become(_sized_by_two_starts(words, lacks) if lacks else vllm_words(words))
+
+
+def _lacking(folder: Path) -> tuple[str, ...]:
+    """The private names that Brim's worker would need and this vLLM does not have; none where Brim is off."""
+    from brim.vllm.names import Where, missing_names
+    from brim.vllm.settings import switched_on
+
+    return missing_names(folder, Where.EVERYWHERE) if switched_on(os.environ) else ()
+
+
+def _sized_by_two_starts(words: list[str], lacks: tuple[str, ...]) -> list[str]:
+    """The command of stock vLLM with the exact size, which a first start has measured."""
+    from brim.vllm.names import in_words
+
+    print(f"brim vllm: this vLLM lacks {in_words(lacks)}: sized by two starts", file=sys.stderr)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "size.json"
+        first = [sys.executable, "-m", "brim.vllm.two_starts", str(file), *words[1:]]
+        ended = subprocess.run(first, check=False)
+        if ended.returncode:
+            raise DeviceError(f"the first start of vLLM ended with code {ended.returncode}; see its log above")
+        size = json.loads(file.read_text(encoding="utf-8"))["kv_cache_memory_bytes"]
+    return [*words, "--kv-cache-memory-bytes", str(size)]
+
+
+def vllm_words(words: list[str]) -> list[str]:
+    """The same command with Brim's worker. A utilization that was written is a cap, also if it is vLLM's default."""
+    if _given(words, _WORKER_FLAGS):
+        raise InvalidRequest(
+            f"--worker-cls is given, and brim vllm sets it to {WORKER}; leave it out, or run vllm serve"
+        )
+    words = [*words, "--worker-cls", WORKER]
+    return _with_setting(words, "utilization_given", True) if _given(words, _UTILIZATION_FLAGS) else words
+
+
+def _given(words: list[str], flags: tuple[str, ...]) -> bool:
+    return any(word.partition("=")[0] in flags for word in words)
+
+
+def _with_setting(words: list[str], name: str, value: Any) -> list[str]:
+    """The command with one more setting of Brim, beside what its additional config has."""
+    kept, config = _without_config(words)
+    brim = config.setdefault("brim", {})
+    if isinstance(brim, dict):
+        brim.setdefault(name, value)
+    return [*kept, "--additional-config", json.dumps(config)]
+
+
+def _without_config(words: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """The words without the additional config, and that config."""
+    kept: list[str] = []
+    written = "{}"
+    rest = iter(words)
+    for word in rest:
+        flag, equals, value = word.partition("=")
+        if flag in _CONFIG_FLAGS:
+            written = value if equals else next(rest, "")
+        else:
+            kept.append(word)
+    try:
+        config = json.loads(written)
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        raise InvalidRequest(f"--additional-config '{shown(written)}' is no JSON object; write '{{\"brim\": {{…}}}}'")
+    return kept, config
+
+
+def _become(words: list[str]) -> NoReturn:
+    """Replace this process: vLLM has its pid, its signals and its exit code."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "vllm.entrypoints.cli.main", *words])

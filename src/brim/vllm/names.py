@@ -1,0 +1,162 @@
+"""Every private name of vLLM that Brim uses, and whether an installed vLLM has them.
+
+In: the folder of the package `vllm`. Out: the names that it lacks. The sources are read and not imported, so the check
+takes a second, needs no torch, and the command can make it before anything starts. What it cannot see: a name whose
+meaning has changed. The fit itself would find that (its steps, its leak check and its validation run for real).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Flag, auto
+from functools import cache
+from pathlib import Path
+
+_SHOWN = 3  # missing names
+
+
+class Where(Flag):
+    """The workers that need a name."""
+
+    CPU = auto()
+    GPU = auto()
+    EVERYWHERE = CPU | GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name in a source file of vLLM: a function, a class, or one of a class (a method, a field, `self.name`)."""
+
+    file: str
+    name: str
+    where: Where = Where.EVERYWHERE
+
+    def __str__(self) -> str:
+        return f"{self.file.removesuffix('.py').replace('/', '.')}.{self.name}"
+
+
+def _names(file: str, *names: str, where: Where = Where.EVERYWHERE) -> tuple[Name, ...]:
+    return tuple(Name(file, name, where) for name in names)
+
+
+NAMES: tuple[Name, ...] = (
+    # The worker: the calls of a start that Brim's worker takes over, and what they leave behind.
+    *_names(
+        "v1/worker/gpu_worker.py",
+        "Worker.init_device",
+        "Worker.determine_available_memory",
+        "Worker.initialize_from_config",
+        "Worker.compile_or_warm_up_model",
+        "Worker.execute_model",
+        "Worker.sample_tokens",
+        "Worker.get_kv_cache_spec",
+        "Worker.use_v2_model_runner",
+    ),
+    *_names("v1/worker/gpu_worker.py", "Worker.model_runner", where=Where.GPU),
+    *_names("v1/worker/cpu_worker.py", "CPUWorker.requested_cpu_memory", where=Where.CPU),
+    *_names("v1/worker/cpu_model_runner.py", "CPUModelRunner.warming_up_model", where=Where.CPU),
+    # A KV cache of exactly so many blocks.
+    *_names(
+        "v1/core/kv_cache_utils.py",
+        "get_kv_cache_groups",
+        "get_kv_cache_config_from_groups",
+        "_pool_bytes_per_block",
+        "_max_memory_usage_bytes_from_groups",
+    ),
+    *_names("v1/kv_cache_interface.py", "KVCacheConfig.num_blocks", "KVCacheConfig.kv_cache_tensors", "MambaSpec"),
+    *_names("config/cache.py", "CacheConfig.num_gpu_blocks_override", "CacheConfig.kv_cache_memory_bytes"),
+    # The worst steps.
+    *_names(
+        "v1/core/sched/output.py",
+        "SchedulerOutput.make_empty",
+        "SchedulerOutput.scheduled_new_reqs",
+        "SchedulerOutput.scheduled_cached_reqs",
+        "SchedulerOutput.scheduled_spec_decode_tokens",
+        "SchedulerOutput.finished_req_ids",
+        "CachedRequestData.make_empty",
+        "NewRequestData.block_ids",
+        "NewRequestData.num_computed_tokens",
+        "NewRequestData.prefill_token_ids",
+    ),
+    *_names("sampling_params.py", "SamplingParams.for_sampler_warmup"),
+    # Tearing down.
+    *_names(
+        "v1/worker/gpu_model_runner.py",
+        "GPUModelRunner._cleanup_profiling_kv_cache",
+        "GPUModelRunner.execute_model_state",
+    ),
+    *_names(
+        "v1/worker/gpu_model_runner.py",
+        "GPUModelRunner.profile_run",
+        "GPUModelRunner.cudagraph_dispatcher",
+        where=Where.GPU,
+    ),
+    *_names(
+        "v1/worker/gpu/model_runner.py",
+        "GPUModelRunner.profile_run",
+        "GPUModelRunner.cudagraph_manager",
+        "GPUModelRunner.kv_caches",
+        "GPUModelRunner.model_state",
+        where=Where.GPU,
+    ),
+    *_names(
+        "compilation/cuda_graph.py",
+        "CUDAGraphWrapper.clear_all_graphs",
+        "CUDAGraphWrapper._all_instances",
+        "CUDAGraphWrapper.graph_pool",
+        where=Where.GPU,
+    ),
+    *_names("platforms/interface.py", "Platform._global_graph_pool", "Platform.get_global_graph_pool", where=Where.GPU),
+    *_names("v1/worker/workspace.py", "is_workspace_manager_initialized", "unlock_workspace", where=Where.GPU),
+    *_names("config/compilation.py", "CompilationConfig.static_forward_context"),
+)
+
+
+def missing_names(folder: Path, where: Where, names: Iterable[Name] = NAMES) -> tuple[str, ...]:
+    """What a worker of this kind needs and this vLLM does not have."""
+    return tuple(str(one) for one in names if one.where & where and one.name not in _defined(folder / one.file))
+
+
+def in_words(missing: tuple[str, ...]) -> str:
+    """The first of the missing names, and how many more there are."""
+    more = len(missing) - _SHOWN
+    return ", ".join(missing[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+@cache
+def _defined(path: Path) -> frozenset[str]:
+    """The functions and classes of a file, and what its classes have, as `Class.name`; nothing if it is not there."""
+    if not path.is_file():
+        return frozenset()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found.add(node.name)
+            found |= {f"{node.name}.{name}" for name in _members(node)}
+    return frozenset(found)
+
+
+def _members(of_class: ast.ClassDef) -> set[str]:
+    """Methods, fields, and attributes that a method sets on `self`."""
+    found: set[str] = set()
+    for node in ast.walk(of_class):
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            found |= {name for target in targets for name in _assigned(target)}
+    return found
+
+
+def _assigned(target: ast.expr) -> set[str]:
+    if isinstance(target, ast.Name):
+        return {target.id}
+    if isinstance(target, ast.Tuple):
+        return {name for part in target.elts for name in _assigned(part)}
+    on_self = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+    return {target.attr} if on_self and isinstance(target, ast.Attribute) else set()

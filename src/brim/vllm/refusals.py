@@ -1,0 +1,92 @@
+"""What Brim does not size inside vLLM, named at the start with what to do instead.
+
+In: vLLM's configuration, read by attribute, and what its sources lack. Out: the reasons; none: the worker is sized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from brim.errors import InvalidRequest
+from brim.vllm.names import in_words
+
+_EXECUTORS = (None, "uni", "mp")  # tried
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that Brim's worker was not made for."""
+
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}"
+
+
+def refusals(config: Any, missing: tuple[str, ...] = ()) -> tuple[Refusal, ...]:
+    """Why this configuration is not sized; `missing` are the private names that this vLLM does not have."""
+    found = [Refusal(what, remedy) for applies, what, remedy in _RULES if applies(config)]
+    if missing:
+        found.append(Refusal(f"this vLLM lacks {in_words(missing)}", "`brim vllm serve` sizes it by two starts"))
+    return tuple(found)
+
+
+def check_allowed(found: tuple[Refusal, ...], stock_where_refused: bool) -> None:
+    """Raise for what is refused, unless the operator wants stock vLLM there."""
+    if found and not stock_where_refused:
+        reasons = "; ".join(map(str, found))
+        raise InvalidRequest(f'{reasons}. For stock vLLM: BRIM=off, or "on_refusal": "stock" in additional_config.brim')
+
+
+def _sleeps(config: Any) -> bool:
+    return bool(_at(config, "model_config.enable_sleep_mode") or _at(config, "model_config.enable_cumem_allocator"))
+
+
+def _connects(config: Any) -> bool:
+    return _at(config, "kv_transfer_config.kv_connector") is not None or _at(config, "ec_transfer_config") is not None
+
+
+def _elastic(config: Any) -> bool:
+    return bool(_at(config, "parallel_config.enable_elastic_ep"))
+
+
+def _pipelines(config: Any) -> bool:
+    return (_at(config, "parallel_config.pipeline_parallel_size") or 1) > 1
+
+
+def _replicates(config: Any) -> bool:
+    return (_at(config, "parallel_config.data_parallel_size") or 1) > 1
+
+
+def _pools(config: Any) -> bool:
+    return bool(_at(config, "model_config.runner_type") == "pooling")
+
+
+def _untried_executor(config: Any) -> bool:
+    return _at(config, "parallel_config.distributed_executor_backend") not in _EXECUTORS
+
+
+def _at(config: Any, path: str) -> Any:
+    """The value at a path of attributes; None where one of them is missing or None."""
+    for name in path.split("."):
+        config = getattr(config, name, None)
+    return config
+
+
+_Rule = tuple[Callable[[Any], bool], str, str]
+_RULES: tuple[_Rule, ...] = (
+    (_sleeps, "sleep mode keeps the size of its KV cache", "start without --enable-sleep-mode"),
+    (
+        _connects,
+        "KV and encoder connectors register memory that a fit would free",
+        "start without --kv-transfer-config",
+    ),
+    (_elastic, "elastic expert parallelism changes the ranks after the fit", "start without --enable-elastic-ep"),
+    (_pipelines, "pipeline parallelism was not tried", "use tensor parallelism"),
+    (_replicates, "data parallelism was not tried", "start one server for each replica"),
+    (_pools, "pooling models hold no KV cache to be sized", "start stock vLLM"),
+    (_untried_executor, "this executor was not tried", "use --distributed-executor-backend mp"),
+)

@@ -1,0 +1,47 @@
+"""A fit of a worker for the log, and as a file that the server's metrics are read from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from brim.fit.items import counted
+from brim.folders import leases_folder
+from brim.records.fit import FitReport
+from brim.units import format_bytes
+
+
+def report_lines(report: FitReport) -> list[str]:
+    """What was proven, where the device went, and how long it took."""
+    source = ("validated again" if report.from_store else "proven") if report.provable else "tried, not proven"
+    first = (
+        f"{report.kv_tokens:,} KV tokens {source} "
+        f"({format_bytes(report.kv_bytes)} of {format_bytes(report.total_bytes)}; "
+        f"canary {format_bytes(report.canary_bytes)}, free {format_bytes(report.free_bytes)})"
+    )
+    items = [
+        f"  {item.name:<11} {format_bytes(size):>12}  {item.note}".rstrip() for item, size in counted(report.items)
+    ]
+    attempts = [
+        f"  attempt {number}: {one.kv_tokens:,} tokens, {one.outcome}"
+        + (f", shortfall {format_bytes(one.shortfall_bytes)}" if one.shortfall_bytes else "")
+        for number, one in enumerate(report.attempts, 1)
+    ]
+    spent = f"  {report.seconds.total:.1f} s"
+    return [first, *items, *attempts, spent, *[f"  note: {warning}" for warning in report.warnings]]
+
+
+def report_json(report: FitReport, vllm_kv_bytes: int, kept: bool | None = None) -> dict[str, Any]:
+    """The report of the fit, with what it is in vLLM's own terms."""
+    return {**report.to_json(), "kv_cache_memory_bytes": vllm_kv_bytes, "kept": kept}
+
+
+def shared_file(instance: str) -> Path:
+    """Where rank 0 of a server leaves its report for the front process; both know the server's id."""
+    return leases_folder() / f"vllm-{instance}.json"
+
+
+def write_json(path: Path, report: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.write_text(json.dumps(report, indent=2), encoding="utf-8")

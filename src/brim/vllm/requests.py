@@ -1,0 +1,114 @@
+"""Worst steps as vLLM's own scheduler outputs.
+
+In: a `WorstStep` and the KV cache that stands. Out: what its scheduler would send to a worker in such a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from brim.units import ceil_div
+from brim.vllm.steps import Row, WorstStep
+
+_ANSWER_TOKENS = 64  # more than any step draws
+_SOME_TOKENS = [1, 2, 3]  # to which a restricted row is held
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What bounds the sampler of a model."""
+
+    size: int
+    most_logprobs: int  # that a request may ask for
+
+
+class StepMaker:
+    """Makes steps for one build; every request has a name of its own."""
+
+    def __init__(self, cache: Any, vocabulary: Vocabulary, prefix: str) -> None:
+        self._blocks = cache.num_blocks
+        self._specs = [group.kv_cache_spec for group in cache.kv_cache_groups]
+        self._vocabulary = vocabulary
+        self._prefix = prefix
+        self._made = 0
+
+    def opening(self, step: WorstStep) -> Any:
+        """A step whose requests come in with everything before it computed."""
+        requests = [self._request(row, step.drafts) for row in step.rows]
+        tokens = [row.new for row in step.rows]
+        made = _empty(len(self._specs))
+        made.scheduled_new_reqs = requests
+        made.num_scheduled_tokens = {one.req_id: new for one, new in zip(requests, tokens, strict=True)}
+        made.total_num_scheduled_tokens = sum(tokens)
+        return made
+
+    def verifying(self, step: WorstStep, opening: Any) -> Any:
+        """The step after it, in which every row verifies its draft."""
+        from vllm.v1.core.sched.output import CachedRequestData
+
+        names = list(opening.num_scheduled_tokens)
+        rows = CachedRequestData.make_empty()
+        rows.req_ids = names
+        rows.num_computed_tokens = [row.past + row.new for row in step.rows]
+        rows.num_output_tokens = [1] * len(names)
+        rows.new_block_ids = [None] * len(names)
+        made = _empty(len(self._specs))
+        made.scheduled_cached_reqs = rows
+        made.scheduled_spec_decode_tokens = {name: [0] * step.drafts for name in names}
+        made.num_scheduled_tokens = dict.fromkeys(names, step.drafts + 1)
+        made.total_num_scheduled_tokens = len(names) * (step.drafts + 1)
+        return made
+
+    def closing(self, opening: Any) -> Any:
+        """A step in which nothing runs and the requests have ended."""
+        made = _empty(0)
+        made.finished_req_ids = set(opening.num_scheduled_tokens)
+        return made
+
+    def _request(self, row: Row, drafts: int) -> Any:
+        from vllm.v1.core.sched.output import NewRequestData
+
+        self._made += 1
+        prompt = [1] * (row.past + row.new)
+        return NewRequestData(
+            req_id=f"{self._prefix}-{self._made}",
+            prompt_token_ids=prompt,
+            mm_features=[],
+            sampling_params=self._sampling(row),
+            pooling_params=None,
+            block_ids=tuple(self._block_ids(spec, len(prompt) + 1 + drafts) for spec in self._specs),
+            num_computed_tokens=row.past,
+            lora_request=None,
+            prefill_token_ids=prompt,
+        )
+
+    def _block_ids(self, spec: Any, tokens: int) -> list[int]:
+        """Blocks of one request in a group of layers, counted as upstream's warm-up does; never the null block."""
+        count = ceil_div(tokens, spec.block_size)
+        if getattr(spec, "mamba_cache_mode", None) == "align":
+            count += spec.num_speculative_blocks  # snapshots of states, beyond those of tokens
+        return [1 + index % (self._blocks - 1) for index in range(count)]
+
+    def _sampling(self, row: Row) -> Any:
+        """Everything that a request may ask of the sampler, by upstream's own list."""
+        from vllm.sampling_params import SamplingParams
+
+        if row.greedy:
+            return SamplingParams(temperature=0.0, max_tokens=_ANSWER_TOKENS)
+        draw = SamplingParams.for_sampler_warmup()
+        draw.max_tokens = _ANSWER_TOKENS
+        draw.top_k = self._vocabulary.size - 1
+        draw.logprobs = self._vocabulary.most_logprobs
+        draw.prompt_logprobs = self._vocabulary.most_logprobs if row.scored else None
+        draw.seed = row.seed
+        draw.allowed_token_ids = _SOME_TOKENS if row.restricted else None
+        return draw
+
+
+def _empty(groups: int) -> Any:
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+    made = SchedulerOutput.make_empty()
+    made.num_common_prefix_blocks = [0] * groups
+    return made

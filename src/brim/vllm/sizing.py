@@ -1,0 +1,252 @@
+"""A vLLM worker sized by measurement: connects its engine with the fit, the probes, the store and the leases.
+
+In: a worker with its weights loaded, and the settings. Out: a `Sized`: the report of a proven size, which stands.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from brim.errors import DeviceError
+from brim.fit.clock import Clock
+from brim.fit.fit import fit, validate_stored
+from brim.fit.items import with_note
+from brim.fit.keep_free import keep_free
+from brim.fit.ranks import ONE_RANK, Ranks, gathered
+from brim.fit.store import FitStore, fingerprint
+from brim.ports import MemoryProbe
+from brim.probes.cpu import CpuProbe
+from brim.records.fit import FitReport, FitRequest
+from brim.records.memory import DeviceFacts, MemoryReading
+from brim.records.progress import Stage
+from brim.reserve.devices import Budget, Gpu, LeasedDevice, budget_key
+from brim.reserve.probe import LeasedProbe
+from brim.reserve.sizing import Sizer, sizing
+from brim.units import MIB
+from brim.version import __version__
+from brim.vllm.engine import VllmEngine
+from brim.vllm.settings import Settings
+
+_LATE_BUFFERS_BYTES = 256 * MIB  # cuBLAS workspaces, and buffers that vLLM makes when it first needs them
+_LATE_BUFFERS_CPU_BYTES = 4 * MIB
+_ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
+_UNCOUNTED_BYTES = MIB  # on the CPU: of buffers that stood before the probe counted, and that a build makes again
+_MOST_TOKENS = 1 << 27  # as Brim's own engine: the host keeps a few numbers for each block
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A worker whose KV cache stands at a proven size."""
+
+    report: FitReport
+    device_probe: Any  # holds the canary
+    leases: ExitStack  # closed when the worker ends
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What vLLM was told about its memory: a size of the KV cache, or a cap for the process."""
+
+    kv_tokens: int | None = None
+    keep_free_bytes: int = 0
+
+
+def size_worker(worker: Any, engine: VllmEngine, settings: Settings, say: Say) -> Sized:
+    """Fit the worker; it is left built at the proven size, with the canary given to its allocator."""
+    ranks = _ranks(worker)
+    with ExitStack() as opened:
+        leases = opened.enter_context(ExitStack())
+        with ranks.together("neighbours"):
+            sizer = _sizer(worker, settings, leases, say)
+            device_probe, counting = _device_probe(worker, settings, sizer)
+        probe = device_probe if sizer is None else LeasedProbe(device_probe, sizer)
+        with counting:
+            report = _fitted(worker, engine, probe, settings, ranks, sizer, say)
+            if sizer is not None:
+                sizer.hold(device_probe.reading())
+                report = replace(report, items=with_note(report.items, "neighbours", sizer.note()))
+        device_probe.lend_canary()  # the allocator may use it, other processes may not: nothing else would spend it
+        return Sized(report, device_probe, opened.pop_all())
+
+
+def _fitted(
+    worker: Any,
+    engine: VllmEngine,
+    probe: MemoryProbe,
+    settings: Settings,
+    ranks: Ranks,
+    sizer: Sizer | None,
+    say: Say,
+) -> FitReport:
+    """A stored fit that is still valid, or a new one, which is stored."""
+    clock = Clock(_said_once(say))
+    with ranks.together("start"):
+        before = probe.reading()
+        request = _request(worker, engine, settings, before)
+        request = replace(request, keeps_promises=sizer is not None and sizer.device.has_driver)
+        kept = FitStore(settings.store) if settings.store is not None and request.kv_tokens is None else None
+        print_ = fingerprint(_decisive(worker, engine, request, before, ranks))
+        stored = None if kept is None else kept.read(print_, before.free_bytes)
+    report = None
+    if ranks.agree(None if stored is None else stored.kv_tokens) and stored is not None:
+        report = validate_stored(engine, probe, request, engine.blocks.price, stored, ranks=ranks, clock=clock)
+    if report is None:
+        report = fit(engine, probe, request, engine.blocks.price, ranks=ranks, clock=clock)
+    report = replace(report, seconds=clock.seconds(), warnings=(*report.warnings, *engine.unmeasured))
+    if kept is not None and not report.from_store:
+        try:
+            kept.write(print_, report, before.free_bytes)
+        except OSError as error:
+            return replace(report, warnings=(*report.warnings, f"the fit could not be stored: {error}"))
+    return report
+
+
+def _said_once(say: Say) -> Callable[[Stage], None]:
+    said: list[str] = []
+
+    def told(stage: Stage) -> None:
+        if said[-1:] != [stage.title]:
+            said.append(stage.title)
+            say(stage.title)
+
+    return told
+
+
+def _request(worker: Any, engine: VllmEngine, settings: Settings, before: MemoryReading) -> FitRequest:
+    on_gpu = worker.device.type == "cuda"
+    pinned = _pinned(worker, engine, settings)
+    kept_free = keep_free(settings.keep_free_bytes, _facts(worker), before.total_bytes)
+    return FitRequest(
+        probe_tokens=engine.probe_tokens,
+        least_tokens=engine.least_tokens,
+        most_tokens=_MOST_TOKENS,
+        kv_tokens=pinned.kv_tokens,
+        memory_fraction=settings.memory_fraction,
+        canary_bytes=settings.canary_bytes,
+        leak_tolerance_bytes=_LATE_BUFFERS_BYTES if on_gpu else _LATE_BUFFERS_CPU_BYTES,
+        rounding_bytes=_ROUNDING_BYTES if on_gpu else _UNCOUNTED_BYTES,
+        keep_free_bytes=max(kept_free.bytes, pinned.keep_free_bytes),
+        keep_free_note=kept_free.note,
+        running_tokens=engine.limits.rows * engine.limits.length,
+    )
+
+
+def _pinned(worker: Any, engine: VllmEngine, settings: Settings) -> Pinned:
+    """A size is validated only; a utilization stays a cap of the process."""
+    cache = worker.vllm_config.cache_config
+    if cache.num_gpu_blocks_override is not None:
+        return Pinned(kv_tokens=engine.blocks.held_tokens(cache.num_gpu_blocks_override))
+    if cache.kv_cache_memory_bytes is not None:
+        return Pinned(kv_tokens=engine.blocks.tokens_of(cache.kv_cache_memory_bytes))
+    if worker.device.type != "cuda" or not is_cap(cache, settings):
+        return Pinned()
+    requested = round(worker.init_snapshot.total_memory * cache.gpu_memory_utilization)
+    return Pinned(keep_free_bytes=max(0, worker.init_snapshot.free_memory - requested))
+
+
+def is_cap(cache_config: Any, settings: Settings) -> bool:
+    """Whether the operator gave `gpu_memory_utilization`: said so, or it is not vLLM's default."""
+    default = type(cache_config)().gpu_memory_utilization
+    return bool(settings.utilization_given or cache_config.gpu_memory_utilization != default)
+
+
+def _ranks(worker: Any) -> Ranks:
+    from vllm.distributed.parallel_state import get_world_group
+
+    world = get_world_group()
+    return ONE_RANK if world.world_size == 1 else Ranks(world.rank, gathered(world.cpu_group))
+
+
+def _device_probe(worker: Any, settings: Settings, sizer: Sizer | None) -> tuple[Any, AbstractContextManager[Any]]:
+    """The probe of the worker's device, and what must be open while it counts."""
+    if worker.device.type == "cuda":
+        from brim.probes.cuda import CudaProbe
+
+        return CudaProbe(worker.device.index or 0), nullcontext()
+    probe = CpuProbe(_cpu_budget(worker, settings) if sizer is None else sizer.part.promised_bytes)
+    model = worker.model_runner.get_model()
+    probe.hold([*model.parameters(), *model.buffers()])
+    return probe, probe
+
+
+def _facts(worker: Any) -> DeviceFacts:
+    if worker.device.type != "cuda":
+        return DeviceFacts()
+    from brim.probes.facts import gpu_facts
+
+    return gpu_facts(worker.device.index or 0)
+
+
+def _sizer(worker: Any, settings: Settings, leases: ExitStack, say: Say) -> Sizer | None:
+    """This worker's part of a device that others share; None where nobody can be asked."""
+    shares = settings.share.fraction is not None or settings.share.bytes is not None
+    asked = shares or settings.expected.count or settings.expected.roles
+    try:
+        device = _leased_device(worker, settings)
+        if device is None:
+            return None
+        part = sizing(
+            device,
+            role="vllm",
+            share=settings.share,
+            expected=settings.expected,
+            wait_seconds=settings.wait_seconds,
+            told=lambda stage: say(stage.title),
+        )
+        return leases.enter_context(part)
+    except DeviceError as error:
+        if asked or type(error) is not DeviceError:
+            raise  # asked for, or a neighbour's doing
+        say(f"neighbours are not asked: {error}")
+        return None
+
+
+def _leased_device(worker: Any, settings: Settings) -> LeasedDevice | None:
+    if worker.device.type == "cuda":
+        from brim.probes.nvml import device_uuid
+        from brim.probes.usage import gpu_usage
+
+        uuid = device_uuid(worker.device.index or 0)
+        return Gpu(uuid, gpu_usage(uuid).total_bytes)
+    if settings.budget_name is None:
+        return None
+    return Budget(budget_key(settings.budget_name, "budget_name"), _cpu_budget(worker, settings))
+
+
+def _cpu_budget(worker: Any, settings: Settings) -> int:
+    return int(settings.budget_bytes or worker.requested_cpu_memory)
+
+
+def _decisive(
+    worker: Any, engine: VllmEngine, request: FitRequest, before: MemoryReading, ranks: Ranks
+) -> dict[str, Any]:
+    """Everything that the size depends on."""
+    import torch
+    import vllm
+
+    config = worker.vllm_config
+    return {
+        "engine": "vllm",
+        "runner": type(worker.model_runner).__module__,
+        "model": config.model_config.hf_config.to_dict(),
+        "weights": before.allocated_bytes,
+        "config": config.compute_hash(),
+        "scheduler": str(config.scheduler_config),
+        "speculative": str(config.speculative_config),
+        "lora": str(config.lora_config),
+        "graphs": [str(config.compilation_config.cudagraph_mode), config.compilation_config.cudagraph_capture_sizes],
+        "limits": asdict(engine.limits),
+        "blocks": asdict(engine.blocks),
+        "request": asdict(request),
+        "stress": [asdict(shape) for shape in engine.stress_shapes()],
+        "rank": ranks.rank,
+        "device": "cpu" if worker.device.type == "cpu" else str(torch.cuda.get_device_properties(worker.device)),
+        "memory": before.total_bytes,
+        "versions": [__version__, vllm.__version__, torch.__version__, platform.python_version()],
+    }

@@ -1,0 +1,56 @@
+"""The worst steps stay inside the scheduler's limits, and reach them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.records.fit import IMAGE_SHAPE
+from brim.vllm.steps import DECODE, PREFILL, SCORES, VERIFY, Limits, worst_steps
+
+LIMITS = st.builds(
+    Limits,
+    batch_tokens=st.integers(1, 20_000),
+    rows=st.integers(1, 1024),
+    length=st.integers(2, 200_000),
+    drafts=st.integers(0, 8),
+    encodes=st.booleans(),
+)
+
+
+@given(LIMITS)
+def test_steps_stay_inside_the_limits(limits: Limits) -> None:
+    for step in worst_steps(limits):
+        assert len(step.rows) <= limits.rows
+        assert step.shape.tokens <= limits.batch_tokens
+        for row in step.rows:
+            assert row.new >= 1
+            assert row.past >= 0
+            drafted = step.drafts + 1 if step.drafts else 0
+            assert row.past + row.new + drafted <= limits.longest
+
+
+@given(LIMITS)
+def test_the_largest_steps_reach_them(limits: Limits) -> None:
+    steps = {step.shape.name: step for step in worst_steps(limits)}
+    rows = min(limits.rows, limits.batch_tokens)
+    assert len(steps[DECODE].rows) == len(steps[PREFILL].rows) == len(steps[SCORES].rows) == rows
+    room = rows * limits.longest
+    even = min(limits.batch_tokens // rows, limits.longest)
+    assert steps[PREFILL].shape.tokens >= min(limits.batch_tokens, room, even * rows)
+    assert [row.scored for row in steps[SCORES].rows] == [True] + [False] * (rows - 1)
+
+
+def test_all_tokens_of_a_batch_are_in_the_prefill() -> None:
+    limits = Limits(batch_tokens=8192, rows=256, length=8192, drafts=3, encodes=True)
+    by_name = {step.shape.name: step.shape for step in worst_steps(limits)}
+    assert list(by_name) == [PREFILL, SCORES, DECODE, VERIFY, IMAGE_SHAPE]
+    assert by_name[PREFILL].tokens == 8192
+    assert (by_name[SCORES].tokens, by_name[DECODE].tokens) == (8192, 256)
+    assert (by_name[VERIFY].tokens, by_name[VERIFY].sequences) == (1024, 256)
+
+
+def test_seeded_and_unseeded_rows_are_both_drawn() -> None:
+    steps = worst_steps(Limits(batch_tokens=512, rows=8, length=512))
+    assert {row.seed is None for step in steps for row in step.rows} == {True, False}
+    assert any(row.restricted for step in steps for row in step.rows)

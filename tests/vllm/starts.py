@@ -1,0 +1,49 @@
+"""One start of vLLM in this process: what it was given as JSON goes in, what it answered comes out as JSON.
+
+python -m tests.vllm.starts '{"worker_cls": "brim.vllm.BrimWorker"}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import brim
+
+MODEL = Path(brim.__file__).parent / "models" / "brim-tiny"
+MARK = "RESULT "
+PROMPTS = ("The capital of France is", "Two and three is", "Once upon a time there was a")
+
+
+def main() -> None:
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    from vllm import LLM, SamplingParams
+
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    shared = {
+        "model": str(MODEL),
+        "max_model_len": 512,
+        "max_num_batched_tokens": 512,
+        "max_num_seqs": 8,
+        "dtype": "bfloat16",
+        "seed": 0,
+        "enforce_eager": True,
+        "gpu_memory_utilization": 0.2,
+    }
+    llm = LLM(**{**shared, **given})
+    draw = SamplingParams(max_tokens=24, temperature=0, prompt_logprobs=3, ignore_eos=True)
+    outputs = llm.generate(list(PROMPTS) * 4, draw, use_tqdm=False)
+    brims = str(given.get("worker_cls", "auto")) != "auto"
+    result = {
+        "tokens": [list(one.outputs[0].token_ids) for one in outputs],
+        "blocks": llm.llm_engine.vllm_config.cache_config.num_gpu_blocks,
+        "reports": llm.collective_rpc("brim_report") if brims else [],
+    }
+    sys.stdout.write(MARK + json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Brim's worker in real vLLM: sized, kept, and the same tokens as without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vllm.starts import MARK
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="make test-vllm installs it")
+
+WORKER = "brim.vllm.BrimWorker"
+SMALL = {"budget": "64MiB", "canary": "4MiB", "store": False}
+PINNED_BYTES = 16 << 20
+_SECONDS = 600
+
+
+def started(given: dict[str, Any], **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own: vLLM leaves much behind."""
+    own = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **environment}
+    command = [sys.executable, "-m", "tests.vllm.starts", json.dumps(given)]
+    root = Path(__file__).parents[2]
+    return subprocess.run(
+        command, env={**os.environ, **own}, cwd=root, capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+
+
+def result(given: dict[str, Any], **environment: str) -> dict[str, Any]:
+    ended = started(given, **environment)
+    marked = [line for line in ended.stdout.splitlines() if line.startswith(MARK)]
+    assert marked, ended.stdout[-2000:] + ended.stderr[-4000:]
+    found: dict[str, Any] = json.loads(marked[0].removeprefix(MARK))
+    return found
+
+
+@cache
+def plain(ranks: int = 1) -> dict[str, Any]:
+    """Stock vLLM, with a size that is enough."""
+    return result({"kv_cache_memory_bytes": PINNED_BYTES, "tensor_parallel_size": ranks}, **bound(ranks))
+
+
+def bound(ranks: int) -> dict[str, str]:
+    """vLLM binds ranks to NUMA nodes unless it is told where they run."""
+    return {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if ranks > 1 else {}
+
+
+def sized(worker: str = WORKER, **settings: Any) -> dict[str, Any]:
+    return {"worker_cls": worker, "additional_config": {"brim": {**SMALL, **settings}}}
+
+
+def test_a_proven_size_is_kept_and_stored_and_tokens_are_those_of_plain_vllm(tmp_path: Path) -> None:
+    given = sized(store=str(tmp_path / "fits"), report=str(tmp_path / "fit.json"))
+    first, second = result(given), result(given)
+    (report,), (again,) = first["reports"], second["reports"]
+    assert first["tokens"] == second["tokens"] == plain()["tokens"]
+    assert (report["kept"], report["from_store"]) == (True, False)
+    assert (again["kept"], again["from_store"], again["kv_tokens"]) == (True, True, report["kv_tokens"])
+    assert [one["outcome"] for one in report["attempts"]] == ["proven"]
+    assert report["kv_bytes"] + report["canary_bytes"] < 64 << 20
+    assert json.loads((tmp_path / "fit.json").read_text()) == again
+
+
+def test_memory_taken_after_the_measurement_shrinks_the_size() -> None:
+    (report,) = result(sized("tests.vllm.neighbour.Worker"))["reports"]
+    outcomes = [one["outcome"] for one in report["attempts"]]
+    sizes = [one["kv_tokens"] for one in report["attempts"]]
+    assert outcomes[0] == "out-of-memory"
+    assert outcomes[-1] == "proven"
+    assert sizes == sorted(sizes, reverse=True)
+    assert report["kept"]
+
+
+def test_two_ranks_have_one_size() -> None:
+    found = result({**sized(), "tensor_parallel_size": 2}, **bound(2))
+    assert found["tokens"] == plain(2)["tokens"]
+    assert len(found["reports"]) == 2
+    assert len({report["kv_tokens"] for report in found["reports"]}) == 1
+    assert all(report["kept"] for report in found["reports"])
+
+
+def test_drafts_are_verified_in_the_fit() -> None:
+    drafted = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+    found = result({**sized(), "speculative_config": drafted})
+    assert found["tokens"] == plain()["tokens"]
+    assert found["reports"][0]["kept"]
+
+
+def test_a_pinned_size_is_validated_only() -> None:
+    found = result({**sized(), "kv_cache_memory_bytes": PINNED_BYTES})
+    (report,) = found["reports"]
+    assert found["blocks"] == plain()["blocks"]
+    assert (report["limited_by"], report["kept"], len(report["attempts"])) == ("given", True, 1)
+
+
+def test_a_pinned_size_that_does_not_fit_stops_the_start() -> None:
+    ended = started({**sized(), "kv_cache_memory_bytes": 63 << 20})
+    assert ended.returncode != 0
+    assert "no KV cache size passed validation" in ended.stdout + ended.stderr
+
+
+def test_off_is_stock_vllm() -> None:
+    found = result({**sized(), "kv_cache_memory_bytes": PINNED_BYTES}, BRIM="off")
+    assert found == {**plain(), "reports": [None]}
+
+
+def test_a_version_that_lacks_a_name_is_refused_or_left_to_stock_vllm() -> None:
+    worker, pinned = "tests.vllm.lacking.Worker", {"kv_cache_memory_bytes": PINNED_BYTES}
+    ended = started({**sized(worker), **pinned})
+    assert ended.returncode != 0
+    assert "this vLLM lacks v1.worker.gpu_worker.Worker.gone" in ended.stdout + ended.stderr
+    assert result({**sized(worker, on_refusal="stock"), **pinned}) == {**plain(), "reports": [None]}
