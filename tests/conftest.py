@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker for each core: more threads of torch only wait for each other
+
 # `make test` draws the same examples every time; `make soak` draws others, and so finds what nobody has seen yet.
 settings.register_profile("same examples", derandomize=True)
 settings.register_profile("new examples", derandomize=False)
