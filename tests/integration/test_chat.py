@@ -28,10 +28,7 @@ from brim.errors import BrimError, InvalidRequest
 from brim.model.packaged import packaged_folder
 from tests.conftest import needs_image_files
 from tests.integration.faults import out_of_memory
-from tests.integration.test_engine import one_thread
 from tests.integration.tiny_models import tiny_config
-
-__all__ = ["one_thread"]
 
 GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
 WORDS = "red green blue one two three Ada Bob what is my name the code please remember".split()  # noqa: SIM905

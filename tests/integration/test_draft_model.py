@@ -19,10 +19,8 @@ from brim.probes.cpu import CpuProbe
 from brim.records.fit import DRAFT_SHAPE
 from tests.integration.allocation_sites import SiteProbe
 from tests.integration.faults import out_of_memory
-from tests.integration.test_engine import EAGER, drawn, family, greedy, nothing_is_held, one_thread, prompts_of
+from tests.integration.test_engine import EAGER, drawn, family, greedy, nothing_is_held, prompts_of
 from tests.integration.tiny_models import tiny_config
-
-__all__ = ["one_thread"]
 
 GIB = 2**30
 

@@ -40,14 +40,6 @@ SETTINGS: dict[str, Any] = {"max_length": 256, "max_batch_tokens": 96, "max_batc
 START, END, IMAGE, PATCH = 2048, 2049, 2050, 1536
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def shown(seed: int, side: int = 8) -> tuple[list[int], dict[str, Any]]:
     """A prompt with an image of so many patches a side, as a processor would prepare it."""
     pixels = torch.randn(side * side, PATCH, generator=torch.Generator().manual_seed(seed))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import wave
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -159,15 +158,6 @@ def model_of(kind: str) -> Any:
                 parameter += 0.2 * torch.randn_like(parameter)
     model.get_output_embeddings().weight = head
     return model
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Models this small only wait for each other's threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def loaded_of(kind: str, folder: Path | None = None) -> LoadedModel:

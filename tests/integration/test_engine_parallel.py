@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,14 +78,6 @@ def reported(reports: list[dict[str, Any]]) -> list[dict[Case, Any]]:
     found = [report.get("answer_all") for report in reports]
     assert [type(one) for one in found] == [dict, dict], found
     return [{replace(case, source=Path(case.source).name): said for case, said in one.items()} for one in found]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("case", "part"), SPLIT, ids=lambda value: str(value))

@@ -27,11 +27,8 @@ from tests.integration.test_engine_vision import (  # noqa: E402
     engine_of,
     grid_inputs,
     model_of,
-    one_thread,
     text_of,
 )
-
-__all__ = ["one_thread"]
 
 KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
 GRID = (3, 4, 8)  # frames (of two each), rows and columns of patches

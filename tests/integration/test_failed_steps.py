@@ -24,9 +24,7 @@ from brim.guard.rescue import LAST_TRIES
 from tests.conftest import sampled
 from tests.integration import test_engine_vision as vision
 from tests.integration.faults import EXPECTED, KINDS, Faults, out_of_memory
-from tests.integration.test_engine import EAGER, drawn, family, greedy, nothing_is_held, one_thread, prompts_of
-
-__all__ = ["one_thread"]
+from tests.integration.test_engine import EAGER, drawn, family, greedy, nothing_is_held, prompts_of
 
 NAMES = ("llama", "gemma3_text", "qwen3_next", "granitemoehybrid", "qwen2_5_vl", "gemma3")
 SAMPLES = 1  # disturbed runs of each load

@@ -10,9 +10,7 @@ import pytest
 from brim.engine.requests.request import FinishReason
 from brim.engine.weights.builtin import ByteTokenizer
 from tests.integration.faults import Injected, other
-from tests.integration.test_engine import family, greedy, nothing_is_held, one_thread, prompts_of
-
-__all__ = ["one_thread"]
+from tests.integration.test_engine import family, greedy, nothing_is_held, prompts_of
 
 PROMPTS = prompts_of([5, 12, 9], seed=11)
 

@@ -23,9 +23,7 @@ from brim.errors import InvalidRequest
 from brim.guard.admission import Cause, Decision
 from brim.probes.cpu import CpuProbe
 from tests.integration.test_chat import engine_of, tokenizer
-from tests.integration.test_engine import nothing_is_held, one_thread
-
-__all__ = ["one_thread"]
+from tests.integration.test_engine import nothing_is_held
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -70,14 +70,6 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def config_of(name: str) -> dict[str, Any]:
     kind, changes = FAMILIES[name]
     config = tiny_config(kind, tie_word_embeddings=False, **changes)

@@ -30,11 +30,8 @@ from tests.integration.test_engine import (
     family,
     greedy,
     nothing_is_held,
-    one_thread,
     prompts_of,
 )
-
-__all__ = ["one_thread"]
 
 GIB = 2**30
 CHEAP = PreemptionRates(out_bytes=10**12, back_bytes=10**12, prefill_tokens=1)  # whatever this machine measures

@@ -19,13 +19,12 @@ from brim.errors import InvalidRequest
 from brim.predictions import traced_steps
 from brim.probes.cpu import CpuProbe
 from brim.units import MIB
-from tests.integration.test_engine import family, greedy, one_thread, prompts_of
+from tests.integration.test_engine import family, greedy, prompts_of
 from tests.integration.tiny_models import VOCAB, tiny_config
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["one_thread"]
 
 # scale, cap, whether there is a bias, whether hidden states are changed first
 FORMS: dict[str, tuple[dict[str, Any], tuple[float, float | None, bool, bool]]] = {

@@ -98,15 +98,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
 SLOTS = 3
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors this small are slower on several threads, and far slower where the threads share cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @cache
 def tiny(kind: str) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

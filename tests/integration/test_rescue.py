@@ -28,9 +28,7 @@ from brim.records.health import Health, Status
 from tests.integration import test_engine_vision as vision
 from tests.integration.allocation_sites import SiteProbe
 from tests.integration.faults import out_of_memory
-from tests.integration.test_engine import drawn, family, greedy, nothing_is_held, one_thread, prompts_of
-
-__all__ = ["one_thread"]
+from tests.integration.test_engine import drawn, family, greedy, nothing_is_held, prompts_of
 
 NAMES = ("llama", "gemma3_text", "qwen3_moe", "granitemoehybrid", "qwen2_5_vl", "gemma3")
 SAMPLES = 3  # places of each load that are refused

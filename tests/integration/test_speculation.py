@@ -37,13 +37,10 @@ from tests.integration.test_engine import (
     family,
     greedy,
     nothing_is_held,
-    one_thread,
     prompts_of,
     run,
 )
 from tests.integration.tiny_models import VOCAB
-
-__all__ = ["one_thread"]
 
 SPECULATES: dict[str, Any] = {"speculate": "lookup", "speculate_max_weight": 1.0, "draft_tokens": 4}
 

@@ -11,11 +11,9 @@ import torch
 
 from brim.engine.front.answers import Completion
 from brim.errors import InvalidRequest
-from tests.integration.test_engine import Family, drawn, family, greedy, one_thread, prompts_of, run
+from tests.integration.test_engine import Family, drawn, family, greedy, prompts_of, run
 from tests.integration.test_speculation import SPECULATES, remembering
 from tests.integration.tiny_models import VOCAB
-
-__all__ = ["one_thread"]
 
 
 def logits_of(model: Family, tokens: list[int]) -> torch.Tensor:

@@ -32,14 +32,6 @@ from tests.integration.tiny_models import MOE, tiny_config
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def loaded_model(config: dict[str, Any], dtype: str = "fp32") -> LoadedModel:
     """A model whose tokens depend on all that came before, and on every weight."""
     if config["model_type"] not in known_types():

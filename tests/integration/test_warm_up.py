@@ -6,9 +6,7 @@ import pytest
 
 from brim.records.progress import silent
 from tests.integration import test_engine_vision as vision
-from tests.integration.test_engine import family, greedy, nothing_is_held, one_thread, prompts_of
-
-__all__ = ["one_thread"]
+from tests.integration.test_engine import family, greedy, nothing_is_held, prompts_of
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_next"])

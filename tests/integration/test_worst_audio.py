@@ -35,12 +35,9 @@ from tests.integration.test_engine_audio import (  # noqa: E402
     audio_of,
     engine_of,
     image_of,
-    one_thread,
     prompts_of,
     tokens_in,
 )
-
-__all__ = ["one_thread"]
 
 GREEDY = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
 OMNI = "qwen2_5_omni_thinker"

@@ -36,11 +36,8 @@ from tests.integration.test_engine_vision import (  # noqa: E402
     KINDS,
     Inputs,
     model_of,
-    one_thread,
     prompts_of,
 )
-
-__all__ = ["one_thread"]
 
 PATCH_PIXELS, MERGE = 16, 4  # of all tiny towers
 GREEDY = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)

@@ -25,12 +25,9 @@ random_cases = partial(settings, max_examples=40, deadline=None)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def no_gradients() -> Any:
     with torch.inference_mode():
         yield
-    torch.set_num_threads(threads)
 
 
 def close(found: Any, expected: Any, part: float = 1e-5) -> None:
