@@ -25,6 +25,7 @@ from brim.records.memory import StressShape  # noqa: E402
 from brim.records.scaling import Coefficients, Law, Scaling, ScalingMode, StepPhase, StepShape  # noqa: E402
 from brim.serving import fit_engine  # noqa: E402
 from brim.units import KIB, MIB  # noqa: E402
+from tests.conftest import sampled  # noqa: E402
 from tests.integration.tiny_models import tiny_config  # noqa: E402
 
 SETTINGS = EngineSettings(max_batch=8, max_batch_tokens=128, max_length=160, block_size=8)
@@ -60,7 +61,7 @@ def peak_of(engine: Engine, probe: CpuProbe, shape: StressShape) -> int:
     return probe.reading().peak_allocated_bytes - held
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sampled(FAMILIES, ("windows", "hybrid")))
 def test_no_step_takes_more_than_its_bound(family: str) -> None:
     """Steps of sizes and compositions that were not measured, on the fitted engine."""
     with engine_of(family) as (engine, probe):
@@ -86,7 +87,7 @@ def test_no_step_takes_more_than_its_bound(family: str) -> None:
             assert scaling.scaling.need_bytes(StepShape(StepPhase.PREFILL, 8, 128)) <= 1.1 * largest
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sampled(FAMILIES, ("dense", "hybrid")))
 def test_the_laws_alone_give_the_size_that_was_measured(family: str) -> None:
     with engine_of(family) as (engine, probe):
         report = fitted(engine, probe)

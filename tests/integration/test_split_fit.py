@@ -82,7 +82,7 @@ def test_out_of_memory_of_one_rank_shrinks_all(
             assert one.seconds < AT_ONCE_SECONDS
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.soak)])
 def test_a_canary_that_one_rank_cannot_hold_shrinks_all(context: Any, tmp_path: Path, size: int) -> None:
     scene = Scene(0, taken_bytes=230 * KIB, when="attempt", canary_bytes=64 * KIB)
     said: list[Said] = said_of(on_ranks(context, size, tmp_path, ("canary", fitted, scene)), "canary")
@@ -94,7 +94,7 @@ def test_a_canary_that_one_rank_cannot_hold_shrinks_all(context: Any, tmp_path: 
         assert one.seconds < AT_ONCE_SECONDS
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.soak)])
 def test_an_error_of_one_rank_ends_all(context: Any, tmp_path: Path, size: int) -> None:
     victims = {"stress 'prefill'": size - 1, "build": 0}
     reports = on_ranks(
