@@ -92,6 +92,7 @@ def run(options: argparse.Namespace) -> int:
     if options.tp < 1:
         raise InvalidRequest(f"tp is {options.tp}; it must be at least 1")
     settings, wishes = _settings(options), fit_wishes(options)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads would spin on cores that other processes need
     if options.tp > 1 and int(os.environ.get("RANK", "0")):
         return _follow(options, wishes)
     if options.inject_out_of_memory is not None:
