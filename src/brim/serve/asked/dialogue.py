@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from brim.serve.asked.fields import Fields, entries
+from brim.serve.asked.fields import Fields, check_depth, entries
 from brim.serve.asked.tools import ToolsAsked
 from brim.serve.problems import Problem, invalid
 from brim.serve.settings import Limits
@@ -160,11 +160,12 @@ def _call(fields: Fields) -> dict[str, Any]:
     written = function.raw("arguments")
     try:
         arguments = json.loads(written) if isinstance(written, str) else written
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = written
     function.refuse_others()
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
     call |= fields.given("id")
+    check_depth(call, function.path("arguments"))
     fields.leave_out(["type", "index"])
     fields.refuse_others()
     return call
