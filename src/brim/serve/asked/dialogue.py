@@ -2,7 +2,7 @@
 
 In: OpenAI's messages. Out: a `Dialogue`. Texts in parts become one text where there is no image, since most templates
 know no parts; arguments of tool calls become objects, which templates write as JSON themselves. Images are data URIs
-here and are not looked into: they are decoded where the tokens are made.
+or URLs here and are not looked into: they are fetched and decoded where the tokens are made.
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ class Image:
     uri: str
     path: str
 
+    @property
+    def remote(self) -> bool:
+        """Whether it has to be fetched."""
+        return self.uri[:8].lower() == "https://"
+
+    def moved(self, uris: Mapping[str, str]) -> Image:
+        return replace(self, uri=uris.get(self.uri, self.uri))
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -49,6 +57,14 @@ class Dialogue:
 
     def with_exchanges(self, numbers: Sequence[int]) -> Dialogue:
         return replace(self, exchanges=tuple(self.exchanges[number] for number in numbers))
+
+    def with_uris(self, uris: Mapping[str, str]) -> Dialogue:
+        """With other URIs of images in the place of these."""
+
+        def changed(messages: Iterable[Message]) -> tuple[Message, ...]:
+            return tuple(replace(one, images=tuple(image.moved(uris) for image in one.images)) for one in messages)
+
+        return replace(self, opening=changed(self.opening), exchanges=tuple(map(changed, self.exchanges)))
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -72,6 +88,10 @@ def dialogue_of(found: Iterable[Fields], limits: Limits, tools: ToolsAsked, fiel
     dialogue = _grouped([_message(entry) for entry in found], tools.tools)
     if len(dialogue.images) > limits.images:
         raise invalid(field, f"it has {len(dialogue.images)} images; at most {limits.images} may be sent")
+    if not limits.remote_media:
+        for image in dialogue.images:
+            if image.remote:
+                raise _not_fetched(image.path, "this server fetches nothing (that needs --allow-remote-media)")
     return dialogue
 
 
@@ -139,16 +159,17 @@ def _image(part: Fields) -> Image:
     if where is None or uri is None:
         raise invalid(part.path("image_url"), "it needs a url", "missing_required_parameter")
     path = where.path("url")
-    if not uri.startswith("data:"):
-        raise Problem(
-            400,
-            f"{path}: only data URIs are taken (data:image/png;base64,…): this server fetches nothing; send the image",
-            param=path,
-            code="remote_url_refused",
-        )
+    found = Image(uri, path)
+    if not uri.startswith("data:") and not found.remote:
+        raise _not_fetched(path, "only data URIs are taken, and https where the server has --allow-remote-media")
     where.leave_out(["detail"])
     where.refuse_others()
-    return Image(uri, path)
+    return found
+
+
+def _not_fetched(path: str, why: str) -> Problem:
+    said = f"{path}: {why}; send the image itself, as data:image/png;base64,…"
+    return Problem(400, said, param=path, code="remote_url_refused")
 
 
 def _call(fields: Fields) -> dict[str, Any]:

@@ -34,20 +34,25 @@ from brim.serve.openapi.words import (
 
 SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 TOKENS: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_TOKENS}
-_DATA_URI: Schema = {"type": "string", "pattern": "^data:"}
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What bodies depend on: the model's name, its vocabulary, and whether it takes images."""
+    """What bodies depend on: the model's name, its vocabulary, and which images it takes."""
 
     model: str
     vocab: int = 1 << 31
     images: bool = True
+    remote: bool = False  # images may be URLs
 
     @property
     def token(self) -> Schema:
         return {"type": "integer", "minimum": 0, "maximum": self.vocab - 1}
+
+    @property
+    def image(self) -> Schema:
+        """Where an image is."""
+        return {"type": "string", "pattern": "^(data:|https://)" if self.remote else "^data:"}
 
 
 def chat(facts: Facts) -> Schema:
@@ -186,7 +191,7 @@ def _part(facts: Facts) -> Schema:
     text = taken({"type": {"const": "text"}, "text": TEXT}, ["type", "text"])
     if not facts.images:
         return text
-    url = taken({"url": _DATA_URI, "detail": ANYTHING}, ["url"])
+    url = taken({"url": facts.image, "detail": ANYTHING}, ["url"])
     return either(text, taken({"type": {"const": "image_url"}, "image_url": url}, ["type", "image_url"]))
 
 
@@ -225,7 +230,8 @@ def _item(facts: Facts) -> Schema:
         {"type": one_of(["input_text", "output_text"]), "text": TEXT, "annotations": ANYTHING, "logprobs": ANYTHING},
         ["type", "text"],
     )
-    image = taken({"type": {"const": "input_image"}, "image_url": _DATA_URI, "detail": ANYTHING}, ["type", "image_url"])
+    kind: Schema = {"const": "input_image"}
+    image = taken({"type": kind, "image_url": facts.image, "detail": ANYTHING}, ["type", "image_url"])
     content = either(TEXT, listed(either(text, image) if facts.images else text))
     call = {"type": {"const": "function_call"}, "name": SOME_TEXT, "arguments": TEXT, "call_id": TEXT}
     output = {"type": {"const": "function_call_output"}, "call_id": TEXT, "output": content}
