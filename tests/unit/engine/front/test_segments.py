@@ -53,8 +53,6 @@ def tokenizers() -> dict[str, Any]:
 
 
 PIECES = st.sampled_from(["<s>", "</s>", "<|in|>", "<a>", "<|im_start|>", "a", "b", "ab", " ", "  ", "é", "A", "x<"])
-    ["<s>", "</s>", "<|in|>", "<a>", "<|im_start|>", "a", "b", "ab", " ", "  ", "é", "A", "x<", "\n"]
-)
 TEXTS = st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=1, max_size=4)
 
 
