@@ -1,17 +1,18 @@
 """Encoders that share a queue of media: batches given out, features collected, children that died started again.
 
-Nothing here waits but `start`. A child that dies is started again after a pause that doubles with each failure. Media
-of its batch are tried once more, each alone, so that one which kills its encoder takes no other with it; then they
-fail. While no encoder can run, because its memory is not there, `refusal` says so, and all media fail with that.
+Nothing here waits but `start`. A child that dies is started again after a pause that doubles with each failure; one
+that does not answer is killed first. Media of its batch are tried once more, each alone, so that one which kills its
+encoder takes no other with it; then they fail. While no encoder can be started, because its memory is not there or for
+any other reason, `refusal` says so, and all media fail with that.
 """
 
 from __future__ import annotations
 
-import select
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from typing import TYPE_CHECKING
 
 from brim.engine.encoders.batches import first_batch
@@ -30,6 +31,7 @@ _PAUSE_SECONDS = 0.25  # before the first restart; doubled by each failure
 _LONGEST_PAUSE_SECONDS = 30.0
 _LOOK_SECONDS = 0.2
 _TRIES = 2
+_PATIENCE_SECONDS = 60.0  # with a batch, beyond what the start took: batches as large as any were run in it
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +68,10 @@ class _Worker:
     failures: int = 0  # since it last finished a batch
     again_at: float = 0.0  # when it is started again
     problem: str = ""  # why there is no child, or why the last one has gone
+    unable: bool = False  # the last one has gone before it was ready
     lacks_memory: bool = False  # that is why
+    since: float = 0.0  # when the child was started, or was given its batch
+    patience: float = START_SECONDS  # how long it may go without a word from then on
 
 
 @dataclass(slots=True)
@@ -98,7 +103,7 @@ class Encoders:
         self._facts: TowerFacts | None = None
         self.figures = EncoderFigures()
         for worker in self._workers:
-            worker.child = make(worker.source)
+            self._launch(worker)
 
     # -- start and end -------------------------------------------------------------------------------------------
 
@@ -160,8 +165,8 @@ class Encoders:
 
     @property
     def refusal(self) -> str:
-        """Why no media can be encoded until somebody makes room; empty where they can."""
-        if all(worker.child is None and worker.lacks_memory for worker in self._workers):
+        """Why no media can be encoded at present: no encoder could be started. Empty where they can."""
+        if all(worker.child is None and worker.unable for worker in self._workers):
             return next((worker.problem for worker in self._workers), "the encoders were closed")
         return ""
 
@@ -180,6 +185,7 @@ class Encoders:
     def poll(self) -> tuple[list[Encoded], list[NotEncoded]]:
         """What has come back; gives out what can be."""
         done = self._look()
+        self._end_silent()
         self._restart()
         self._give_out()
         failed, self._failed = self._failed, []
@@ -187,8 +193,7 @@ class Encoders:
 
     def wait(self, seconds: float) -> None:
         """Until a message is here, or so long."""
-        wires = [worker.child.wire for worker in self._workers if worker.child is not None]
-        select.select(wires, [], [], seconds)
+        connection.wait([worker.child.wire.fileno() for worker in self._workers if worker.child is not None], seconds)
 
     def _look(self) -> list[Encoded]:
         done: list[Encoded] = []
@@ -207,10 +212,10 @@ class Encoders:
             case "ready":
                 child.became_ready(message)
                 self._facts = self._facts or child.facts
-                worker.problem, worker.lacks_memory = "", False
+                worker.problem = ""
+                worker.patience = _PATIENCE_SECONDS + self._clock() - worker.since
             case "cannot":
-                worker.lacks_memory = bool(message["memory"])
-                self._lost(worker, str(message["why"]))
+                self._lost(worker, str(message["why"]), lacks_memory=bool(message["memory"]))
             case "done":
                 jobs, worker.jobs, worker.failures = worker.jobs, (), 0
                 self.figures.batches += 1
@@ -222,11 +227,20 @@ class Encoders:
                 self._again(jobs, str(message["why"]))
         return []
 
-    def _lost(self, worker: _Worker, why: str) -> None:
-        """A child has gone: it is started again later, and its media are given to others."""
-        assert worker.child is not None
-        worker.child.end()
-        worker.child = None
+    def _end_silent(self) -> None:
+        """A child that hangs is as good as dead."""
+        for worker in self._workers:
+            if worker.child is not None and (worker.jobs or worker.child.facts is None):
+                waited = self._clock() - worker.since
+                if waited > worker.patience:
+                    self._lost(worker, f"it has not answered for {waited:.0f} s")
+
+    def _lost(self, worker: _Worker, why: str, *, lacks_memory: bool = False) -> None:
+        """A child has gone, or none could be started: this is tried again later, and others get its media."""
+        child, worker.child = worker.child, None
+        if child is not None:
+            child.end()
+        worker.unable, worker.lacks_memory = child is None or child.facts is None, lacks_memory
         jobs, worker.jobs = worker.jobs, ()
         worker.problem = f"{worker.source.role}: {why}"
         pause = min(_PAUSE_SECONDS * 2**worker.failures, _LONGEST_PAUSE_SECONDS)
@@ -245,8 +259,15 @@ class Encoders:
     def _restart(self) -> None:
         for worker in self._workers:
             if worker.child is None and self._clock() >= worker.again_at:
-                worker.child = self._make(worker.source)
+                self._launch(worker)
                 self.figures.restarts += 1
+
+    def _launch(self, worker: _Worker) -> None:
+        worker.since, worker.patience = self._clock(), START_SECONDS
+        try:
+            worker.child = self._make(worker.source)
+        except OSError as error:  # the machine has no memory, processes or descriptors left
+            self._lost(worker, f"its process cannot be started: {error}")
 
     def _give_out(self) -> None:
         refusal = self.refusal
@@ -260,7 +281,7 @@ class Encoders:
             jobs = self._next_batch(child.facts)
             if jobs:
                 self._numbers += 1
-                worker.jobs = jobs
+                worker.jobs, worker.since = jobs, self._clock()
                 child.encode(self._numbers, [job.part for job in jobs])
 
     def _next_batch(self, facts: TowerFacts) -> tuple[Job, ...]:
