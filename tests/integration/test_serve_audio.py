@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ from brim.engine.front.chat_template import chat_text, conversation
 from brim.serve.server import tokenizer_source
 from brim.serve.settings import Limits
 from tests.integration.served import Served, served
-from tests.integration.test_engine_audio import DRAWN, engine_of, qwen2_audio_folder
+from tests.integration.test_chat_remote import typed
+from tests.integration.test_engine_audio import BLOCK, DRAWN, engine_of, qwen2_audio_folder
 from tests.unit.engine.media.audio.test_files import RATE, wav
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -141,6 +143,20 @@ def test_what_is_not_taken_is_refused_by_its_field(
     error = found.json()["error"]
     assert (found.status_code, error["param"]) == (400, f"messages[0].content[0].{param}")
     assert message in error["message"]
+
+
+def test_a_file_is_played_in_the_terminal(
+    hearing: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tone.wav").write_bytes(tone())
+    lines = [f"/audio {tmp_path / 'tone.txt'}", f"/audio {tmp_path / 'tone.wav'}", "w4 w5", "w4 w5"]
+    options = ["--url", hearing.url, "--json", "--max-tokens", "3", "--temperature", "0"]
+    assert typed(lines, options, monkeypatch) == 0
+    found = capsys.readouterr()
+    heard, after = (json.loads(line) for line in found.out.splitlines() if "prompt_tokens" in line)
+    assert "its name is not that of audio, like speech.wav" in found.out + found.err
+    assert heard["prompt_tokens"] > 17  # of the tone alone
+    assert after["reused_tokens"] >= heard["prompt_tokens"] // BLOCK * BLOCK
 
 
 def test_what_the_worker_is_given_can_be_sent_to_a_process(hearing: Served) -> None:
