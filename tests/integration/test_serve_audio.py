@@ -6,6 +6,7 @@ import base64
 import json
 import pickle
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,19 @@ from brim.serve.server import tokenizer_source
 from brim.serve.settings import Limits
 from tests.integration.served import Served, served
 from tests.integration.test_chat_remote import typed
-from tests.integration.test_engine_audio import BLOCK, DRAWN, engine_of, qwen2_audio_folder
+from tests.integration.test_engine_audio import (
+    BINS,
+    BLOCK,
+    CONFIGS,
+    DRAWN,
+    IMAGE,
+    engine_of,
+    qwen2_audio_folder,
+    words_tokenizer,
+)
 from tests.unit.engine.media.audio.test_files import RATE, wav
 
+OMNI = "qwen2_5_omni_thinker"
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 GREEDY = {"temperature": 0, "ignore_eos": True}
 
@@ -157,6 +168,51 @@ def test_a_file_is_played_in_the_terminal(
     assert "its name is not that of audio, like speech.wav" in found.out + found.err
     assert heard["prompt_tokens"] > 17  # of the tone alone
     assert after["reused_tokens"] >= heard["prompt_tokens"] // BLOCK * BLOCK
+
+
+def omni_folder(folder: Path) -> Path:
+    """A model that speaks too, with a processor for images and audio."""
+    from transformers import WhisperFeatureExtractor
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    names = ("image", "audio", "video")
+    special = {f"{name}_token": f"<|{name.upper()}|>" for name in names}
+    special |= {f"{kind}_{end}_token": f"<|{kind}_{end}|>" for kind in ("vision", "audio") for end in ("bos", "eos")}
+    tokenizer = words_tokenizer(special, IMAGE)
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% for part in message['content'] %}"
+        "{% if part['type'] == 'image' %}<|vision_bos|><|IMAGE|><|vision_eos|>"
+        "{% elif part['type'] == 'audio' %}<|audio_bos|><|AUDIO|><|audio_eos|>"
+        "{% else %} {{ part['text'] }} {% endif %}{% endfor %}{% endfor %}w7"
+    )
+    tokenizer.save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=BINS, return_attention_mask=True).save_pretrained(folder)
+    file = folder / "preprocessor_config.json"
+    sees = {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "min_pixels": 64, "max_pixels": 1024}
+    file.write_text(json.dumps(json.loads(file.read_text()) | sees | {"processor_class": "Qwen2_5OmniProcessor"}))
+    thinker = {"model_type": OMNI, **CONFIGS[OMNI]}
+    config = CONFIG_MAPPING["qwen2_5_omni"].from_dict({"thinker_config": thinker, "enable_audio_output": False})
+    config.save_pretrained(folder)
+    return folder
+
+
+def test_images_and_audio_in_one_message(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    file = BytesIO()
+    pillow.new("RGB", (32, 32), "red").save(file, "PNG")
+    shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{written(file.getvalue())}"}}
+    prompt = "<|audio_bos|><|AUDIO|><|audio_eos|><|vision_bos|><|IMAGE|><|vision_eos|> w4 w5 w7"
+    folder = omni_folder(tmp_path)
+    with engine_of(OMNI, folder=folder) as engine:
+        params = SamplingParams(max_tokens=DRAWN, temperature=0, ignore_eos=True)
+        (done,) = engine.generate([prompt], params, images=[[file.getvalue()]], audios=[[tone()]])
+    with served(engine_of(OMNI, folder=folder), threads=True) as found:
+        answer = found.post(CHAT, said(part(tone()), shown))
+        assert answer.status_code == 200, answer.text
+        assert text_of(answer.json()) == done.text
+        assert answer.json()["usage"]["prompt_tokens"] == done.prompt_tokens
+        (entry,) = found.logged(answer)
+        assert (entry["images"], entry["audios"]) == (1, 1)
 
 
 def test_what_the_worker_is_given_can_be_sent_to_a_process(hearing: Served) -> None:
