@@ -428,21 +428,26 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert tuple(answer["tokens"]) == want.tokens
 
 
-def qwen2_audio_folder(folder: Path) -> Path:
-    """A tokenizer of words and a feature extractor."""
+def words_tokenizer(special: dict[str, str], first: int) -> Any:
+    """A tokenizer of words; those that stand for media begin at `first`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    special = {"audio_token": "<|AUDIO|>", "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>"}
-    words = ["<pad>", "<bos>", "<eos>", *(f"w{number}" for number in range(3, AUDIO)), *special.values()]
+    words = ["<pad>", "<bos>", "<eos>", *(f"w{number}" for number in range(3, first)), *special.values()]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="w3"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = transformers.PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<pad>",
         bos_token="<bos>",
         eos_token="<eos>",
         extra_special_tokens=special,
     )
+
+
+def qwen2_audio_folder(folder: Path) -> Path:
+    """A tokenizer of words and a feature extractor."""
+    special = {"audio_token": "<|AUDIO|>", "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>"}
+    fast = words_tokenizer(special, AUDIO)
     extractor = transformers.WhisperFeatureExtractor(feature_size=BINS, chunk_length=1)
     model_of("qwen2_audio").config.save_pretrained(folder)
     transformers.Qwen2AudioProcessor(extractor, fast).save_pretrained(folder)

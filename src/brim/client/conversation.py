@@ -94,16 +94,16 @@ class Conversation:
     async def send(
         self,
         text: str,
-        images: Sequence[str] = (),
+        media: Sequence[Mapping[str, Any]] = (),
         *,
         show: Callable[[str], None] = lambda piece: None,
         dropped: Callable[[int, int], None] = lambda turns, tokens: None,
     ) -> ServerReply:
-        """The answer to a turn; pieces of it are shown as they come. Cancelled, what there is of it is kept."""
-        content: Any = text
-        if images:
-            parts = [{"type": "image_url", "image_url": {"url": uri}} for uri in images]
-            content = [*parts, {"type": "text", "text": text}]
+        """The answer to a turn; pieces of it are shown as they come. Cancelled, what there is of it is kept.
+
+        `media` are parts of the message, which stand before its text.
+        """
+        content: Any = [*media, {"type": "text", "text": text}] if media else text
         return await self._answer([*self.turns, {"role": "user", "content": content}], show, dropped)
 
     async def retry(self, *, show: Callable[[str], None] = lambda piece: None, seed: int | None = None) -> ServerReply:
