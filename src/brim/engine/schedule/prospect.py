@@ -29,7 +29,8 @@ def as_fork(sequence: Sequence, parent: Sequence) -> Prospect:
 
 def from_host(sequence: Sequence, copy: HostCopy, block_size: int, reuse: bool) -> Prospect:
     """Where it was preempted. Blocks whose content is still in the pools are not copied."""
-    extend_digests(sequence.digests, sequence.tokens, block_size, sequence.request.salt)
+    request = sequence.request
+    extend_digests(sequence.digests, sequence.tokens, block_size, request.salt, request.marks)
     known = sequence.digests[: copy.tokens // block_size] if reuse else []
     return Prospect(sequence, reused=copy.tokens, digests=tuple(known), copy=copy)
 
