@@ -41,6 +41,6 @@ def from_cache(sequence: Sequence, ledger: KvLedger) -> Prospect:
     extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt, sequence.request.marks)
     usable = (len(sequence.tokens) - 1) // size  # the last token is always computed
     count = ledger.longest_prefix(sequence.digests[:usable])
-    while count and whole_spans(sequence.request.spans, 0, count * size) != count * size:
-        count -= 1
+    while (whole := whole_spans(sequence.request.spans, 0, count * size)) != count * size:
+        count = ledger.longest_prefix(sequence.digests[: whole // size])  # a shorter one has its own windows to find
     return Prospect(sequence, reused=count * size, digests=tuple(sequence.digests[:count]))
