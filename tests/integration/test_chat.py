@@ -239,6 +239,33 @@ def test_one_turn_at_a_time(engine: Engine) -> None:
     assert chat.send("Hello?", GREEDY).text
 
 
+def test_nothing_is_changed_under_a_turn_that_is_being_answered(engine: Engine) -> None:
+    """When it ends, the conversation is what it was begun with, and the turn: a pin in between would be lost."""
+    chat = Chat(engine, system="Be kind.")
+    chat.send("one.", GREEDY)
+    with chat.stream("two.", GREEDY) as stream:
+        for change in (lambda: chat.pin(0), chat.undo, lambda: setattr(chat, "system", "Be short.")):
+            with pytest.raises(InvalidRequest, match="being answered"):
+                change()
+        stream.read()
+    chat.pin(0)
+    assert [turn.pinned for turn in chat.turns] == [True, True, False, False]
+
+
+def test_a_turn_whose_engine_fails_is_taken_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = Chat(engine)
+    with monkeypatch.context() as patched:
+
+        def interrupted() -> list[Any]:
+            raise KeyboardInterrupt
+
+        patched.setattr(engine, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            chat.send("one.", GREEDY)
+    assert (chat.turns, engine.figures.running) == ((), 0)
+    assert chat.send("two.", GREEDY).text
+
+
 def test_retry_edit_undo_and_branches(engine: Engine) -> None:
     chat = Chat(engine)
     first = chat.send("one two.", GREEDY)

@@ -560,7 +560,7 @@ class Engine:
         while events:
             event = events[0]
             answer = self._answers.get(event.sequence.request.id)
-            if answer is None or answer.done(event.sequence.request.index):
+            if answer is None or not answer.awaits(event.sequence.request):
                 events.popleft()  # it ended in the meantime
                 continue
             update = answer.settled(event)

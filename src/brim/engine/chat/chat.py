@@ -105,6 +105,7 @@ class Chat:
 
     @system.setter
     def system(self, text: str | None) -> None:
+        self._check_settled()
         self.conversation = replace(self.conversation, system=text)
 
     @property
@@ -148,6 +149,7 @@ class Chat:
 
     def undo(self) -> tuple[Turn, ...]:
         """Take the last exchange back; its turns."""
+        self._check_settled()
         if not self.conversation.exchanges:
             raise InvalidRequest("undo: the conversation has no turn")
         *kept, last = self.conversation.exchanges
@@ -163,6 +165,7 @@ class Chat:
 
     def pin(self, turn: int, pinned: bool = True) -> None:
         """Keep the exchange of a turn, whatever is dropped."""
+        self._check_settled()
         self.conversation = self.conversation.pin(self._place(turn), pinned)
 
     def branch(self) -> Chat:
@@ -197,8 +200,7 @@ class Chat:
     # -- asking --------------------------------------------------------------------------------------------------
 
     def _ask(self, asked: Conversation, params: SamplingParams | None) -> ReplyStream:
-        if self._open is not None:
-            raise InvalidRequest("a turn of this conversation is being answered; read it or cancel it first")
+        self._check_settled()
         params = params or self.params
         if params.n != 1:
             raise InvalidRequest(f"n is {params.n}; a conversation goes on with one answer")
@@ -213,6 +215,11 @@ class Chat:
 
         self._open = ReplyStream(inbox, request_id, evicted, settle)
         return self._open
+
+    def _check_settled(self) -> None:
+        """The conversation is set anew when a turn ends: a change that is made meanwhile would be lost."""
+        if self._open is not None:
+            raise InvalidRequest("a turn of this conversation is being answered; read it or cancel it first")
 
     def _set(self, conversation: Conversation) -> None:
         self.conversation = conversation
