@@ -1,9 +1,9 @@
 """The stages of a start, shown on standard error.
 
-In: the caller's setting: None (show if standard error is a terminal), True (always: if it is not a terminal, a line for
-each stage), False (never), or a function that is called with every `Stage`. Out: the function to report stages to. On a
-terminal they share its last line, which is cleared at the end. There is no thread: a stage that hangs shows nothing
-new.
+In: the caller's setting: None (show if standard error is a terminal; elsewhere, lines about downloads alone), True
+(always: if it is not a terminal, a line for each stage), False (never), or a function that is called with every
+`Stage`. Out: the function to report stages to. On a terminal they share its last line, which is cleared at the end.
+There is no thread: a stage that hangs shows nothing new.
 
 The one place outside `brim.cli` that looks at the process's environment: a start of several seconds should not be
 silent when Brim is used from Python.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from brim.records.progress import Progress, Stage, Told, silent
+from brim.records.progress import DOWNLOAD, Progress, Stage, Told, silent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,10 +32,10 @@ def showing(progress: Progress) -> Iterator[Told]:
         yield progress
         return
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
-    if progress is False or not (progress or on_terminal) or sys.stderr is None:
+    if progress is False or sys.stderr is None:
         yield silent
     elif not on_terminal:
-        yield _Lines(sys.stderr.write)
+        yield _Lines(sys.stderr.write, all_stages=bool(progress))
     else:
         from rich.console import Console
 
@@ -47,16 +47,17 @@ def showing(progress: Progress) -> Iterator[Told]:
 
 
 class _Lines:
-    """A line for each stage, for logs; counts are left out."""
+    """A line for each stage, or for those that take minutes, for logs; counts are left out, but for bytes."""
 
-    def __init__(self, write: Callable[[str], object]) -> None:
+    def __init__(self, write: Callable[[str], object], *, all_stages: bool) -> None:
         self._write = write
+        self._all = all_stages
         self._said = ""
 
     def __call__(self, stage: Stage) -> None:
-        if stage.title != self._said:
+        if stage.title != self._said and (self._all or stage.phase == DOWNLOAD):
             self._said = stage.title
-            self._write(f"brim: {stage.title}\n")
+            self._write(f"brim: {stage if stage.in_bytes else stage.title}\n")
 
 
 class _LastLine:

@@ -19,6 +19,7 @@ from brim.engine.engine import Engine
 from brim.ports import MemoryProbe
 from brim.records.fit import FitReport
 from brim.records.progress import Told
+from brim.serve.prepare.processes import processes
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.server import Loaded, Server, address, listen
 from brim.serve.settings import ServeSettings
@@ -100,7 +101,7 @@ def served(engine: Engine | Built, *, threads: bool = False, **settings: Any) ->
     log: list[dict[str, Any]] = []
     chosen = ServeSettings(**{"model_name": "tiny", "port": 0, **settings})
     listening = listen(chosen.host, chosen.port)
-    pool = partial(ThreadPoolExecutor, 1) if threads else None
+    pool = partial(ThreadPoolExecutor, 1) if threads else processes
     server = Server(
         chosen,
         built,

@@ -201,6 +201,13 @@ def test_an_answer_follows_its_schema(forms: Served, client: Any) -> None:
     assert "nonsense" in str(refused.value)
 
 
+def test_a_schema_that_takes_too_long_is_refused_by_its_field(client: Any) -> None:
+    slow = {"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 999_983}}, "required": ["n"]}
+    with pytest.raises(openai.BadRequestError, match="to compile; make it smaller") as refused:
+        chat(client, response_format={"type": "json_schema", "json_schema": {"name": "slow", "schema": slow}})
+    assert (refused.value.param, refused.value.code) == ("response_format", "invalid_value")
+
+
 # -- responses -----------------------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,16 @@ def test_nothing_is_shown_without_a_terminal_or_when_switched_off(
     assert shown(monkeypatch, progress, terminal) == ""
 
 
+@pytest.mark.parametrize("progress", [None, True])
+def test_a_log_has_lines_about_a_download(monkeypatch: pytest.MonkeyPatch, progress: Progress) -> None:
+    """It may take an hour, in which a log would have nothing to show."""
+    stages = [Stage("download", f"a/b, {done} of 2 files", done << 20, 2 << 20, in_bytes=True) for done in (0, 1, 1)]
+    monkeypatch.setattr(f"{__name__}.STAGES", stages)
+    assert shown(monkeypatch, progress, False) == (
+        "brim: download (a/b, 0 of 2 files): 0 B of 2.0 MiB\nbrim: download (a/b, 1 of 2 files): 1.0 MiB of 2.0 MiB\n"
+    )
+
+
 def test_a_log_has_a_line_for_each_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, True, False) == "brim: load (weights)\nbrim: build (graphs)\nbrim: predict\n"
 

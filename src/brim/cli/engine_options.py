@@ -33,7 +33,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         default=DEFAULT_MODEL,
-        help="a directory with weights; any model with --load-format dummy; brim-tiny, in the package, by default",
+        help="a directory with weights, or org/name of the Hugging Face hub, which is downloaded once; any model with "
+        "--load-format dummy; brim-tiny, in the package, by default",
     )
 
 

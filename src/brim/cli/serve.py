@@ -64,6 +64,11 @@ def add_command(commands: Commands) -> None:
     )
     parser.add_argument("--max-body", default="16MiB", metavar="SIZE", help="largest request (16MiB)")
     parser.add_argument(
+        "--allow-remote-media",
+        action="store_true",
+        help="fetch images that requests name by an https URL, from public addresses only",
+    )
+    parser.add_argument(
         "--drain-seconds", type=float, default=60.0, metavar="S", help="for answers under way when it is stopped (60)"
     )
     parser.add_argument(
@@ -187,7 +192,7 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
         drain_seconds=options.drain_seconds,
         tool_parser=options.tool_parser,
         reasoning_parser=options.reasoning_parser,
-        limits=Limits(body_bytes=parse_bytes(options.max_body, "max-body")),
+        limits=Limits(body_bytes=parse_bytes(options.max_body, "max-body"), remote_media=options.allow_remote_media),
     )
 
 
@@ -218,7 +223,7 @@ class _Starter:
         place = engine_place(self.options, PACKAGED_BUDGET if _in_package(self.options.model) else None)
         if self.options.batch_tokens is None:
             self.options.batch_tokens = BATCH_TOKENS if place.budget_bytes is None else CPU_BATCH_TOKENS
-        place, encoders = self.leased.enter_context(encoders_beside(self.options, place))
+        place, encoders = self.leased.enter_context(encoders_beside(self.options, place, told))
         part = self.leased.enter_context(part_of_device(self.options, place, told, encoders))
         probe = budget_probe(place, part)
         engine = make_engine(self.options, kv_tokens=0, probe=probe, progress=told, encoders=encoders)

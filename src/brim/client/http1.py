@@ -92,8 +92,9 @@ class ResponseReader:
         end = self._waiting.find(b"\r\n")
         if end < 0:
             return False
+        size = self._waiting[:end].partition(b";")[0].strip()
         try:
-            self._left = int(self._waiting[:end].partition(b";")[0], 16)
+            self._left = int(size if size.isalnum() else b"", 16)  # without signs and underscores
         except ValueError:
             raise BadResponse(f"the size of a chunk is {self._waiting[:20]!r}") from None
         self._waiting = self._waiting[end + 2 :]

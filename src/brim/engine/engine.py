@@ -32,6 +32,7 @@ from brim.engine.schedule.events import Event
 from brim.engine.settings import PROCESS, EngineSettings
 from brim.engine.stress.worst_steps import WorstSteps
 from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer, lacks_weights
+from brim.engine.weights.from_hub import on_this_machine
 from brim.engine.weights.load import LoadedModel, load
 from brim.engine.weights.parts import ModelPart
 from brim.errors import DeviceError, InvalidRequest
@@ -99,6 +100,9 @@ class Engine:
             model, load_format, tokenizer = BUILTIN_CONFIG, "dummy", tokenizer or ByteTokenizer()
         elif lacks_weights(model):
             load_format = "dummy"
+        with showing(progress) as told:
+            model = on_this_machine(model, load_format, told)
+            draft = on_this_machine(draft, load_format, told)
         if tensor_parallel and self.settings.encoder == PROCESS:
             raise InvalidRequest("encoder is 'process', which serves one rank only; leave out tp, or encode inline")
         self._encoders = encoders or start_encoders(

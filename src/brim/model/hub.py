@@ -1,6 +1,7 @@
 """The Hugging Face hub, through its own library: the local cache first, the network only when it is there.
 
-Only JSON files are fetched. Without the library (`pip install 'brim[hub]'`) an error says what to install.
+Only JSON files are fetched here, for plans; `brim.model.download` fetches whole models. Without the library
+(`pip install 'brim[hub]'`) an error says what to install.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 from urllib.parse import urlsplit
 
 from brim.errors import SourceNotFound, first_line
@@ -28,19 +30,15 @@ def cached_snapshot(repository: str) -> Path | None:
 
 def download(repository: str, side_files: tuple[str, ...]) -> Path:
     """Fetch a model's config and what of the side files it has; the folder they are in."""
-    try:
-        from huggingface_hub import constants, hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
-    except ImportError:
-        raise SourceNotFound(
-            f"model '{repository}' is not local; to fetch configs from the hub: pip install 'brim[hub]'"
-        ) from None
-    if constants.HF_HUB_OFFLINE or not _reachable(constants.ENDPOINT):
-        raise _unreachable(repository)
+    hf_hub_download = need_library(repository).hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+
+    if not is_reachable():
+        raise unreachable(repository)
     try:
         config = Path(hf_hub_download(repository, "config.json", etag_timeout=_TIMEOUT_S))
     except LocalEntryNotFoundError:
-        raise _unreachable(repository) from None
+        raise unreachable(repository) from None
     except (HfHubHTTPError, OSError) as error:
         raise SourceNotFound(
             f"model '{repository}' cannot be fetched ({first_line(error)}); give a directory or a config.json"
@@ -53,11 +51,26 @@ def download(repository: str, side_files: tuple[str, ...]) -> Path:
     return config.parent
 
 
-def _unreachable(repository: str) -> SourceNotFound:
-    return SourceNotFound(
-        f"model '{repository}' is not in the local hub cache and the hub cannot be reached; "
-        "give a directory or a config.json"
-    )
+def need_library(repository: str) -> Any:
+    """The hub's own library."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise SourceNotFound(
+            f"model '{repository}' is not local; to fetch it from the hub: pip install 'brim[hub]'"
+        ) from None
+    return huggingface_hub
+
+
+def is_reachable() -> bool:
+    """Whether the hub may be asked, and answers."""
+    from huggingface_hub import constants
+
+    return not constants.HF_HUB_OFFLINE and _reachable(constants.ENDPOINT)
+
+
+def unreachable(repository: str, remedy: str = "give a directory or a config.json") -> SourceNotFound:
+    return SourceNotFound(f"model '{repository}' is not in the local hub cache and the hub cannot be reached; {remedy}")
 
 
 def _reachable(endpoint: str) -> bool:

@@ -85,6 +85,11 @@ def _locate(source: str) -> _Located:
     return _by_name(source)
 
 
+def is_hub_id(source: str) -> bool:
+    """Whether this is written like org/name of the hub, and is no path of this machine."""
+    return bool(_HUB_ID.fullmatch(source)) and not source.startswith(".") and not Path(source).exists()
+
+
 def _by_hub_id(source: str) -> _Located:
     cached = hub.cached_snapshot(source)
     if cached is not None:

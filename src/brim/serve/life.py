@@ -12,6 +12,7 @@ from brim.records.progress import Stage
 from brim.serve.gate import Gate
 from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import TokenizerSource
+from brim.serve.prepare.trials import Trials
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.problems import SERVER, Problem
 from brim.serve.token_texts import TokenTexts
@@ -54,6 +55,7 @@ class Running:
     tokenising: Tokenising
     gate: Gate
     texts: TokenTexts
+    trials: Trials
     formats: Formats = field(default_factory=Formats)
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from brim.errors import BrimError, InvalidRequest
 from brim.serve.asked.plan import KV_DTYPES, MOST_GPUS, WEIGHTS, PlanAsked
-from brim.serve.prepare.worker import one_process
+from brim.serve.prepare.processes import processes
 from brim.serve.problems import SERVER, Problem
 
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ _MOST_SECONDS = 20.0
 class Planning:
     """Answers from one worker, which is replaced when it has died or takes too long."""
 
-    def __init__(self, new_pool: Callable[[], Executor] = one_process) -> None:
+    def __init__(self, new_pool: Callable[[], Executor] = processes) -> None:
         self._new_pool = new_pool
         self._pool: Executor | None = None
         self._waiting = 0

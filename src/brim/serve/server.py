@@ -27,6 +27,7 @@ from brim.serve.life import Life, Running, Started
 from brim.serve.parse.table import Formats
 from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import TokenizerSource
+from brim.serve.prepare.trials import Trials
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.settings import ServeSettings
 from brim.serve.token_texts import TokenTexts
@@ -187,7 +188,10 @@ class Server:
         serving.start()
         gate = Gate(engine.settings.max_batch, self._settings.max_queue)
         started = Started(engine, source, report, loaded.probe, loaded.neighbours)
-        self.life.running = Running(started, serving, tokenising, gate, TokenTexts(engine.tokenizer), formats)
+        trials = Trials(engine.grammars)
+        trials.prepare()
+        texts = TokenTexts(engine.tokenizer)
+        self.life.running = Running(started, serving, tokenising, gate, texts, trials, formats)
         self._watching = asyncio.create_task(self.life.watch.keep_looking(self.life.look))
         self._say(f"ready: {self._settings.model_name}, {engine.kv_tokens:,} tokens of KV on {engine.device}")
 
@@ -213,6 +217,7 @@ class Server:
         if self._watching is not None:
             self._watching.cancel()
         running.tokenising.close()
+        await asyncio.to_thread(running.trials.close)
         try:
             await asyncio.to_thread(running.serving.close)
         finally:

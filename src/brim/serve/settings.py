@@ -23,6 +23,8 @@ class Limits:
     audio_bytes: int = 10 * MIB  # of a file: five minutes of 16 bits at 16 kHz
     audio_seconds: float = 1800.0  # of all audio, read from headers before anything is decoded
     audios: int = 16
+    remote_media: bool = False  # images may be https URLs, which are fetched
+    fetch_seconds: float = 10.0  # for all images of a request
 
 
 @dataclass(frozen=True, slots=True)

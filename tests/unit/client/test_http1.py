@@ -56,6 +56,7 @@ def test_a_response_that_is_cut_off_is_not_whole(cut: bytes) -> None:
         b"SSH-2.0-OpenSSH\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-5\r\n",
         b"x" * 70_000,
     ],
 )

@@ -188,6 +188,29 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str, code: str) -
     assert param.split(".")[-1].split("[")[0] in refused.value.message
 
 
+def test_what_is_nested_too_deeply_is_refused_by_its_name() -> None:
+    """Templates and grammars call themselves for each level."""
+    deep: Any = {}
+    for _ in range(70):
+        deep = {"items": deep}
+    form = {"type": "json_schema", "json_schema": {"name": "deep", "schema": deep}}
+    tool = {"type": "function", "function": {"name": "add", "parameters": deep}}
+    call = {"id": "a", "function": {"name": "add", "arguments": json.dumps(deep)}}
+    far = {"id": "a", "function": {"name": "add", "arguments": "[" * 100_000}}  # no JSON: it stays a text
+    for fields, param in (
+        ({"response_format": form}, "response_format.json_schema.schema"),
+        ({"tools": [tool]}, "tools[0].function.parameters"),
+        (
+            {"messages": [HI, {"role": "assistant", "tool_calls": [call]}]},
+            "messages[1].tool_calls[0].function.arguments",
+        ),
+    ):
+        with pytest.raises(Problem, match="nested more than 64 levels deep") as refused:
+            chat(**fields)
+        assert refused.value.param == param
+    chat(messages=[HI, {"role": "assistant", "tool_calls": [far]}, HI])
+
+
 def test_what_was_meant_is_guessed() -> None:
     with pytest.raises(Problem, match="did you mean temperature"):
         chat(temprature=1)

@@ -14,6 +14,8 @@ from brim.cli.engine_options import Place, engine_settings, read_place
 from brim.cli.neighbours.options import leased_device
 from brim.errors import DeviceError, InvalidRequest
 from brim.folders import leases_folder
+from brim.progress import showing
+from brim.records.progress import Progress
 from brim.suggest import shown
 
 if TYPE_CHECKING:
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def encoders_beside(options: argparse.Namespace, place: Place) -> Iterator[tuple[Place, Encoders | None]]:
+def encoders_beside(
+    options: argparse.Namespace, place: Place, progress: Progress = None
+) -> Iterator[tuple[Place, Encoders | None]]:
     """Encoders as the options say, until the command is done; and where the engine runs, as they share it.
 
     A private budget on the CPU gets a name, by which the engine and its encoders find each other.
@@ -38,7 +42,10 @@ def encoders_beside(options: argparse.Namespace, place: Place) -> Iterator[tuple
     if options.tp != 1:
         raise InvalidRequest("encoder is 'process', which serves one rank only; leave out tp, or encode inline")
     from brim.engine.encoders.start import start_encoders
+    from brim.engine.weights.from_hub import on_this_machine
 
+    with showing(False if options.quiet and progress is None else progress) as told:
+        options.model = str(on_this_machine(options.model, options.load_format, told))
     private = place.budget_bytes is not None and place.budget_name is None
     if private:
         place = replace(place, budget_name=f"cpu:engine-{os.getpid()}")

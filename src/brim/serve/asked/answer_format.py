@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brim.serve.asked.fields import Fields
+from brim.serve.asked.fields import Fields, check_depth
 from brim.serve.problems import invalid
 
 FORMATS = ("text", "json_object", "json_schema")
@@ -38,6 +38,9 @@ def _schema(form: Fields, flat: bool) -> Mapping[str, Any]:
     inner.text("description")
     inner.flag("strict")
     inner.inner("schema")  # it must be an object
-    schema = inner.raw("schema")
+    schema: Mapping[str, Any] | None = inner.raw("schema")
     inner.refuse_others()
-    return ANY_OBJECT if schema is None else schema
+    if schema is None:
+        return ANY_OBJECT
+    check_depth(schema, inner.path("schema"))
+    return schema

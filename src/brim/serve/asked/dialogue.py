@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from brim.serve.asked.fields import Fields, entries
-from brim.serve.asked.media import Audio, Image, read_audio, read_audio_url, read_image
+from brim.serve.asked.fields import Fields, check_depth, entries
+from brim.serve.asked.media import Audio, Image, not_fetched, read_audio, read_audio_url, read_image
 from brim.serve.asked.tools import ToolsAsked
 from brim.serve.problems import invalid
 from brim.serve.settings import Limits
@@ -47,6 +47,14 @@ class Dialogue:
     def with_exchanges(self, numbers: Sequence[int]) -> Dialogue:
         return replace(self, exchanges=tuple(self.exchanges[number] for number in numbers))
 
+    def with_uris(self, uris: Mapping[str, str]) -> Dialogue:
+        """With other URIs of images in place of these."""
+
+        def changed(messages: Iterable[Message]) -> tuple[Message, ...]:
+            return tuple(replace(one, media=tuple(medium.moved(uris) for medium in one.media)) for one in messages)
+
+        return replace(self, opening=changed(self.opening), exchanges=tuple(map(changed, self.exchanges)))
+
     @property
     def messages(self) -> tuple[Message, ...]:
         return (*self.opening, *chain.from_iterable(self.exchanges))
@@ -77,6 +85,10 @@ def dialogue_of(found: Iterable[Fields], limits: Limits, tools: ToolsAsked, fiel
     dialogue = _grouped([_message(entry) for entry in found], tools.tools)
     _check_count(field, "images", len(dialogue.images), limits.images)
     _check_count(field, "audio files", len(dialogue.audios), limits.audios)
+    if not limits.remote_media:
+        for image in dialogue.images:
+            if image.remote:
+                raise not_fetched(image.path, "this server fetches nothing (that needs --allow-remote-media)")
     return dialogue
 
 
@@ -157,11 +169,12 @@ def _call(fields: Fields) -> dict[str, Any]:
     written = function.raw("arguments")
     try:
         arguments = json.loads(written) if isinstance(written, str) else written
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = written
     function.refuse_others()
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
     call |= fields.given("id")
+    check_depth(call, function.path("arguments"))
     fields.leave_out(["type", "index"])
     fields.refuse_others()
     return call

@@ -13,6 +13,7 @@ from brim.serve.problems import Problem, invalid
 from brim.suggest import did_you_mean, shown, suggestions
 
 Json = Any
+MOST_LEVELS = 64  # of a schema, or of the arguments of a call
 
 
 def parse_object(body: bytes) -> Mapping[str, Json]:
@@ -127,3 +128,18 @@ _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false
 
 def _kind(value: Json) -> str:
     return "null" if value is None else _KINDS[type(value)]
+
+
+def check_depth(value: Json, path: str) -> None:
+    """Refuse what templates and grammars, which call themselves for each level, could not read."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise invalid(path, f"it is nested more than {MOST_LEVELS} levels deep; make it flatter")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from brim.serve.asked.fields import Fields
 from brim.serve.problems import Problem, invalid
@@ -15,10 +16,18 @@ _NAMES = {"wave": "wav"}  # of formats in data URIs, where they differ
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image as it was sent, and where: for the message if it is refused."""
+    """An image as it was sent, a data URI or a URL, and where: for the message if it is refused."""
 
     uri: str
     path: str
+
+    @property
+    def remote(self) -> bool:
+        """Whether it has to be fetched."""
+        return self.uri[:8].lower() == "https://"
+
+    def moved(self, uris: Mapping[str, str]) -> Image:
+        return replace(self, uri=uris.get(self.uri, self.uri))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +37,19 @@ class Audio:
     written: str
     path: str
 
+    def moved(self, uris: Mapping[str, str]) -> Audio:
+        return self  # it is never fetched
+
 
 def read_image(part: Fields) -> Image:
     """`{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}`."""
-    where, uri, path = _data_uri(part, "image_url", "data:image/png;base64,…")
+    where, uri, path = _url(part, "image_url")
+    found = Image(uri, path)
+    if not uri.startswith("data:") and not found.remote:
+        raise not_fetched(path, "only data URIs are taken, and https where the server has --allow-remote-media")
     where.leave_out(["detail"])
     where.refuse_others()
-    return Image(uri, path)
+    return found
 
 
 def read_audio(part: Fields) -> Audio:
@@ -54,7 +69,9 @@ def read_audio(part: Fields) -> Audio:
 
 def read_audio_url(part: Fields) -> Audio:
     """`{"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,…"}}`."""
-    where, uri, path = _data_uri(part, "audio_url", "data:audio/wav;base64,…")
+    where, uri, path = _url(part, "audio_url")
+    if not uri.startswith("data:"):
+        raise not_fetched(path, "only data URIs are taken", "the audio itself, as data:audio/wav;base64,…")
     begin = _AUDIO_URI.match(uri)
     if begin is None:
         raise invalid(path, "a data URI must begin like data:audio/wav;base64,")
@@ -64,22 +81,17 @@ def read_audio_url(part: Fields) -> Audio:
     return Audio(uri[begin.end() :], path)
 
 
-def _data_uri(part: Fields, name: str, example: str) -> tuple[Fields, str, str]:
-    """(the object around it, the URI, where it is)."""
+def not_fetched(path: str, why: str, instead: str = "the image itself, as data:image/png;base64,…") -> Problem:
+    return Problem(400, f"{path}: {why}; send {instead}", param=path, code="remote_url_refused")
+
+
+def _url(part: Fields, name: str) -> tuple[Fields, str, str]:
+    """(the object around it, the URL, where it is)."""
     where = part.inner(name)
-    uri = where.text("url") if where is not None else None
-    if where is None or uri is None:
+    url = where.text("url") if where is not None else None
+    if where is None or url is None:
         raise invalid(part.path(name), "it needs a url", "missing_required_parameter")
-    path = where.path("url")
-    if not uri.startswith("data:"):
-        raise Problem(
-            400,
-            f"{path}: only data URIs are taken ({example}): this server fetches nothing; send the "
-            f"{name.removesuffix('_url')}",
-            param=path,
-            code="remote_url_refused",
-        )
-    return where, uri, path
+    return where, url, where.path("url")
 
 
 def _check_format(path: str, form: str) -> None:

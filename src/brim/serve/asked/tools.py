@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from brim.serve.asked.fields import Fields, entries
+from brim.serve.asked.fields import Fields, check_depth, entries
 from brim.serve.problems import invalid
 
 MOST_TOOLS = 128
@@ -64,6 +64,7 @@ def _tool(tool: Fields, flat: bool) -> Mapping[str, Any]:
         raise invalid(tool.path("function"), "a tool is a function with a name", "missing_required_parameter")
     function.text("description")
     function.inner("parameters")
+    check_depth(function.raw("parameters") or {}, function.path("parameters"))
     function.flag("strict")
     function.refuse_others()
     tool.refuse_others()

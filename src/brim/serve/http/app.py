@@ -117,7 +117,7 @@ class _About:
     async def openapi(self, request: Request) -> Response:
         """What the server takes and gives, as far as it is known now."""
         running, settings = self._life.running, self._settings
-        facts = Facts(settings.model_name)
+        facts = Facts(settings.model_name, remote=settings.limits.remote_media)
         if running is not None:
             engine = running.engine
             facts = replace(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from brim.engine.requests.grammar import Grammar
@@ -27,10 +26,10 @@ async def as_asked(asked: ChatAsked, prepared: Prepared, running: Running, schem
     `schema_field` is where a schema of the answer was written.
     """
     formats, field = _formats(asked, running), "tools" if asked.tools.forced else schema_field
-    grammar = _grammar(asked, formats, prepared.tail)
     try:
-        if grammar is not None:  # in a thread, and outside of the engine's: a large one takes long to compile
-            await asyncio.to_thread(running.engine.grammars.check, grammar)
+        grammar = _grammar(asked, formats, prepared.tail)
+        if grammar is not None:
+            await running.trials.check(grammar)
         shown = formats.shown(bool(asked.tools.tools))
         return replace(asked.wanted.params, grammar=grammar, shown_token_ids=shown)
     except InvalidRequest as error:

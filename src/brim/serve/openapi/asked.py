@@ -35,7 +35,6 @@ from brim.serve.openapi.words import (
 
 SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 TOKENS: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_TOKENS}
-_DATA_URI: Schema = {"type": "string", "pattern": "^data:"}
 _AUDIO_URI: Schema = {"type": "string", "pattern": "^data:audio/wav;base64,"}
 
 
@@ -47,10 +46,16 @@ class Facts:
     vocab: int = 1 << 31
     images: bool = True
     audio: bool = True
+    remote: bool = False  # images may be URLs
 
     @property
     def token(self) -> Schema:
         return {"type": "integer", "minimum": 0, "maximum": self.vocab - 1}
+
+    @property
+    def image(self) -> Schema:
+        """Where an image is."""
+        return {"type": "string", "pattern": "^(data:|https://)" if self.remote else "^data:"}
 
 
 def chat(facts: Facts) -> Schema:
@@ -188,7 +193,7 @@ def _message(facts: Facts) -> Schema:
 def _part(facts: Facts) -> Schema:
     parts = [taken({"type": {"const": "text"}, "text": TEXT}, ["type", "text"])]
     if facts.images:
-        url = taken({"url": _DATA_URI, "detail": ANYTHING}, ["url"])
+        url = taken({"url": facts.image, "detail": ANYTHING}, ["url"])
         parts.append(taken({"type": {"const": "image_url"}, "image_url": url}, ["type", "image_url"]))
     if facts.audio:
         url = taken({"url": _AUDIO_URI}, ["url"])
@@ -237,7 +242,8 @@ def _item(facts: Facts) -> Schema:
         {"type": one_of(["input_text", "output_text"]), "text": TEXT, "annotations": ANYTHING, "logprobs": ANYTHING},
         ["type", "text"],
     )
-    image = taken({"type": {"const": "input_image"}, "image_url": _DATA_URI, "detail": ANYTHING}, ["type", "image_url"])
+    kind: Schema = {"const": "input_image"}
+    image = taken({"type": kind, "image_url": facts.image, "detail": ANYTHING}, ["type", "image_url"])
     parts = [text, *([image] if facts.images else []), *([_audio()] if facts.audio else [])]
     content = either(TEXT, listed(either(*parts)))
     call = {"type": {"const": "function_call"}, "name": SOME_TEXT, "arguments": TEXT, "call_id": TEXT}

@@ -6,19 +6,17 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing.connection import wait
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from brim.errors import BrimError, DeviceError, InvalidRequest
 from brim.serve.prepare.jobs import ChatJob, Prepared, TokenizerSource
+from brim.serve.prepare.processes import processes
+from brim.serve.prepare.remote.fetching import Fetching
 
 Result = TypeVar("Result")
 _TRIES = 2
@@ -27,13 +25,20 @@ _TRIES = 2
 class Tokenising:
     """Makes prompts; a worker that died is replaced, and its jobs are given to the new one once."""
 
-    def __init__(self, source: TokenizerSource, new_pool: Callable[[], Executor] | None = None) -> None:
+    def __init__(
+        self,
+        source: TokenizerSource,
+        new_pool: Callable[[], Executor] = processes,
+        fetching: Fetching | None = None,
+    ) -> None:
         self._source = source
-        self._new_pool = new_pool or one_process
-        self._pool = self._new_pool()
+        self._new_pool = new_pool
+        self._pool = new_pool()
+        self._fetching = fetching or Fetching()
 
     async def chat(self, job: ChatJob) -> Prepared:
-        return await self._run(_chat, self._source, job)
+        dialogue = await self._fetching.fetched(job.dialogue, job.limits)
+        return await self._run(_chat, self._source, replace(job, dialogue=dialogue))
 
     async def texts(
         self, texts: Sequence[str], *, special: bool = True, longest: int | None = None
@@ -46,6 +51,7 @@ class Tokenising:
         await self._run(_load, self._source)
 
     def close(self) -> None:
+        self._fetching.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -57,11 +63,6 @@ class Tokenising:
                 if self._pool is pool:  # nobody else has replaced it meanwhile
                     self._pool = self._new_pool()
         raise DeviceError("the process that makes tokens has died twice on this request")
-
-
-def one_process() -> Executor:
-    """A worker that starts when it is first needed."""
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
 
 # -- in a worker: the heavy imports are here, so that the server listens before them -------------------------------
@@ -95,17 +96,3 @@ def _plain_errors() -> Iterator[None]:
         yield
     except BrimError as error:
         raise InvalidRequest(str(error)) from None
-
-
-def _end_with_parent() -> None:
-    """In a worker: interrupts are the server's, and when the server is gone, nobody needs this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

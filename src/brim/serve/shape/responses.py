@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -146,27 +147,31 @@ class _Output:
         yield {"type": "response.output_item.done", "output_index": item.place, "item": self.items[item.place]}
 
 
-class _Item:
+class _Item(ABC):
     """One item. Its text grows by pieces of one kind."""
 
-    prefix, delta = "", ""
-
-    def __init__(self) -> None:
-        self.id = f"{self.prefix}_{secrets.token_hex(12)}"
+    def __init__(self, prefix: str, delta: str) -> None:
+        """`prefix` is that of its id, `delta` names the events in which its text comes."""
+        self.id = f"{prefix}_{secrets.token_hex(12)}"
+        self.delta = delta
         self.place = 0
         self.text = ""
 
+    @abstractmethod
     def takes(self, piece: Piece) -> bool:
-        raise NotImplementedError
+        """Whether the piece belongs to this item."""
 
+    @abstractmethod
     def json(self, status: str) -> Json:
-        raise NotImplementedError
+        """The item as it is now."""
 
-    def opened(self) -> Iterator[Json]:
-        yield from ()
+    @abstractmethod
+    def opened(self) -> list[Json]:
+        """Events before its text."""
 
-    def closed(self) -> Iterator[Json]:
-        raise NotImplementedError
+    @abstractmethod
+    def closed(self) -> list[Json]:
+        """Events behind its text."""
 
     def more(self, piece: Piece) -> Iterator[Json]:
         if isinstance(piece, Called) or not piece.text:
@@ -184,9 +189,8 @@ class _Text(_Item):
     def __init__(self, kind: str) -> None:
         self._kind = kind
         message = kind == "message"
-        self.prefix, self.delta = ("msg", "output_text") if message else ("rs", "reasoning_text")
+        super().__init__(*(("msg", "output_text") if message else ("rs", "reasoning_text")))
         self._takes: type[Said | Thought] = Said if message else Thought
-        super().__init__()
 
     def takes(self, piece: Piece) -> bool:
         return isinstance(piece, self._takes)
@@ -197,16 +201,18 @@ class _Text(_Item):
             return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": parts}
         return {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": parts}
 
-    def opened(self) -> Iterator[Json]:
-        yield self.at() | {"type": "response.content_part.added", "part": self._part()}
+    def opened(self) -> list[Json]:
+        return [self.at() | {"type": "response.content_part.added", "part": self._part()}]
 
-    def closed(self) -> Iterator[Json]:
-        yield self.at() | {"type": f"response.{self.delta}.done", "text": self.text}
-        yield self.at() | {"type": "response.content_part.done", "part": self._part()}
+    def closed(self) -> list[Json]:
+        return [
+            self.at() | {"type": f"response.{self.delta}.done", "text": self.text},
+            self.at() | {"type": "response.content_part.done", "part": self._part()},
+        ]
 
     def at(self) -> Json:
         scores: Json = {"logprobs": []} if self._kind == "message" else {}
-        return {"item_id": self.id, "output_index": self.place, "content_index": 0} | scores
+        return super().at() | {"content_index": 0} | scores
 
     def _part(self) -> Json:
         if self._kind == "message":
@@ -217,10 +223,8 @@ class _Text(_Item):
 class _Call(_Item):
     """A call of a tool."""
 
-    prefix, delta = "fc", "function_call_arguments"
-
     def __init__(self, called: Called) -> None:
-        super().__init__()
+        super().__init__("fc", "function_call_arguments")
         self._called = called
         self._call_id = new_call_id()
 
@@ -237,9 +241,12 @@ class _Call(_Item):
             "arguments": self.text,
         }
 
-    def closed(self) -> Iterator[Json]:
+    def opened(self) -> list[Json]:
+        return []
+
+    def closed(self) -> list[Json]:
         named = {"name": self._called.name, "arguments": self.text}
-        yield self.at() | {"type": "response.function_call_arguments.done"} | named
+        return [self.at() | {"type": f"response.{self.delta}.done"} | named]
 
 
 def _item_for(piece: Piece) -> _Item:
