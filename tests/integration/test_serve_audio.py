@@ -139,7 +139,7 @@ def test_a_conversation_with_audio_rolls(hearing: Served) -> None:
             "input_audio.format",
             "'mp3' is not supported; wav is",
         ),
-        ({"type": "audio_url", "audio_url": {"url": "https://example.org/a.wav"}}, "audio_url.url", "fetches nothing"),
+        ({"type": "audio_url", "audio_url": {"url": "https://example.org/a.wav"}}, "audio_url.url", "not fetched"),
         (
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
             "image_url.url",

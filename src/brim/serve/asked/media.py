@@ -71,7 +71,7 @@ def read_audio_url(part: Fields) -> Audio:
     """`{"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,…"}}`."""
     where, uri, path = _url(part, "audio_url")
     if not uri.startswith("data:"):
-        raise not_fetched(path, "only data URIs are taken", "the audio itself, as data:audio/wav;base64,…")
+        raise not_fetched(path, "audio is not fetched", "the audio itself, as data:audio/wav;base64,…")
     begin = _AUDIO_URI.match(uri)
     if begin is None:
         raise invalid(path, "a data URI must begin like data:audio/wav;base64,")

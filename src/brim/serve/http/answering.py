@@ -150,8 +150,8 @@ async def _events(shape: Shape, numbered: Numbered, reply: Reply) -> None:
 
 
 async def _whole(shape: Shape, numbered: Numbered, reply: Reply) -> None:
-    async for _ in numbered:
-        pass
+    async for number, update in numbered:
+        shape.note(number, update)
     await reply.json(shape.whole(sorted(numbered.ended, key=lambda one: one.number)))
 
 

@@ -15,6 +15,7 @@ from brim.serve.asked.dialogue import ROLES
 from brim.serve.asked.items import ROLES as ITEM_ROLES
 from brim.serve.asked.media import AUDIO_FORMATS
 from brim.serve.asked.requests import MOST_TOKENS, NOT_YET, TRUNCATION
+from brim.serve.asked.responses import INCLUDED
 from brim.serve.asked.responses import NOT_YET as RESPONSES_NOT_YET
 from brim.serve.asked.sampling import AS_THEY_ARE, HARMLESS
 from brim.serve.asked.tools import MODES, MOST_TOOLS, NAME_LENGTH
@@ -107,6 +108,8 @@ def response(facts: Facts) -> Schema:
             "previous_response_id": TEXT,
             "text": taken({"format": _format(flat=True), "verbosity": NOTHING}),
             "truncation": one_of(TRUNCATION),
+            "include": listed(one_of(INCLUDED)),
+            "top_logprobs": {"type": "integer", "minimum": 0, "maximum": MAX_ALTERNATIVES},
             **_tools(flat=True),
             **sampling,
             **_common(facts),
