@@ -5,7 +5,6 @@ Only JSON files are fetched. Without the library (`pip install 'brim[hub]'`) an 
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from threading import Event, Thread
 from urllib.parse import urlsplit
@@ -73,6 +72,8 @@ def _reachable(endpoint: str) -> bool:
 
 def _answers(host: str, port: int) -> bool:
     """Whether a connection is made in time. In a thread: the lookup of a name has no timeout of its own."""
+    import socket  # only here: few plans are of a model that must be fetched
+
     answered = Event()
 
     def connect() -> None:
