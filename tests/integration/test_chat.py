@@ -95,7 +95,7 @@ def talk(chat: Chat, fresh: Engine, turns: int, check_every: int) -> list[tuple[
     return costs
 
 
-@pytest.mark.parametrize(("turns", "check_every"), [(1000, 25), pytest.param(10_000, 100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("turns", "check_every"), [(250, 25), pytest.param(10_000, 100, marks=pytest.mark.soak)])
 def test_a_long_conversation_stays_flat_and_right(turns: int, check_every: int) -> None:
     with engine_of() as engine, engine_of(copy=1, reuse_prefixes=False) as fresh:
         chat = Chat(engine, system="You are Ada.", rolling_threshold=400)

@@ -160,7 +160,8 @@ def test_the_text_is_that_of_inline_and_the_lease_says_what_is_held(
     options: dict[str, Any] = {"device": "cpu", "dtype": "fp32", "settings": settings, "encoders": encoders}
     with Engine(family.model, kv_tokens=1024, **options) as engine:
         assert engine.encoders is not None
-        assert [name for name, _ in engine.loaded.model.base_model.named_children()] == ["language_model"]
+        parts = {name for name, _ in engine.loaded.model.base_model.named_children()}
+        assert parts in ({"language_model"}, {"model", "lm_head"}), "the second of Omni models in transformers 5.17"
         assert family.answers(engine) == inline
         for shape in engine.stress_shapes():
             engine.stress(shape)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from brim.cli.chat.commands import Command, Ended, help_of, obey
+from brim.cli.chat.commands import Command, obey, with_common
 from brim.cli.chat.loop import converse
 from brim.cli.chat.reading import reader
 from brim.cli.chat.talk import tell
@@ -36,7 +36,7 @@ def run_remote(options: argparse.Namespace) -> int:
         model, context = runner.run(_model(client, options.model))
         chat = Conversation(client, _sampling(options, model), system=options.system, rolls=options.strategy == "evict")
         talk = RemoteTalk(chat, runner, context)
-        converse(talk, reader(talk.gauge), options.as_json)
+        converse(talk, reader(talk.gauge, list(COMMANDS)), options.as_json)
         client.close()
     return 0
 
@@ -80,7 +80,7 @@ class RemoteTalk:
         self._show(self.chat.send(text, self._taken_media(), show=_print, dropped=_tell_dropped))
 
     def retry(self) -> None:
-        self._show(self.chat.retry(show=_print))
+        self._show(self.chat.retry(show=_print, dropped=_tell_dropped))
 
     def gauge(self) -> str:
         if self.last is None:
@@ -112,24 +112,12 @@ def _tell_dropped(turns: int, tokens: int) -> None:
     tell(f"{turns} turns ({tokens} tokens) were dropped to make room")
 
 
-def _help(_: RemoteTalk, __: str) -> None:
-    help_of(COMMANDS)
-
-
 def _usage(talk: RemoteTalk, _: str) -> None:
     print(talk.gauge())
     for number, turn in enumerate(talk.chat.turns):
         content = turn["content"]
         text = content if isinstance(content, str) else content[-1]["text"]
         print(f"{number:>4} {turn['role']:9} {' '.join(text.split())[:60]}")
-
-
-def _system(talk: RemoteTalk, argument: str) -> None:
-    if not argument:
-        print(talk.chat.system or "there is no instruction")
-        return
-    talk.chat.system = argument
-    tell("the instruction counts from the next turn on")
 
 
 def _image(talk: RemoteTalk, argument: str) -> None:
@@ -155,25 +143,10 @@ def _attach(talk: RemoteTalk, argument: str, kind: str, expected: str) -> None:
     tell(f"{path.name} goes with the next turn")
 
 
-def _undo(talk: RemoteTalk, _: str) -> None:
-    tell(f"{talk.chat.undo()} turns taken back")
-
-
-def _retry(talk: RemoteTalk, _: str) -> None:
-    talk.retry()
-
-
-def _quit(_: RemoteTalk, __: str) -> None:
-    raise Ended
-
-
-COMMANDS = {
-    "/help": Command("", "this list", _help),
-    "/usage": Command("", "the turns, and the tokens of the last answer", _usage),
-    "/system": Command("[TEXT]", "show or change the instruction", _system),
-    "/image": Command("FILE", "show an image with the next turn", _image),
-    "/audio": Command("FILE", "play a WAV file to it with the next turn", _audio),
-    "/undo": Command("", "take the last exchange back", _undo),
-    "/retry": Command("", "answer the last turn again", _retry),
-    "/quit": Command("", "end the conversation", _quit),
-}
+COMMANDS = with_common(
+    {
+        "/usage": Command("", "the turns, and the tokens of the last answer", _usage),
+        "/image": Command("FILE", "show an image with the next turn", _image),
+        "/audio": Command("FILE", "play a WAV file to it with the next turn", _audio),
+    }
+)

@@ -22,7 +22,8 @@ class Talk:
         self.images: list[Path] = []
 
     def obey(self, line: str) -> None:
-        from brim.cli.chat.commands import COMMANDS, obey
+        from brim.cli.chat.commands import obey
+        from brim.cli.chat.local_commands import COMMANDS
 
         obey(self, line, COMMANDS)
 
