@@ -70,9 +70,8 @@ def worst_steps(limits: Limits) -> tuple[WorstStep, ...]:
 def _prefill(limits: Limits) -> WorstStep:
     """All tokens of a batch, in as many rows as may be, and every row draws by a seed."""
     rows = min(limits.rows, limits.batch_tokens)
-    even = min(limits.batch_tokens // rows, limits.longest)
-    first = min(even + limits.batch_tokens - even * rows, limits.longest)
-    lengths = [first] + [even] * (rows - 1)
+    even, one_more = divmod(min(limits.batch_tokens, rows * limits.longest), rows)
+    lengths = [even + 1] * one_more + [even] * (rows - one_more)
     drawn = tuple(
         Row(new, limits.longest - new, seed=index, restricted=index == 1) for index, new in enumerate(lengths)
     )

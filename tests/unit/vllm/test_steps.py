@@ -35,9 +35,7 @@ def test_the_largest_steps_reach_them(limits: Limits) -> None:
     steps = {step.shape.name: step for step in worst_steps(limits)}
     rows = min(limits.rows, limits.batch_tokens)
     assert len(steps[DECODE].rows) == len(steps[PREFILL].rows) == len(steps[SCORES].rows) == rows
-    room = rows * limits.longest
-    even = min(limits.batch_tokens // rows, limits.longest)
-    assert steps[PREFILL].shape.tokens >= min(limits.batch_tokens, room, even * rows)
+    assert steps[PREFILL].shape.tokens == min(limits.batch_tokens, rows * limits.longest)
     assert [row.scored for row in steps[SCORES].rows] == [True] + [False] * (rows - 1)
 
 
