@@ -13,6 +13,7 @@ from brim.records.memory import StressShape
 
 PREFILL = "prefill"
 SCORES = "prompt-scores"
+LONGEST_SCORES = "longest-prompt-scores"
 DECODE = "decode"
 VERIFY = "verify"
 
@@ -57,7 +58,10 @@ class WorstStep:
 
 def worst_steps(limits: Limits) -> tuple[WorstStep, ...]:
     """By name: the first ones are those of text, that of an encoder is the last."""
-    steps = [_prefill(limits), _scores(limits), _decode(limits)]
+    beside_decodes, alone = _scores(limits), _longest_scores(limits)
+    steps = [_prefill(limits), beside_decodes, _decode(limits)]
+    if alone.rows[0].new > beside_decodes.rows[0].new:
+        steps.insert(2, alone)
     if limits.drafts and limits.batch_tokens > limits.drafts and limits.longest > limits.drafts + 1:
         steps.append(_verify(limits))
     if limits.encodes:
@@ -84,6 +88,12 @@ def _scores(limits: Limits) -> WorstStep:
     scored = Row(min(limits.batch_tokens - rows + 1, limits.longest), 0, scored=True)
     drawn = (scored, *[Row(1, limits.longest - 1)] * (rows - 1))
     return WorstStep(_shape(SCORES, drawn, "a prompt is scored beside decodes"), drawn)
+
+
+def _longest_scores(limits: Limits) -> WorstStep:
+    """A prompt of a whole batch: the V1 runner makes the logits of all its tokens at once, the V2 runner in pieces."""
+    scored = (Row(min(limits.batch_tokens, limits.longest), 0, scored=True),)
+    return WorstStep(_shape(LONGEST_SCORES, scored, "a prompt is scored alone"), scored)
 
 
 def _decode(limits: Limits) -> WorstStep:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.records.fit import IMAGE_SHAPE
-from brim.vllm.steps import DECODE, PREFILL, SCORES, VERIFY, Limits, worst_steps
+from brim.vllm.steps import DECODE, LONGEST_SCORES, PREFILL, SCORES, VERIFY, Limits, worst_steps
 
 LIMITS = st.builds(
     Limits,
@@ -39,10 +39,16 @@ def test_the_largest_steps_reach_them(limits: Limits) -> None:
     assert [row.scored for row in steps[SCORES].rows] == [True] + [False] * (rows - 1)
 
 
+@given(LIMITS)
+def test_the_longest_prompt_that_fits_into_a_step_is_scored(limits: Limits) -> None:
+    scored = [row.new for step in worst_steps(limits) for row in step.rows if row.scored]
+    assert max(scored) == min(limits.batch_tokens, limits.longest)
+
+
 def test_all_tokens_of_a_batch_are_in_the_prefill() -> None:
     limits = Limits(batch_tokens=8192, rows=256, length=8192, drafts=3, encodes=True)
     by_name = {step.shape.name: step.shape for step in worst_steps(limits)}
-    assert list(by_name) == [PREFILL, SCORES, DECODE, VERIFY, IMAGE_SHAPE]
+    assert list(by_name) == [PREFILL, SCORES, LONGEST_SCORES, DECODE, VERIFY, IMAGE_SHAPE]
     assert by_name[PREFILL].tokens == 8192
     assert (by_name[SCORES].tokens, by_name[DECODE].tokens) == (8192, 256)
     assert (by_name[VERIFY].tokens, by_name[VERIFY].sequences) == (1024, 256)
