@@ -15,7 +15,7 @@ from brim.errors import DeviceError
 from brim.fit.clock import Clock
 from brim.fit.fit import fit, validate_stored
 from brim.fit.items import with_note
-from brim.fit.keep_free import keep_free
+from brim.fit.keep_free import KeepFree, keep_free, with_device_warning
 from brim.fit.ranks import ONE_RANK, Ranks, gathered
 from brim.fit.store import FitStore, fingerprint
 from brim.ports import MemoryProbe
@@ -88,7 +88,9 @@ def _fitted(
     clock = Clock(_said_once(say))
     with ranks.together("start"):
         before = probe.reading()
-        request = _request(worker, engine, settings, before)
+        facts = _facts(worker)
+        kept_free = keep_free(settings.keep_free_bytes, facts, before.total_bytes)
+        request = _request(worker, engine, settings, kept_free)
         request = replace(request, keeps_promises=sizer is not None and sizer.device.has_driver)
         kept = FitStore(settings.store) if settings.store is not None and request.kv_tokens is None else None
         print_ = fingerprint(_decisive(worker, engine, request, before, ranks))
@@ -98,6 +100,7 @@ def _fitted(
         report = validate_stored(engine, probe, request, engine.blocks.price, stored, ranks=ranks, clock=clock)
     if report is None:
         report = fit(engine, probe, request, engine.blocks.price, ranks=ranks, clock=clock)
+    report = with_device_warning(report, facts, kept_free)
     report = replace(report, seconds=clock.seconds(), warnings=(*report.warnings, *engine.unmeasured))
     if kept is not None and not report.from_store:
         try:
@@ -118,10 +121,9 @@ def _said_once(say: Say) -> Callable[[Stage], None]:
     return told
 
 
-def _request(worker: Any, engine: VllmEngine, settings: Settings, before: MemoryReading) -> FitRequest:
+def _request(worker: Any, engine: VllmEngine, settings: Settings, kept_free: KeepFree) -> FitRequest:
     on_gpu = worker.device.type == "cuda"
     pinned = _pinned(worker, engine, settings)
-    kept_free = keep_free(settings.keep_free_bytes, _facts(worker), before.total_bytes)
     return FitRequest(
         probe_tokens=engine.probe_tokens,
         least_tokens=engine.least_tokens,
