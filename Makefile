@@ -53,7 +53,7 @@ layers: setup
 	$(BIN)/lint-imports
 
 unit: setup browser
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m 'not soak and not gpu'
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m 'not soak and not gpu'
 
 test-oldest:  ## the tests against the oldest transformers
 	$(MAKE) unit VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
@@ -96,8 +96,8 @@ $(VLLM_OLDEST_VENV)/.installed: $(VLLM_VENV)/.installed tests/vllm/oldest.txt
 	touch $@
 
 soak: setup  ## the long runs
-	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m soak
-	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m 'not soak and not gpu'
+	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m soak
+	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m 'not soak and not gpu'
 
 bench: setup  ## every number of the README that needs no GPU
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[bench]'

@@ -18,7 +18,6 @@ from tests.integration.tiny_models import tiny_model
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-pytestmark = pytest.mark.xdist_group("test_engine_parallel")  # what its processes have loaded is used by all of it
 
 ONE_KV_HEAD = (("num_key_value_heads", 1),)
 SPLIT = [  # in the second place: the part of the KV cache that a rank holds

@@ -24,8 +24,6 @@ torch = pytest.importorskip("torch")
 from tests.integration.rank_processes import listen  # noqa: E402
 from tests.unit.fit.sizable import Fault, HonestEngine, WatchedProbe, request  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("test_fit_ranks")  # what its processes have loaded is used by all of it
-
 LIMIT_SECONDS = 30.0  # no test takes a tenth of it, but that of the rank that hangs
 AT_ONCE_SECONDS = 20.0
 PATIENCE_SECONDS = 60.0  # of the exchange: longer than any test, so that nothing ends by giving up

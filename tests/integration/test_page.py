@@ -24,8 +24,6 @@ from tests.integration.served import Served, served, wait
 from tests.integration.test_chat import engine_of
 from tests.integration.test_serve_life import Slow, starting
 
-pytestmark = pytest.mark.xdist_group("test_page")
-
 KEYS = ("first-key", "second-key")
 LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
 

@@ -27,8 +27,6 @@ from tests.integration.faults import out_of_memory
 from tests.integration.served import Built, Served, served
 from tests.integration.test_serve_life import Slow, small, starting
 
-pytestmark = pytest.mark.xdist_group("test_page")  # one server and one browser for all of it
-
 CONTEXT = 192
 LONG = {"prompt": "Once upon a time", "max_tokens": 150, "ignore_eos": True, "stream": True, "n": 2}
 READY = "['ready', 'degraded'].includes(document.getElementById('state').textContent)"

@@ -21,8 +21,6 @@ from brim.units import KIB  # noqa: E402
 from tests.integration.rank_processes import forked, on_ranks, said_of  # noqa: E402
 from tests.integration.rescue_ranks import KINDS, VICTIM, Load, Served, befallen, refused, streamed, taken_part  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("test_rescue_ranks")  # what its processes have loaded is used by all of it
-
 # Older transformers have no plan for splitting the hybrid.
 HYBRID = ("granitemoehybrid",) if tuple(map(int, version("transformers").split(".")[:2])) > (5, 17) else ()
 FEW = ("llama", *HYBRID)

@@ -25,8 +25,6 @@ from brim.serve.settings import Limits
 from tests.integration.served import Served, events, served, wait
 from tests.integration.test_chat import engine_of, tokenizer
 
-pytestmark = pytest.mark.xdist_group("test_serve")  # one server for all of it
-
 KEYS = ("first-key", "second-key")
 PLACES = 8
 ADA = [{"role": "user", "content": "My name is Ada. What is my name?"}]

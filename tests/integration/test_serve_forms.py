@@ -28,8 +28,6 @@ from tests.integration.served import Served, served
 from tests.integration.tiny_models import tiny_config
 from tests.unit.serve.parse.marked import marked_tokenizer
 
-pytestmark = pytest.mark.xdist_group("test_serve_forms")  # one server for all of it
-
 KEYS = ("first-key", "second-key")
 ASK = [{"role": "user", "content": "Paris?"}]
 PARAMETERS = {

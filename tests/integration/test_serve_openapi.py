@@ -33,8 +33,6 @@ from brim.serve.settings import Limits
 from tests.integration.served import Served, served
 from tests.integration.test_chat import engine_of
 
-pytestmark = pytest.mark.xdist_group("test_serve_openapi")
-
 KEY = "a-key"
 # What a schema cannot say: how fields agree with each other, with the context, and with what is stored.
 RELATED = {

@@ -29,8 +29,6 @@ from tests.integration.split_ranks import (  # noqa: E402
     unknown_collective,
 )
 
-pytestmark = pytest.mark.xdist_group("test_split_fit")  # what its processes have loaded is used by all of it
-
 AT_ONCE_SECONDS = 30.0  # a few are the work of a fit; torch.distributed would wait for half an hour
 SHORT = Outcome.OUT_OF_MEMORY
 KINDS = ["llama", "mixtral", "minimax_m2"]  # the last one gathers inside its layers
