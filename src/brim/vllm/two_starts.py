@@ -23,6 +23,7 @@ from brim.errors import DoesNotFit
 from brim.records.memory import MemoryReading
 from brim.reserve.processes import resident_bytes
 from brim.units import KIB, MIB, format_bytes
+from brim.vllm.load import DemandingRequests
 from brim.vllm.settings import read_settings
 
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
@@ -101,35 +102,15 @@ def _device_bytes() -> int:
 
 
 def _worst_load(llm: Any) -> tuple[list[Any], list[Any]]:
-    """As many requests as may run, at full length, with everything in the sampler; some prompts are scored."""
-    from vllm import SamplingParams
-    from vllm.platforms import current_platform
-
-    seeds = not current_platform.is_cpu()  # there, vLLM's second draw by a seed fails
+    """As many requests as may run, at full length; some prompts are scored."""
     config = llm.llm_engine.vllm_config
-    vocab, most = config.model_config.get_vocab_size(), config.model_config.max_logprobs
     length = config.model_config.max_model_len - _ANSWER_TOKENS - 1
-    prompts, draws = [], []
-    for number in range(config.scheduler_config.max_num_seqs):
-        prompts.append({"prompt_token_ids": [(number * 31 + at) % (vocab - 1) for at in range(length)]})
-        draws.append(
-            SamplingParams(
-                max_tokens=_ANSWER_TOKENS,
-                temperature=0.9,
-                top_p=0.9,
-                top_k=vocab - 1,
-                min_p=0.1,
-                frequency_penalty=0.5,
-                presence_penalty=0.5,
-                repetition_penalty=1.2,
-                logprobs=most,
-                prompt_logprobs=most if number % _SCORED == 0 else None,
-                seed=number if seeds and number % 2 else None,
-                ignore_eos=True,
-                detokenize=False,
-            )
-        )
-    return prompts, draws
+    makes = DemandingRequests(llm)
+    asked = [
+        makes.request(length, _ANSWER_TOKENS, scored=number % _SCORED == 0)
+        for number in range(config.scheduler_config.max_num_seqs)
+    ]
+    return [prompt for prompt, _ in asked], [drawn for _, drawn in asked]
 
 
 if __name__ == "__main__":
