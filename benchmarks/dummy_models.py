@@ -6,7 +6,9 @@ asked, and a folder that has it.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,12 @@ def dummy_config(source: str, *, architecture: str = "", layers: int | None = No
             part.update({name: min(part[name], layers) for name in COUNT_FIELDS if part.get(name) is not None})
             part.update({name: part[name][:layers] for name in LAYER_FIELDS if part.get(name)})
     return config
+
+
+def own_folder(config: dict[str, Any]) -> Path:
+    """The same for the same config, in every run: vLLM's compile cache and stored fits know a model by its folder."""
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+    return write_folder(config, Path(tempfile.gettempdir()) / "brim-dummy-models" / digest[:16])
 
 
 def write_folder(config: dict[str, Any], folder: Path) -> Path:

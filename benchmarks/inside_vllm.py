@@ -23,7 +23,6 @@ import faulthandler
 import json
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from dummy_models import dummy_config, write_folder
+from dummy_models import dummy_config, own_folder
 from stamp import stamp
 
 ANSWER_TOKENS = 64
@@ -227,9 +226,8 @@ def started(options: argparse.Namespace) -> Any:
     from vllm import LLM
 
     config = dummy_config(options.model, architecture=options.architecture, layers=options.layers)
-    folder = write_folder(config, Path(tempfile.mkdtemp(prefix="dummy-")) / Path(options.model).stem)
     given: dict[str, Any] = {
-        "model": str(folder),
+        "model": str(own_folder(config)),
         "load_format": "dummy",
         "skip_tokenizer_init": True,
         "dtype": "bfloat16",

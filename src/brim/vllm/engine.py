@@ -18,7 +18,7 @@ from brim.records.memory import StressShape
 from brim.units import ceil_div
 from brim.vllm.blocks import SEGMENT_BYTES, Blocks, separate_tensors
 from brim.vllm.requests import StepMaker, Vocabulary
-from brim.vllm.steps import Limits, WorstStep, worst_steps
+from brim.vllm.steps import Limits, Step, small_steps, worst_steps
 from brim.vllm.teardown import GraphSettings, tear_down
 
 
@@ -82,8 +82,11 @@ class VllmEngine:
         with translated(), set_current_vllm_config(self._config):
             self._stock.initialize(planned)
             self.times = self._stock.warm_up()
-        self.built = planned
-        self._maker = StepMaker(planned, _vocabulary(self._config), f"brim-{self.builds}")
+            self.built = planned
+            self._maker = StepMaker(planned, _vocabulary(self._config), f"brim-{self.builds}")
+            if self.builds == 1:
+                for step in small_steps(self.limits):
+                    _check_output(self._run(step), step)
 
     def teardown(self) -> None:
         self.built = self._maker = None
@@ -112,7 +115,7 @@ class VllmEngine:
         with torch.inference_mode(), set_current_vllm_config(self._config):
             self._worker.model_runner.profile_run()
 
-    def _run(self, step: WorstStep) -> Any:
+    def _run(self, step: Step) -> Any:
         assert self._maker is not None, "stress before build"
         opening = self._maker.opening(step)
         try:
@@ -204,7 +207,7 @@ def _vocabulary(config: Any) -> Vocabulary:
     return Vocabulary(size, size if most < 0 else most)
 
 
-def _check_output(output: Any, step: WorstStep) -> None:
+def _check_output(output: Any, step: Step) -> None:
     """A step that drew nothing measured nothing."""
     output = output.get_output() if hasattr(output, "get_output") else output
     rows = len(step.rows)

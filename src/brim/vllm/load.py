@@ -19,6 +19,8 @@ class DemandingRequests:
         self._vocabulary: int = model.get_vocab_size()
         self._most_logprobs: int = model.max_logprobs
         self._seeds = not current_platform.is_cpu()  # there, vLLM's second draw by a seed fails
+        drafts = llm.llm_engine.vllm_config.speculative_config is not None
+        self._without_drafts: dict[str, Any] = {} if drafts else {"min_p": 0.05, "logit_bias": {0: -1.0, 1: 0.5}}
         self._ids = random.Random(0)
         self._made = 0
 
@@ -32,12 +34,11 @@ class DemandingRequests:
             temperature=0.9,
             top_p=0.9,
             top_k=self._vocabulary - 1,
-            min_p=0.05,
             frequency_penalty=0.5,
             presence_penalty=0.5,
             repetition_penalty=1.2,
             min_tokens=2,
-            logit_bias={0: -1.0, 1: 0.5},
+            **self._without_drafts,
             logprobs=self._most_logprobs,
             prompt_logprobs=self._most_logprobs if scored else None,
             seed=self._made if self._seeds and self._made % 3 == 0 else None,

@@ -1,6 +1,6 @@
-"""Worst steps as vLLM's own scheduler outputs.
+"""Steps as vLLM's own scheduler outputs.
 
-In: a `WorstStep` and the KV cache that stands. Out: what its scheduler would send to a worker in such a step.
+In: a `Step` and the KV cache that stands. Out: what its scheduler would send to a worker in such a step.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brim.units import ceil_div
-from brim.vllm.steps import Row, WorstStep
+from brim.vllm.steps import Draw, Row, Step
 
 _ANSWER_TOKENS = 64  # more than any step draws
 _SOME_TOKENS = [1, 2, 3]  # to which a restricted row is held
@@ -33,7 +33,7 @@ class StepMaker:
         self._prefix = prefix
         self._made = 0
 
-    def opening(self, step: WorstStep) -> Any:
+    def opening(self, step: Step) -> Any:
         """A step whose requests come in with everything before it computed."""
         requests = [self._request(row, step.drafts) for row in step.rows]
         tokens = [row.new for row in step.rows]
@@ -43,7 +43,7 @@ class StepMaker:
         made.total_num_scheduled_tokens = sum(tokens)
         return made
 
-    def verifying(self, step: WorstStep, opening: Any) -> Any:
+    def verifying(self, step: Step, opening: Any) -> Any:
         """The step after it, in which every row verifies its draft."""
         from vllm.v1.core.sched.output import CachedRequestData
 
@@ -94,8 +94,8 @@ class StepMaker:
         """Everything that a request may ask of the sampler, by upstream's own list."""
         from vllm.sampling_params import SamplingParams
 
-        if row.greedy:
-            return SamplingParams(temperature=0.0, max_tokens=_ANSWER_TOKENS)
+        if row.draw is not Draw.EVERYTHING:
+            return SamplingParams(temperature=0.0 if row.draw is Draw.GREEDY else 1.0, max_tokens=_ANSWER_TOKENS)
         draw = SamplingParams.for_sampler_warmup()
         draw.max_tokens = _ANSWER_TOKENS
         draw.top_k = self._vocabulary.size - 1
