@@ -162,7 +162,7 @@ class Load:
     """Requests that come as others end, so that prefills run beside decodes all the time."""
 
     def __init__(self, llm: Any, options: argparse.Namespace) -> None:
-        from brim.vllm.load import DemandingRequests
+        from brim.vllm.stock.load import DemandingRequests
 
         self._llm = llm
         self._requests = DemandingRequests(llm)

@@ -93,6 +93,14 @@ def test_drafts_are_verified_in_the_fit() -> None:
     assert found["reports"][0]["kept"]
 
 
+def test_adapters_are_part_of_the_fit_and_gone_after_it() -> None:
+    adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
+    found = result({**sized(), **adapters})
+    assert found["tokens"] == plain()["tokens"]
+    assert found["adapters"] == [[]]
+    assert found["reports"][0]["kept"]
+
+
 def test_a_pinned_size_is_validated_only() -> None:
     found = result({**sized(), "kv_cache_memory_bytes": PINNED_BYTES})
     (report,) = found["reports"]

@@ -23,7 +23,7 @@ def run_vllm(options: argparse.Namespace) -> int:
         raise InvalidRequest("vLLM is not installed; install it with pip install 'brim[vllm]'")
     with TemporaryDirectory() as folder:
         file = Path(folder) / "fit.json"
-        command = [sys.executable, "-m", "brim.vllm.advice", str(file), json.dumps(llm_arguments(options))]
+        command = [sys.executable, "-m", "brim.vllm.stock.advice", str(file), json.dumps(llm_arguments(options))]
         ended = subprocess.run(command, stdout=sys.stderr, check=False)
         if ended.returncode:
             raise DeviceError(f"vLLM ended with code {ended.returncode}; see its log above")

@@ -68,7 +68,7 @@ def _sized_by_two_starts(words: list[str], lacks: tuple[str, ...]) -> list[str]:
     print(f"brim vllm: this vLLM lacks {in_words(lacks)}: sized by two starts", file=sys.stderr)
     with TemporaryDirectory() as folder:
         file = Path(folder) / "size.json"
-        first = [sys.executable, "-m", "brim.vllm.two_starts", str(file), *words[1:]]
+        first = [sys.executable, "-m", "brim.vllm.stock.two_starts", str(file), *words[1:]]
         ended = subprocess.run(first, check=False)
         if ended.returncode:
             raise DeviceError(f"the first start of vLLM ended with code {ended.returncode}; see its log above")

@@ -28,7 +28,7 @@ from brim.reserve.probe import LeasedProbe
 from brim.reserve.sizing import Sizer, sizing
 from brim.units import MIB
 from brim.version import __version__
-from brim.vllm.engine import VllmEngine
+from brim.vllm.runner.engine import VllmEngine
 from brim.vllm.settings import Settings
 
 _LATE_BUFFERS_BYTES = 256 * MIB  # cuBLAS workspaces, and buffers that vLLM makes when it first needs them
@@ -101,7 +101,7 @@ def _fitted(
     if report is None:
         report = fit(engine, probe, request, engine.blocks.price, ranks=ranks, clock=clock)
     report = with_device_warning(report, facts, kept_free)
-    report = replace(report, seconds=clock.seconds(), warnings=(*report.warnings, *engine.unmeasured))
+    report = replace(report, seconds=clock.seconds())
     if kept is not None and not report.from_store:
         try:
             kept.write(print_, report, before.free_bytes)

@@ -16,10 +16,10 @@ from typing import Any
 
 from brim.engine.device.segments import let_segments_grow
 from brim.errors import BrimError, InvalidRequest
-from brim.vllm.engine import StockCalls, VllmEngine, same_cache
 from brim.vllm.names import Where, missing_names
 from brim.vllm.refusals import check_allowed, refusals
 from brim.vllm.report import report_json, report_lines, shared_file, write_json
+from brim.vllm.runner.engine import StockCalls, VllmEngine, same_cache
 from brim.vllm.settings import Settings, read_settings
 from brim.vllm.sizing import Sized, is_cap, size_worker
 

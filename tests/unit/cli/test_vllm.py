@@ -81,7 +81,7 @@ def test_a_version_that_lacks_a_name_is_sized_by_two_starts(
 
 
 def _first_start(words: list[str], check: bool) -> SimpleNamespace:
-    assert words[2] == "brim.vllm.two_starts"
+    assert words[2] == "brim.vllm.stock.two_starts"
     assert words[4:] == ["m", "--port", "1"]
     Path(words[3]).write_text('{"kv_cache_memory_bytes": 12345}')
     return SimpleNamespace(returncode=0)

@@ -1,6 +1,6 @@
 """The exact size of stock vLLM by two starts, for a version whose private names Brim does not know.
 
-    python -m brim.vllm.two_starts FILE MODEL [flags of vllm serve]      # writes {"kv_cache_memory_bytes": N}
+    python -m brim.vllm.stock.two_starts FILE MODEL [flags of vllm serve]      # writes {"kv_cache_memory_bytes": N}
 
 The first start, here, is stock vLLM with a KV cache of a quarter of the device. The worst load that the API allows runs
 through it, and every worker is asked by RPC for the peak of its memory; only public interfaces are used. What is left
@@ -23,8 +23,8 @@ from brim.errors import DoesNotFit
 from brim.records.memory import MemoryReading
 from brim.reserve.processes import resident_bytes
 from brim.units import KIB, MIB, format_bytes
-from brim.vllm.load import DemandingRequests
 from brim.vllm.settings import read_settings
+from brim.vllm.stock.load import DemandingRequests
 
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 _FIRST_PART = 4  # of the device, for the KV cache of the first start: a quarter

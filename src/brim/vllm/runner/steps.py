@@ -31,6 +31,7 @@ class Limits:
     length: int  # of a request, the answer included
     drafts: int = 0  # tokens drafted for a row
     draws_drafts: bool = True  # False: drafts are verified greedily only
+    scores: bool = True  # prompts may be scored
     encodes: bool = False  # images, sound or video
 
     @property
@@ -70,10 +71,7 @@ class Step:
 
 def worst_steps(limits: Limits) -> tuple[Step, ...]:
     """By name: the first ones are those of text, that of an encoder is the last."""
-    beside_decodes, alone = _scores(limits), _longest_scores(limits)
-    steps = [_prefill(limits), beside_decodes, _decode(limits)]
-    if alone.rows[0].new > beside_decodes.rows[0].new:
-        steps.insert(2, alone)
+    steps = [_prefill(limits), *(_scored_steps(limits) if limits.scores else ()), _decode(limits)]
     if limits.drafts and limits.batch_tokens > limits.drafts and limits.longest > limits.drafts + 1:
         steps.append(_verify(limits))
     if limits.encodes:
@@ -112,6 +110,12 @@ def _prefill(limits: Limits) -> Step:
         Row(new, limits.longest - new, seed=index, restricted=index == 1) for index, new in enumerate(lengths)
     )
     return Step(_shape(PREFILL, drawn, "every row draws by a seed"), drawn)
+
+
+def _scored_steps(limits: Limits) -> tuple[Step, ...]:
+    """A long prompt beside decodes, and alone if that makes it longer."""
+    beside_decodes, alone = _scores(limits), _longest_scores(limits)
+    return (beside_decodes, alone) if alone.rows[0].new > beside_decodes.rows[0].new else (beside_decodes,)
 
 
 def _scores(limits: Limits) -> Step:

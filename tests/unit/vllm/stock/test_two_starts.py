@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brim.records.memory import MemoryReading
 from brim.units import GIB, MIB
-from brim.vllm.two_starts import second_size
+from brim.vllm.stock.two_starts import second_size
 
 
 def reading(peak: int, other: int = GIB) -> MemoryReading:

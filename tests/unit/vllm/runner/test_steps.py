@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.records.fit import IMAGE_SHAPE
-from brim.vllm.steps import (
+from brim.vllm.runner.steps import (
     DECODE,
     LONGEST_SCORES,
     PREFILL,
