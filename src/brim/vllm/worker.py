@@ -18,7 +18,7 @@ from brim.engine.device.segments import let_segments_grow
 from brim.errors import BrimError, InvalidRequest
 from brim.vllm.names import Where, missing_names
 from brim.vllm.refusals import check_allowed, refusals
-from brim.vllm.report import report_json, report_lines, shared_file, write_json
+from brim.vllm.report import report_lines, shared_file, write_json
 from brim.vllm.runner.engine import StockCalls, VllmEngine, same_cache
 from brim.vllm.settings import Settings, read_settings
 from brim.vllm.sizing import Sized, is_cap, size_worker
@@ -54,6 +54,7 @@ class FittedWorker:
         self._brim_engine: VllmEngine | None = None
         self._brim_sized: Sized | None = None
         self._brim_kept: bool | None = None
+        self._brim_grows = False  # segments of the allocator, by Brim
         budgeted = self._brim is not None and self._brim.budget_bytes is not None  # it takes the utilization's place
         with _utilization(vllm_config.cache_config, asked=not budgeted):
             super().__init__(vllm_config, *arguments, **named)  # type: ignore[call-arg]
@@ -72,8 +73,10 @@ class FittedWorker:
         """Bytes for the KV cache, from which the core computes exactly the blocks that stand."""
         if self._brim is None:
             return int(super().determine_available_memory())  # type: ignore[misc]
-        if _segments_may_grow(self.vllm_config, self._brim):
-            let_segments_grow()  # loading weights sets other options of the allocator, and that may reset this one
+        if _segments_may_grow(
+            self.vllm_config, self._brim
+        ):  # loading weights sets other options, and may reset this one
+            self._brim_grows = let_segments_grow()
         engine = self._brim_engine = VllmEngine(
             self,
             StockCalls(super().initialize_from_config, super().compile_or_warm_up_model),  # type: ignore[misc]
@@ -119,7 +122,12 @@ class FittedWorker:
         if self._brim_sized is None or self._brim_engine is None:
             return None
         report = self._brim_sized.report
-        return report_json(report, self._brim_engine.blocks.kv_bytes(report.kv_tokens), self._brim_kept)
+        return {
+            **report.to_json(),
+            "kv_cache_memory_bytes": self._brim_engine.blocks.kv_bytes(report.kv_tokens),
+            "growing_segments": self._brim_grows,
+            "kept": self._brim_kept,
+        }
 
     def _compile(self, engine: VllmEngine) -> None:
         """What stock vLLM does in this call before it measures: compile, and make communication buffers."""

@@ -48,11 +48,15 @@ class MemoryFigures:
         return asdict(MemoryReading(total, total - held, held, held, peak, peak, 0))
 
 
-def second_size(readings: Iterable[MemoryReading], first_kv_bytes: int, canary_bytes: int) -> int:
-    """The KV cache that fits beside the peak of everything else, on the tightest rank."""
+def second_size(
+    readings: Iterable[MemoryReading], first_kv_bytes: int, canary_bytes: int, utilization: float = 1.0
+) -> int:
+    """The KV cache that fits beside the peak of everything else, on the tightest rank; a utilization is a cap."""
     return min(
-        reading.total_bytes
-        - reading.other_bytes  # driver, context, kernels, neighbours
+        min(
+            reading.total_bytes - reading.other_bytes,  # driver, context, kernels, neighbours
+            round(reading.total_bytes * utilization),
+        )
         - (reading.peak_reserved_bytes - first_kv_bytes)  # this process at its peak, without KV
         - canary_bytes
         - _ROUNDING_BYTES
@@ -71,7 +75,7 @@ def measured_size(words: list[str]) -> int:
     llm = LLM(**{**given, "kv_cache_memory_bytes": first, "worker_extension_cls": extension})
     llm.generate(*_worst_load(llm), use_tqdm=False)
     readings = [MemoryReading(**one) for one in llm.collective_rpc("brim_reading")]
-    size = second_size(readings, first, settings.canary_bytes)
+    size = second_size(readings, first, settings.canary_bytes, given.get("gpu_memory_utilization", 1.0))
     if size <= 0:
         raise DoesNotFit(
             f"nothing is left for the KV cache; the shortfall is {format_bytes(-size)}", missing_bytes=-size
