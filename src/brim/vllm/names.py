@@ -118,6 +118,9 @@ NAMES: tuple[Name, ...] = (
     *_names("platforms/interface.py", "Platform._global_graph_pool", "Platform.get_global_graph_pool", where=Where.GPU),
     *_names("v1/worker/workspace.py", "is_workspace_manager_initialized", "unlock_workspace", where=Where.GPU),
     *_names("config/compilation.py", "CompilationConfig.static_forward_context"),
+    # The report for the front process.
+    *_names("config/vllm.py", "VllmConfig.instance_id"),
+    *_names("config/parallel.py", "ParallelConfig.data_parallel_index"),
 )
 
 

@@ -32,9 +32,9 @@ def report_lines(report: FitReport) -> list[str]:
     return [first, *items, *attempts, spent, *[f"  note: {warning}" for warning in report.warnings]]
 
 
-def shared_file(instance: str) -> Path:
-    """Where rank 0 of a server leaves its report for the front process; both know the server's id."""
-    return leases_folder() / f"vllm-{instance}.json"
+def shared_file(instance: str, engine: int) -> Path:
+    """Where rank 0 of an engine leaves its report for the front process; both know the server's id."""
+    return leases_folder() / f"vllm-{instance}-{engine}.json"
 
 
 def write_json(path: Path, report: dict[str, Any]) -> None:

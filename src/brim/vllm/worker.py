@@ -114,7 +114,7 @@ class FittedWorker:
         if self._brim_sized is not None:
             self._brim_sized.leases.close()
             if self.rank == 0:
-                shared_file(self.vllm_config.instance_id).unlink(missing_ok=True)
+                self._shared_file().unlink(missing_ok=True)
         super().shutdown()  # type: ignore[misc]
 
     def brim_report(self) -> dict[str, Any] | None:
@@ -150,13 +150,16 @@ class FittedWorker:
         report = self.brim_report()
         if self.rank != 0 or report is None or self._brim is None:
             return
-        for path in (shared_file(self.vllm_config.instance_id), self._brim.report):
+        for path in (self._shared_file(), self._brim.report):
             if path is None:
                 continue
             try:
                 write_json(path, report)
             except OSError as error:
                 self._say(f"the report could not be written to {path}: {error}")
+
+    def _shared_file(self) -> Path:
+        return shared_file(self.vllm_config.instance_id, self.vllm_config.parallel_config.data_parallel_index)
 
     def _say(self, words: str) -> None:
         from vllm.logger import init_logger
