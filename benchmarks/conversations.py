@@ -4,7 +4,9 @@
 
 The model has random weights in its real dimensions, and the vocabulary and template of `brim-tiny`: there is text to
 apply a template to. Answers are drawn from whole words, so that their text has the same tokens again. A turn is
-`--said` tokens of the user and `--answered` of the answer. `--tiny` runs on the CPU, to try this script.
+`--said` tokens of the user and `--answered` of the answer. Every tenth turn some of the answers are made again from the
+turns that were kept, with nothing of them found in the pool: they may part only where two tokens are nearly as likely.
+`--tiny` runs on the CPU with `brim-tiny`, to try this script.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,9 @@ FLAT_BYTES = 32 << 20  # by which two readings of the same state may differ
 BAR_COMPUTED = 2.0  # tokens of prompts computed for each new one
 WORDS = 16
 SPACE = "Ġ"  # in the names of byte-level tokens
+NEAR_TIE = 0.25  # of log-probabilities: other kernels round otherwise in bf16
+CHECK_EVERY = 10  # turns
+CHECKED = 8  # conversations
 
 
 def whole_words(tokenizer: Any) -> dict[str, int]:
@@ -49,8 +55,9 @@ class Talk:
         self._draw = random.Random(0)
         self._words = whole_words(engine.tokenizer)
         bias = tuple((token, 100.0) for token in self._words.values())
-        self.params = SamplingParams(max_tokens=options.answered, ignore_eos=True, logit_bias=bias, seed=0)
+        self.params = SamplingParams(max_tokens=options.answered, ignore_eos=True, logit_bias=bias, temperature=0)
         self.rows: list[dict[str, Any]] = []
+        self.gaps: list[float] = []  # of answers that were made again; 0: the same
 
     def turn(self) -> None:
         texts = [" ".join(self._draw.choices(list(self._words), k=self.options.said)) for _ in self.chats]
@@ -76,6 +83,24 @@ class Talk:
             }
         )
 
+        if len(self.rows) % CHECK_EVERY == 0:
+            self.gaps += [self._gap(*one) for one in list(zip(self.chats, replies, strict=True))[:CHECKED]]
+
+    def _gap(self, chat: Chat, reply: Reply) -> float:
+        """How much likelier the token was that a fresh prefill has, where its answer parts from this one."""
+        asked = chat.conversation.until(len(chat.turns) - 1)
+        params = replace(self.params, logprobs=2)
+        name = self.engine.submit(chat._prompts.prompt(asked), params, salt=b"%d" % len(self.gaps))
+        done = None
+        while done is None:
+            done = next((one.completion for one in self.engine.step() if one.request_id == name), None)
+        assert done.logprobs is not None
+        for row, ours, fresh in zip(done.logprobs, reply.tokens, done.tokens, strict=True):
+            if ours != fresh:
+                (_, first), (_, second) = row.top
+                return float(first - second)
+        return 0.0
+
     def _in_threshold(self, replies: Sequence[Reply]) -> bool:
         return all(one.prompt_tokens + self.params.max_tokens <= self.options.threshold for one in replies)
 
@@ -98,12 +123,16 @@ def result_of(talk: Talk) -> dict[str, Any]:
         "memory_spread_bytes": max(memory) - min(memory),
         "preemptions": talk.engine.figures.preemptions,
         "rescues": talk.engine.health.rescues,
+        "made_again": len(talk.gaps),
+        "made_again_the_same": talk.gaps.count(0.0),
+        "largest_gap": max(talk.gaps, default=0.0),
         "right": {
             "memory flat": max(memory) - min(memory) <= FLAT_BYTES,
             "no block held": not any(row["blocks_held"] for row in rows),
             "within the threshold": all(row["kept_in_threshold"] for row in rows),
             "system prompt kept": all(row["system_kept"] for row in rows),
             "every evicted turn told": all(row["told"] for row in rows),
+            "made again the same": max(talk.gaps, default=0.0) <= NEAR_TIE,
             "computed at most twice": computed <= BAR_COMPUTED * new,
         },
     }
@@ -171,7 +200,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="on the CPU: to try this script")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="unknown")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.tiny:
+        options.model = "brim-tiny"
+    return options
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from brim.engine.chat.conversation import Conversation
 from brim.engine.chat.turn_ends import turn_ends
-from brim.engine.front.chat_template import chat_text, chat_tokens, has_chat_template
+from brim.engine.front.chat_template import chat_text, has_chat_template
+from brim.engine.front.segments import SegmentTokenizer
 from brim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Prompts:
             raise InvalidRequest("chat: the model's tokenizer has no chat template; it cannot tell turns apart")
         self._engine = engine
         self._tokenizer = engine.tokenizer
+        self._segments = SegmentTokenizer(engine.tokenizer, most_tokens=2 * engine.longest_request)
         self._image_tokens: dict[int, tuple[Any, int]] = {}  # by identity: the image, and what it takes
 
     def prompt(self, conversation: Conversation) -> str | list[int]:
@@ -47,11 +49,11 @@ class Prompts:
         shown = accumulate(sum(self._tokens_of(image) for image in turn.images) for turn in conversation.turns)
         return [end + images for end, images in zip(ends, (0, *shown), strict=True)]
 
-    def _text(self, conversation: Conversation) -> str:
-        return chat_text(self._tokenizer, conversation.messages, conversation.tools)
+    def _text(self, conversation: Conversation, answering: bool = True) -> str:
+        return chat_text(self._tokenizer, conversation.messages, conversation.tools, answering)
 
     def _tokens(self, conversation: Conversation, answering: bool = True) -> list[int]:
-        return chat_tokens(self._tokenizer, conversation.messages, conversation.tools, answering)
+        return self._segments.tokens(self._text(conversation, answering))
 
     def _tokens_of(self, image: Any) -> int:
         """How many tokens more than its placeholder an image takes."""
