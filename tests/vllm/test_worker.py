@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.starts import MARK
+from tests.vllm.starts import MARK, MODEL
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="make test-vllm installs it")
 
@@ -87,9 +87,11 @@ def test_two_ranks_have_one_size(axis: str) -> None:
     assert all(report["kept"] for report in found["reports"])
 
 
-def test_drafts_are_verified_in_the_fit() -> None:
-    drafted = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
-    found = result({**sized(), "speculative_config": drafted})
+@pytest.mark.parametrize(
+    "drafted", [{"method": "ngram", "prompt_lookup_max": 3}, {"method": "draft_model", "model": str(MODEL)}]
+)
+def test_drafts_are_verified_in_the_fit(drafted: dict[str, Any]) -> None:
+    found = result({**sized(), "speculative_config": {"num_speculative_tokens": 3, **drafted}})
     assert found["tokens"] == plain()["tokens"]
     assert found["reports"][0]["kept"]
 

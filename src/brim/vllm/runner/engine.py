@@ -244,7 +244,7 @@ def _check_output(output: Any, step: Step) -> None:
     """A step that drew nothing measured nothing."""
     output = output.get_output() if hasattr(output, "get_output") else output
     rows = len(step.rows)
-    if len(output.req_ids) != rows or not all(output.sampled_token_ids):
+    if len(output.req_ids) != rows or not all(map(len, output.sampled_token_ids)):
         raise DeviceError(f"{step.shape.title}: vLLM drew tokens for {len(output.req_ids)} of {rows} rows")
     scored = [row for row in step.rows if row.scored]
     given = [one for one in output.prompt_logprobs_dict.values() if one is not None]
