@@ -26,7 +26,7 @@ from brim.records.progress import Stage
 from brim.reserve.devices import Budget, Gpu, LeasedDevice, budget_key
 from brim.reserve.probe import LeasedProbe
 from brim.reserve.sizing import Sizer, sizing
-from brim.units import MIB
+from brim.units import GIB, MIB
 from brim.version import __version__
 from brim.vllm.runner.engine import VllmEngine
 from brim.vllm.settings import Settings
@@ -35,6 +35,7 @@ _LATE_BUFFERS_BYTES = 256 * MIB  # cuBLAS workspaces, and buffers that vLLM make
 _LATE_BUFFERS_CPU_BYTES = 4 * MIB
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 _UNCOUNTED_BYTES = MIB  # on the CPU: of buffers that stood before the probe counted, and that a build makes again
+_GRAPHS_BYTES = 4 * GIB  # of the driver, at most: vLLM captures a hundred graphs and more, some for each layer
 _MOST_TOKENS = 1 << 27  # as Brim's own engine: the host keeps a few numbers for each block
 
 Say = Callable[[str], None]
@@ -131,6 +132,7 @@ def _request(worker: Any, engine: VllmEngine, settings: Settings, kept_free: Kee
         kv_tokens=pinned.kv_tokens,
         memory_fraction=settings.memory_fraction,
         canary_bytes=settings.canary_bytes,
+        own_growth_bytes=_GRAPHS_BYTES,
         leak_tolerance_bytes=_LATE_BUFFERS_BYTES if on_gpu else _LATE_BUFFERS_CPU_BYTES,
         rounding_bytes=_ROUNDING_BYTES if on_gpu else _UNCOUNTED_BYTES,
         keep_free_bytes=max(kept_free.bytes, pinned.keep_free_bytes),
