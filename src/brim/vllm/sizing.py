@@ -36,6 +36,7 @@ _LATE_BUFFERS_CPU_BYTES = 4 * MIB
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 _UNCOUNTED_BYTES = MIB  # on the CPU: of buffers that stood before the probe counted, and that a build makes again
 _GRAPHS_BYTES = 4 * GIB  # of the driver, at most: vLLM captures a hundred graphs and more, some for each layer
+_SOME_BYTES = 1 << 50  # more than any device has
 _MOST_TOKENS = 1 << 27  # as Brim's own engine: the host keeps a few numbers for each block
 
 Say = Callable[[str], None]
@@ -135,7 +136,7 @@ def _request(worker: Any, engine: VllmEngine, settings: Settings, kept_free: Kee
         own_growth_bytes=_GRAPHS_BYTES,
         leak_tolerance_bytes=_LATE_BUFFERS_BYTES if on_gpu else _LATE_BUFFERS_CPU_BYTES,
         rounding_bytes=_ROUNDING_BYTES if on_gpu else _UNCOUNTED_BYTES,
-        keep_free_bytes=max(kept_free.bytes, pinned.keep_free_bytes),
+        keep_free_bytes=max(kept_free.bytes, pinned.keep_free_bytes) + front_bytes(worker),
         keep_free_note=kept_free.note,
         running_tokens=engine.limits.rows * engine.limits.length,
     )
@@ -152,6 +153,21 @@ def _pinned(worker: Any, engine: VllmEngine, settings: Settings) -> Pinned:
         return Pinned()
     requested = round(worker.init_snapshot.total_memory * cache.gpu_memory_utilization)
     return Pinned(keep_free_bytes=max(0, worker.init_snapshot.free_memory - requested))
+
+
+def front_bytes(worker: Any) -> int:
+    """What vLLM's front processes may take on this device to decode video, by vLLM's own rule."""
+    if worker.device.type != "cuda":
+        return 0
+    reserve = getattr(worker, "_reserve_mm_ipc_gpu_memory", None)
+    if reserve is not None:
+        return _SOME_BYTES - int(reserve(_SOME_BYTES))
+    from vllm.multimodal.gpu_ipc_memory import reserve_mm_ipc_gpu_memory  # newer versions
+
+    config, fronts = worker.vllm_config, getattr(worker.vllm_config.parallel_config, "_api_process_count", 1)
+    return _SOME_BYTES - int(
+        reserve_mm_ipc_gpu_memory(_SOME_BYTES, config.model_config.multimodal_config, api_process_count=fronts)
+    )
 
 
 def is_cap(cache_config: Any, settings: Settings) -> bool:

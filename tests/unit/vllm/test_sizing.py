@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+
+import pytest
 
 from brim.fit.ranks import ONE_RANK
 from brim.records.memory import DeviceFacts
@@ -15,9 +16,6 @@ from brim.vllm.runner.steps import Limits
 from brim.vllm.settings import Settings
 from brim.vllm.sizing import is_cap
 from tests.unit.fit.sizable import HonestEngine, WatchedProbe
-
-if TYPE_CHECKING:
-    import pytest
 
 
 @dataclass
@@ -34,6 +32,14 @@ def test_a_utilization_that_is_not_the_default_is_a_cap() -> None:
 
 def test_the_default_is_a_cap_where_the_operator_wrote_it() -> None:
     assert is_cap(CacheConfig(), Settings(utilization_given=True))
+
+
+@pytest.mark.parametrize(("device", "taken"), [("cuda", 5 * MIB), ("cpu", 0)])
+def test_what_front_processes_may_take_is_read_from_the_worker_s_own_rule(device: str, taken: int) -> None:
+    worker = SimpleNamespace(
+        device=SimpleNamespace(type=device), _reserve_mm_ipc_gpu_memory=lambda available: available - 5 * MIB
+    )
+    assert sizing.front_bytes(worker) == taken
 
 
 class Runner(HonestEngine):
