@@ -64,8 +64,7 @@ class FittedWorker:
         if self._brim is None:
             super().init_device()  # type: ignore[misc]
             return
-        if _segments_may_grow(self.vllm_config, self._brim):
-            let_segments_grow()
+        self._brim_grows = _grown_segments(self.vllm_config, self._brim)
         with _utilization(self.cache_config, asked=is_cap(self.cache_config, self._brim)):
             super().init_device()  # type: ignore[misc]
 
@@ -73,10 +72,7 @@ class FittedWorker:
         """Bytes for the KV cache, from which the core computes exactly the blocks that stand."""
         if self._brim is None:
             return int(super().determine_available_memory())  # type: ignore[misc]
-        if _segments_may_grow(
-            self.vllm_config, self._brim
-        ):  # loading weights sets other options, and may reset this one
-            self._brim_grows = let_segments_grow()
+        self._brim_grows = _grown_segments(self.vllm_config, self._brim)  # again: loading weights may reset it
         engine = self._brim_engine = VllmEngine(
             self,
             StockCalls(super().initialize_from_config, super().compile_or_warm_up_model),  # type: ignore[misc]
@@ -202,8 +198,9 @@ def _begun(vllm_config: Any) -> Settings | None:
     return settings
 
 
-def _segments_may_grow(vllm_config: Any, settings: Settings) -> bool:
-    """Not where ranks open each other's memory by handles, which growing segments have none of."""
+def _grown_segments(vllm_config: Any, settings: Settings) -> bool:
+    """Let segments grow, but not where ranks open each other's memory by handles, which such segments have none of."""
     parallel = vllm_config.parallel_config
     shares_memory = parallel.tensor_parallel_size > 1 and not parallel.disable_custom_all_reduce
-    return settings.growing_segments and vllm_config.device_config.device_type == "cuda" and not shares_memory
+    wanted = settings.growing_segments and vllm_config.device_config.device_type == "cuda" and not shares_memory
+    return wanted and let_segments_grow()
