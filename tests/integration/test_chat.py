@@ -173,7 +173,7 @@ def test_images_of_kept_turns_stay_and_others_go(turns: int, check_every: int) -
                 text = chat_text(fresh.tokenizer, kept.messages)
                 assert reply.text == answer_of(fresh, text, kept.images)
         assert sum(bool(turn.images) for turn in chat.turns) < turns // 3
-        assert len(chat._prompts._image_tokens) == len(chat.conversation.images)
+        assert len(chat._prompts._media_tokens) == len(chat.conversation.images)
         assert engine.figures.blocks_held == 0
         assert len(engine._parts.runner._features) == 0
 

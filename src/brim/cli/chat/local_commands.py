@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from brim.cli.chat.commands import Command, with_common
@@ -60,12 +61,21 @@ def _load(talk: Talk, argument: str) -> None:
 
 
 def _image(talk: Talk, argument: str) -> None:
+    talk.images.append(_checked(argument, "image", talk.chat.engine.image_tokens))
+
+
+def _audio(talk: Talk, argument: str) -> None:
+    talk.audios.append(_checked(argument, "audio", talk.chat.engine.audio_tokens))
+
+
+def _checked(argument: str, kind: str, tokens_of: Callable[[str], int]) -> Path:
+    """A file of the next turn; a model that takes none, or cannot read it, says so now."""
     path = Path(argument).expanduser()
     if not path.is_file():
-        raise InvalidRequest(f"image {argument}: there is no such file")
-    talk.chat.engine.image_tokens(str(path))  # a model that takes none, or cannot read it, says so now
-    talk.images.append(path)
+        raise InvalidRequest(f"{kind} {argument}: there is no such file")
+    tokens_of(str(path))
     tell(f"{path.name} goes with the next turn")
+    return path
 
 
 COMMANDS = with_common(
@@ -74,6 +84,7 @@ COMMANDS = with_common(
         "/pin": Command("[TURN]", "keep the exchange of a turn (the last one), whatever is dropped", _pin),
         "/unpin": Command("[TURN]", "let it go again", _unpin),
         "/image": Command("FILE", "show an image with the next turn", _image),
+        "/audio": Command("FILE", "play a WAV file to it with the next turn", _audio),
         "/save": Command("FILE", "write the conversation to a file", _save),
         "/load": Command("FILE", "go on with one that was saved", _load),
     }
