@@ -91,7 +91,7 @@ class _Connection(asyncio.Protocol):
             self._fail(ConnectionFailed("not_http", f"the answer is not HTTP: {error}"))
             self.close()
             return
-        if reader.done:
+        if reader.done and not self._done.done():  # whoever takes the body may have left at its last piece
             self._done.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
