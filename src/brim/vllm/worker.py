@@ -127,7 +127,8 @@ class FittedWorker:
 
     def _compile(self, engine: VllmEngine) -> None:
         """What stock vLLM does in this call before it measures: compile, and make communication buffers."""
-        if self.device.type == "cuda":
+        staged = self.vllm_config.parallel_config.pipeline_parallel_size > 1  # buffers between stages are made in it
+        if staged or self.device.type == "cuda":
             engine.profile()
             return
         should = getattr(self, "_should_warm_up_model", None)  # newer versions skip it where nothing is compiled

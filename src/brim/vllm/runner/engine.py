@@ -142,9 +142,18 @@ class VllmEngine:
         assert self._maker is not None
         try:
             yield
+        except Exception as error:
+            self._log(error)
+            raise
         finally:
             self._settle()
             self._worker.execute_model(self._maker.closing(opening))
+
+    def _log(self, error: Exception) -> None:
+        """At once: other ranks may wait in a collective of this step, and nothing else would say why."""
+        from vllm.logger import init_logger
+
+        init_logger("vllm.brim").warning("brim: a step failed on rank %d", self._worker.rank, exc_info=error)
 
     def _check(self, output: Any, step: Step) -> None:
         """Only the last stage of a pipeline draws."""
