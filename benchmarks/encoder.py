@@ -196,7 +196,7 @@ def memory(scale: Scale, leased: bool, requests: int) -> dict[str, Any]:
             "image_tokens": largest.tokens,
             "errors": sorted({one.error for one in load.finished if one.error} | ({ended} if ended else set())),
             "facts": asdict(engine.encoders.facts),
-            "on_device": [desk.child.on_device for desk in engine.encoders._desks if desk.child is not None],
+            "on_device": list(engine.encoders.on_device),
             "figures": asdict(engine.encoders.figures),
             "kv_tokens": report.kv_tokens,
             "items": report.to_json()["items"],

@@ -1,13 +1,16 @@
 """What speculation does to a card that is nearly full, with its gate and without the condition on weight.
 
-    python benchmarks/gate.py --free 24 --draft llama-3.2-1b [--seconds 25] [--out FILE] [--commit HASH]
-    python benchmarks/gate.py --free 60 --model granite-20b-code --clients 128 ...
+    python benchmarks/gate.py --free 24 --draft llama-3.2-1b [--requests 48] [--out FILE] [--commit HASH]
+    python benchmarks/gate.py --free 60 --model granite-20b-code --clients 192 --requests 256 [--seconds 60] ...
 
-A ballast makes the card small, the engine is fitted to the rest. Then so many clients ask for long and short texts, one
-after the other: few requests that weigh much. Weights are random, so no draft is right: drafts are made as deep as is
-allowed all the same, by the draft model, or at random where prompt lookup would find nothing. Counted with and without
-the gate's condition on weight: drafted tokens, those that were not verified (no block was free, or no row of the step),
-the fewest blocks that were left after a step, preemptions, and what was answered.
+A ballast makes the card small, the engine is fitted to the rest. Then so many clients ask, one after the other, until
+all requests are answered: for long answers to short prompts, and short answers to long ones. Requests are admitted by
+the blocks that others will have given back by then (`worst`: nobody is ever preempted); speculation makes some grow
+faster than that counts on. Weights are random, so every long answer is biased to repeat one word: there prompt lookup
+is always right, and so is what the draft model's drafts are replaced by once it has made them; elsewhere no draft is.
+The same requests are made with and without the gate's condition on weight. Counted: drafted and accepted tokens, the
+fewest blocks that were left after a step, steps that left none (`worst` fills the pool to its last block), preemptions
+(requests for which there was none), and what was answered.
 """
 
 from __future__ import annotations
@@ -26,40 +29,26 @@ from fit import hold_ballast
 from stamp import stamp
 
 from brim import Engine, EngineSettings, SamplingParams, fit_engine
-from brim.engine.drafts import speculator as speculating
 from brim.engine.requests.sequence import Sequence
 
 Row = dict[str, Any]
+CERTAIN = 100.0  # a bias that no logit comes near
 
 
-class AtRandom:
-    """Always has a draft, and never a right one."""
-
-    def __init__(self, vocab: int) -> None:
-        self._vocab, self._draw = vocab, random.Random(0)
-
-    def has_one(self, sequence: Sequence) -> bool:
-        return True
-
-    def propose(self, depths: Mapping[Sequence, int]) -> dict[Sequence, tuple[int, ...]]:
-        return {one: tuple(self._draw.randrange(3, self._vocab) for _ in range(n)) for one, n in depths.items()}
-
-    def forget(self, sequence: Sequence) -> None:
-        pass
-
-
-class Counted:
-    """A proposer whose drafts are counted before the scheduler looks for blocks."""
+class AsTrained:
+    """A proposer whose drafts are right where the answer repeats one word, as those of a trained model would be."""
 
     def __init__(self, proposer: Any) -> None:
         self._proposer = proposer
         self.has_one, self.forget = proposer.has_one, proposer.forget
-        self.made = 0
 
     def propose(self, depths: Mapping[Sequence, int]) -> dict[Sequence, tuple[int, ...]]:
         found: dict[Sequence, tuple[int, ...]] = self._proposer.propose(depths)
-        self.made += sum(map(len, found.values()))
-        return found
+        return {one: self._right(one, tokens) for one, tokens in found.items()}
+
+    def _right(self, sequence: Sequence, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        bias = sequence.request.params.logit_bias
+        return (bias[0][0],) * len(tokens) if bias else tokens
 
 
 @dataclass
@@ -68,30 +57,53 @@ class Clients:
 
     engine: Engine
     count: int
-    draw: random.Random
+    salt: bytes  # nothing of another run is found in the pool
+    left: int  # requests
+    draw: random.Random = field(default_factory=lambda: random.Random(0))
     waiting: set[str] = field(default_factory=set)
     answered: int = 0
     failed: int = 0
     tokens: int = 0
     fewest_left: int = 1 << 62  # blocks, after a step
+    steps_at_none: int = 0
 
     def work(self, seconds: float) -> None:
-        over = time.perf_counter() + seconds
-        while time.perf_counter() < over:
-            while len(self.waiting) < self.count:
+        told = began = time.perf_counter()
+        while self.left or self.waiting:
+            if time.perf_counter() > began + seconds:
+                break
+            while self.left and len(self.waiting) < self.count:
                 self._ask()
             self._step()
-        for name in self.waiting:  # nothing is shown by waiting for the last of them
+            if time.perf_counter() > told + 5:
+                told = time.perf_counter()
+                figures = self.engine.figures
+                print(
+                    f"{self.answered} answered, {figures.running} run, {figures.preemptions} preemptions, "
+                    f"{figures.blocks_free + figures.blocks_cached} blocks left",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        for name in self.waiting:
             self.engine.cancel(name)
         while not self.engine.idle:
             self.engine.step()
 
     def _ask(self) -> None:
-        longest = self.engine.longest_request
-        tokens = self.draw.randrange(longest // 32, longest // 8)
-        share = self.draw.choice((0.9, 0.5, 0.1))
-        prompt = [self.draw.randrange(3, self.engine.loaded.vocab) for _ in range(int((longest - tokens) * share))]
-        self.waiting.add(self.engine.submit(prompt, SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)))
+        self.left -= 1
+        longest, vocab = self.engine.longest_request, self.engine.loaded.vocab
+        if self.left % 2:
+            length, tokens = self._between(longest, 1 / 32, 1 / 8), self._between(longest, 1 / 2, 3 / 4)
+        else:
+            tokens = self._between(longest, 1 / 16, 1 / 8)
+            length = int((longest - tokens) * self.draw.choice((0.9, 0.5, 0.1)))
+        prompt = [self.draw.randrange(3, vocab) for _ in range(length)]
+        bias = ((self.draw.randrange(3, vocab), CERTAIN),) if self.left % 2 else ()
+        params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True, logit_bias=bias)
+        self.waiting.add(self.engine.submit(prompt, params, salt=self.salt))
+
+    def _between(self, longest: int, least: float, most: float) -> int:
+        return self.draw.randrange(int(longest * least), int(longest * most))
 
     def _step(self) -> None:
         for update in self.engine.step():
@@ -101,31 +113,35 @@ class Clients:
                 self.answered += update.completion.error is None
                 self.failed += update.completion.error is not None
         figures = self.engine.figures
-        self.fewest_left = min(self.fewest_left, figures.blocks_free + figures.blocks_cached)
+        left = figures.blocks_free + figures.blocks_cached
+        self.fewest_left = min(self.fewest_left, left)
+        self.steps_at_none += left == 0
 
 
-def run(engine: Engine, proposer: Counted, options: argparse.Namespace, seed: int) -> Row:
-    clients = Clients(engine, options.clients, random.Random(seed))
-    before, made, began = engine.figures, proposer.made, time.perf_counter()
+def run(engine: Engine, options: argparse.Namespace, name: str) -> Row:
+    clients = Clients(engine, options.clients, name.encode(), options.requests)
+    before, began = engine.figures, time.perf_counter()
     clients.work(options.seconds)
     spent, after = time.perf_counter() - began, engine.figures
     assert before.speculation is not None
     assert after.speculation is not None
-    verified = after.speculation.proposed - before.speculation.proposed
-    return {
+    row = {
         "seconds": spent,
         "answered": clients.answered,
         "failed": clients.failed,
         "tokens_per_second": clients.tokens / spent,
-        "drafted": proposer.made - made,
-        "not_verified": proposer.made - made - verified,
+        "drafted": after.speculation.proposed - before.speculation.proposed,
+        "accepted": after.speculation.accepted - before.speculation.accepted,
         "steps": after.steps - before.steps,
         "fewest_blocks_left": clients.fewest_left,
+        "steps_with_no_block_left": clients.steps_at_none,
         "preemptions": after.preemptions - before.preemptions,
         "closed_for_weight": after.speculation.closed_for_weight - before.speculation.closed_for_weight,
         "rescues": engine.health.rescues,
         "blocks_held": after.blocks_held,
     }
+    print(name, json.dumps(row), file=sys.stderr, flush=True)
+    return row
 
 
 def make_engine(options: argparse.Namespace) -> tuple[Engine, Any]:
@@ -134,6 +150,7 @@ def make_engine(options: argparse.Namespace) -> tuple[Engine, Any]:
         max_batch=max(options.clients, 16),
         max_batch_tokens=options.batch_tokens,
         max_length=options.max_length,
+        admission="worst",
         compile=options.compile,
         speculate=None if options.draft else "lookup",
         speculate_max_batch=options.clients,
@@ -154,20 +171,20 @@ def make_engine(options: argparse.Namespace) -> tuple[Engine, Any]:
 def main() -> None:
     options = _options()
     ballast = None if options.tiny else hold_ballast(int(options.free * (1 << 30)))
-    speculating.depth_for = lambda rate, most: most  # type: ignore[assignment]  # right or wrong
     engine, report = make_engine(options)
     speculator = engine.loop.speculator
     assert speculator is not None
-    proposer = Counted(speculator._proposer if options.draft else AtRandom(engine.loaded.vocab))
-    speculator._proposer = proposer
-    with_gate = run(engine, proposer, options, seed=0)
+    if options.draft:
+        speculator._proposer = AsTrained(speculator._proposer)
+    with_gate = run(engine, options, "with the gate")
     object.__setattr__(speculator.settings, "max_weight", float("inf"))  # no user can ask for that
-    without = run(engine, proposer, options, seed=1)  # other prompts: none of them is cached
+    without = run(engine, options, "without the weight")
     result = {
         **stamp(options.commit),
         "model": options.model,
         "draft": options.draft,
         "clients": options.clients,
+        "requests": options.requests,
         "ballast_bytes": 0 if ballast is None else ballast.nbytes,
         "kv_tokens": report.kv_tokens,
         "share_of_limit": report.kv_tokens / report.limit_tokens,
@@ -178,20 +195,21 @@ def main() -> None:
     print(json.dumps(result), flush=True)
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if with_gate["failed"] or with_gate["rescues"] or with_gate["blocks_held"]:
+    if any(with_gate[name] for name in ("failed", "rescues", "blocks_held", "preemptions")):
         sys.exit(1)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="llama-3.1-8b")
-    parser.add_argument("--draft", help="a draft model (default: drafts at random)")
+    parser.add_argument("--draft", help="a draft model (default: prompt lookup)")
     parser.add_argument("--free", type=float, required=True, help="GiB that a ballast leaves")
-    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--batch-tokens", type=int, default=8192)
-    parser.add_argument("--max-length", type=int, default=8192)
+    parser.add_argument("--max-length", type=int, default=4096)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--seconds", type=float, default=25)
+    parser.add_argument("--requests", type=int, default=48)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of each of the two runs, at most")
     parser.add_argument("--tiny", action="store_true", help="on the CPU: to try this script")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="unknown")

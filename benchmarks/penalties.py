@@ -32,11 +32,11 @@ from brim.engine.device.staging import Staging
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
-from brim.engine.run import sampler
-from brim.engine.run.history import LookedUp, TokenHistory, pool_pages
 from brim.engine.run.packing import sample_rows
-from brim.engine.run.penalties import PAGE_TOKENS
-from brim.engine.run.sampler import ROWS_AT_ONCE, SampleRow, sample
+from brim.engine.run.sampling import sampler
+from brim.engine.run.sampling.history import LookedUp, TokenHistory, pool_pages
+from brim.engine.run.sampling.penalties import PAGE_TOKENS
+from brim.engine.run.sampling.sampler import ROWS_AT_ONCE, SampleRow, sample
 from brim.engine.schedule.plan import StepPlan
 
 RESULT = Path(__file__).parent / "results" / "penalties.json"

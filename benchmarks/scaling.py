@@ -60,7 +60,7 @@ def make_engine(model: str, options: argparse.Namespace) -> tuple[Any, Any]:
 
 def grid(engine: Any) -> Iterator[tuple[Any, Any]]:
     """Steps that no law was learned from, and what the laws see of them."""
-    from brim.engine.run.sampler import ROWS_AT_ONCE
+    from brim.engine.run.sampling.sampler import ROWS_AT_ONCE
     from brim.engine.stress.text import ALIKE, DECODE, PLAIN, PREFILL, SCORES
     from brim.records.memory import StressShape
     from brim.records.scaling import StepPhase, StepShape

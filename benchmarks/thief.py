@@ -60,7 +60,10 @@ class Thief:
         self._process.stdin.flush()
 
     def end(self) -> dict[str, Any]:
-        said, _ = self._process.communicate(timeout=60)
+        try:
+            said, _ = self._process.communicate(timeout=60)
+        finally:
+            self._process.kill()
         found: dict[str, Any] = json.loads(said.splitlines()[-1])
         return found
 

@@ -29,9 +29,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from dummy_models import dummy_config, write_folder
+
 RESULTS = Path(__file__).parent / "results" / "vllm_rows_h200.json"
 TENSORS, FRAMES = 12, 2  # of those alive at the peak, and of their stacks, that a row keeps
-LAYER_FIELDS = ("layer_types", "layers_block_type", "mlp_layer_types")
 CAPTURES = re.compile(r"Estimated (\w+) CUDA graph memory: ([\d.]+) MiB first-capture \+ \((\d+)-1\) × ([\d.]+) MiB")
 NO_MEDIA = {"limit_mm_per_prompt": {"image": 0, "video": 0}}
 
@@ -189,7 +190,9 @@ def start_process(case: Case, configs: Path, scratch: Path) -> Started:
     folder.mkdir(parents=True)
     for file in (configs / case.config).glob("*.json"):
         shutil.copyfile(file, folder / file.name)
-    (folder / "config.json").write_text(json.dumps(cut_config(case, configs)))
+    known = configs / case.config
+    source = str(known) if known.is_dir() else case.model
+    write_folder(dummy_config(source, architecture=case.architecture, layers=case.layers), folder)
     out, log = folder / "row.json", folder / "log.txt"
     environment = os.environ | {
         "VLLM_CACHE_ROOT": str(folder / "vllm"),
@@ -206,28 +209,6 @@ def start_process(case: Case, configs: Path, scratch: Path) -> Started:
         stderr=subprocess.STDOUT,
     )
     return Started(case, process, out, log, time.monotonic())
-
-
-def cut_config(case: Case, configs: Path) -> dict[str, Any]:
-    """The model's config with fewer layers."""
-    file = configs / case.config / "config.json"
-    if file.exists():
-        config = json.loads(file.read_text())
-    else:
-        from brim.model.source import load_config
-
-        config = load_config(case.model)[1]
-    if case.architecture:
-        config = {**config.get("text_config", config), "architectures": [case.architecture]}
-    config.pop("auto_map", None)  # code that is not there
-    for part in (config, config.get("text_config", {})):
-        part.update({name: min(part[name], case.layers) for name in ("num_hidden_layers",) if name in part})
-        part.update({name: part[name][: case.layers] for name in LAYER_FIELDS if part.get(name)})
-        if "hybrid_override_pattern" in part:
-            part["hybrid_override_pattern"] = part["hybrid_override_pattern"][: case.layers]
-        if "max_window_layers" in part:
-            part["max_window_layers"] = min(part["max_window_layers"], case.layers)
-    return config
 
 
 def print_stamp(commit: str) -> None:

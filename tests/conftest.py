@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,30 @@ def needs_image_files() -> None:
 def sampled(names: Iterable[str], sample: Collection[str]) -> list[Any]:
     """For `parametrize`: those of the sample always, the others in the soak."""
     return [name if name in sample else pytest.param(name, marks=pytest.mark.soak) for name in names]
+
+
+# -- garbage: engines collect it when they are torn down, and to look through all that torch and transformers have
+# imported, each time, would take half of these tests' time ----------------------------------------------------------
+
+_MANY_MODULES = 20
+_FROZEN_MODULES = pytest.StashKey[int]()
+
+
+def pytest_configure() -> None:
+    gc.disable()  # while the tests are imported
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What the tests before have imported is not looked through any more."""
+    stash = item.config.stash
+    if len(sys.modules) > stash.get(_FROZEN_MODULES, 0) + _MANY_MODULES:
+        gc.collect()
+        gc.freeze()
+        stash[_FROZEN_MODULES] = len(sys.modules)
 
 
 @pytest.fixture(scope="session", autouse=True)

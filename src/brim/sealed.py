@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ def unseal(entry: Any) -> dict[str, Any] | None:
 
 def write_entry(path: Path, body: dict[str, Any]) -> None:
     """Write an entry: a temporary file, then a rename."""
+    import tempfile  # only here: plans only read
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
         json.dump(seal(body), file)

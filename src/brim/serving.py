@@ -17,7 +17,7 @@ from brim.errors import DoesNotFit
 from brim.fit.clock import Clock
 from brim.fit.fit import fit, validate_stored
 from brim.fit.items import COMPILED, GATHERED, compare, with_note
-from brim.fit.keep_free import KeepFree, keep_free
+from brim.fit.keep_free import KeepFree, keep_free, with_device_warning
 from brim.fit.knobs import Standing, explained, knobs
 from brim.fit.ranks import ONE_RANK, Ranks, gathered
 from brim.fit.scaling.given import check_given, check_margin, check_mode
@@ -204,8 +204,8 @@ def _foreseen(error: DoesNotFit, engine: Engine, request: FitRequest, free_bytes
 
 def _warned(report: FitReport, engine: Engine, facts: DeviceFacts, kept_free: KeepFree) -> FitReport:
     """The report with the warnings of the engine and about the device."""
-    of_device = (kept_free.warning,) if kept_free.warning else ()
-    return replace(report, provable=not facts.spills, warnings=(*report.warnings, *of_device, *engine.warnings))
+    report = with_device_warning(report, facts, kept_free)
+    return replace(report, warnings=(*report.warnings, *engine.warnings))
 
 
 def _activation_note(engine: Engine) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import traceback
@@ -183,6 +184,7 @@ def run(rank: int, size: int, port: int, reports: Any, tasks: list[tuple[Any, ..
     """A rank: do the tasks (a name and its arguments), and report of each."""
     import torch
 
+    gc.freeze()  # all that was imported: collecting takes most of a small engine's time otherwise
     torch.set_num_threads(1)
     os.environ.update(
         RANK=str(rank),

@@ -17,7 +17,7 @@ PRELOADED = [
     "torch._dynamo",
     "transformers.distributed.tensor_parallel",
     "transformers.models.llama.modeling_llama",
-    "tests.integration.split_ranks",
+    "tests.integration.rescue_ranks",
 ]
 
 

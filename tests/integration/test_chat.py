@@ -42,17 +42,25 @@ def tokenizer() -> Any:
 
 
 @cache
-def model(name: str, copy: int) -> LoadedModel:
+def model(name: str, copy: int, layers: int | None = None) -> LoadedModel:
     """Random weights, the tokenizer and template of the tiny model. An engine binds its model: a copy for each."""
     config = tiny_config(name) | {"vocab_size": len(tokenizer()), "max_position_embeddings": 2048}
+    if layers is not None:
+        config["num_hidden_layers"] = layers
     register()
     return load(config, load_format="dummy", dtype="fp32", device="cpu", attention=NAME, seed=3)
 
 
-def engine_of(name: str = "llama", kv_tokens: int = 1024, copy: int = 0, **settings: Any) -> Engine:
+def engine_of(
+    name: str = "llama", kv_tokens: int = 1024, copy: int = 0, layers: int | None = None, **settings: Any
+) -> Engine:
     chosen = {"max_batch": 4, "max_batch_tokens": 128, "max_length": 512, "block_size": 8, **settings}
     return Engine(
-        model(name, copy), kv_tokens=kv_tokens, settings=EngineSettings(**chosen), device="cpu", tokenizer=tokenizer()
+        model(name, copy, layers),
+        kv_tokens=kv_tokens,
+        settings=EngineSettings(**chosen),
+        device="cpu",
+        tokenizer=tokenizer(),
     )
 
 
@@ -95,9 +103,9 @@ def talk(chat: Chat, fresh: Engine, turns: int, check_every: int) -> list[tuple[
     return costs
 
 
-@pytest.mark.parametrize(("turns", "check_every"), [(1000, 25), pytest.param(10_000, 100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("turns", "check_every"), [(1_000, 100), pytest.param(10_000, 100, marks=pytest.mark.soak)])
 def test_a_long_conversation_stays_flat_and_right(turns: int, check_every: int) -> None:
-    with engine_of() as engine, engine_of(copy=1, reuse_prefixes=False) as fresh:
+    with engine_of(layers=1) as engine, engine_of(layers=1, copy=1, reuse_prefixes=False) as fresh:
         chat = Chat(engine, system="You are Ada.", rolling_threshold=400)
         talk(chat, fresh, 100, check_every)
         held = engine.figures.blocks_held
@@ -165,7 +173,7 @@ def test_images_of_kept_turns_stay_and_others_go(turns: int, check_every: int) -
                 text = chat_text(fresh.tokenizer, kept.messages)
                 assert reply.text == answer_of(fresh, text, kept.images)
         assert sum(bool(turn.images) for turn in chat.turns) < turns // 3
-        assert len(chat._prompts._image_tokens) == len(chat.conversation.images)
+        assert len(chat._prompts._media_tokens) == len(chat.conversation.images)
         assert engine.figures.blocks_held == 0
         assert len(engine._parts.runner._features) == 0
 
@@ -237,6 +245,33 @@ def test_one_turn_at_a_time(engine: Engine) -> None:
         chat.send("Hello?", GREEDY)
     assert chat.turns == ()
     assert chat.send("Hello?", GREEDY).text
+
+
+def test_nothing_is_changed_under_a_turn_that_is_being_answered(engine: Engine) -> None:
+    """When it ends, the conversation is what it was begun with, and the turn: a pin in between would be lost."""
+    chat = Chat(engine, system="Be kind.")
+    chat.send("one.", GREEDY)
+    with chat.stream("two.", GREEDY) as stream:
+        for change in (lambda: chat.pin(0), chat.undo, lambda: setattr(chat, "system", "Be short.")):
+            with pytest.raises(InvalidRequest, match="being answered"):
+                change()
+        stream.read()
+    chat.pin(0)
+    assert [turn.pinned for turn in chat.turns] == [True, True, False, False]
+
+
+def test_a_turn_whose_engine_fails_is_taken_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = Chat(engine)
+    with monkeypatch.context() as patched:
+
+        def interrupted() -> list[Any]:
+            raise KeyboardInterrupt
+
+        patched.setattr(engine, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            chat.send("one.", GREEDY)
+    assert (chat.turns, engine.figures.running) == ((), 0)
+    assert chat.send("two.", GREEDY).text
 
 
 def test_retry_edit_undo_and_branches(engine: Engine) -> None:

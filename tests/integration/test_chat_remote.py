@@ -92,13 +92,16 @@ def test_a_server_that_does_not_roll_gets_the_whole_conversation() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
             client = Client(Address("127.0.0.1", server.sockets[0].getsockname()[1]))
-            chat = Conversation(client, {"model": "m"}, system="Be brief.", rolls=True)
+            chat = Conversation(client, {"model": "m", "seed": 7}, system="Be brief.", rolls=True)
             assert (await chat.send("One?")).text == "Yes."
             await chat.send("Two?")
+            await chat.retry()
             return chat
 
     chat = asyncio.run(asyncio.wait_for(scenario(), 30))
-    assert ["truncation" in body for body in bodies] == [True, False, False]
+    assert ["truncation" in body for body in bodies] == [True, False, False, False]
+    assert [body["seed"] for body in bodies] == [7, 7, 7, 8], "another answer needs another seed"
+    assert bodies[-1]["messages"] == bodies[-2]["messages"]
     assert [turn["content"] for turn in bodies[-1]["messages"]] == ["Be brief.", "One?", "Yes.", "Two?"]
     assert [turn["role"] for turn in chat.turns] == ["user", "assistant", "user", "assistant"]
 

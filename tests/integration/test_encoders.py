@@ -160,7 +160,8 @@ def test_the_text_is_that_of_inline_and_the_lease_says_what_is_held(
     options: dict[str, Any] = {"device": "cpu", "dtype": "fp32", "settings": settings, "encoders": encoders}
     with Engine(family.model, kv_tokens=1024, **options) as engine:
         assert engine.encoders is not None
-        assert [name for name, _ in engine.loaded.model.base_model.named_children()] == ["language_model"]
+        parts = {name for name, _ in engine.loaded.model.base_model.named_children()}
+        assert parts in ({"language_model"}, {"model", "lm_head"}), "the second of Omni models in transformers 5.17"
         assert family.answers(engine) == inline
         for shape in engine.stress_shapes():
             engine.stress(shape)
@@ -175,7 +176,8 @@ def test_the_text_is_that_of_inline_and_the_lease_says_what_is_held(
         took = facts.weight_bytes + facts.peak_bytes
         assert facts.predicted_bytes is not None
         assert facts.predicted_bytes >= 0.96 * took
-        assert facts.predicted_bytes <= 1.04 * took or kind == "gemma4"  # traced with the attention of its audio tower
+        most = 1.2 if kind == "gemma4" else 1.04  # on a GPU its images have an inverted copy of their mask too
+        assert facts.predicted_bytes <= most * took
     with Ledger(tmp_path / "leases", "cpu:test").opened() as page:
         assert not page.leases
 

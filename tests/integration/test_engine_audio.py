@@ -29,26 +29,24 @@ from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.engine.weights.load import LoadedModel, load  # noqa: E402
 from brim.model.transformers_classes import find_class  # noqa: E402
 from tests.conftest import sampled  # noqa: E402
+from tests.integration.tiny_media import (  # noqa: E402
+    BLOCK,
+    DRAWN,
+    IMAGE,
+    MROPE,
+    TEXT,
+    VOCAB,
+    as_loaded,
+    generated,
+    spread,
+    text_of,
+    tokens_of,
+)
 
-VOCAB, IMAGE, AUDIO, VIDEO, BLOCK, DRAWN = 128, 100, 101, 102, 8, 10
+AUDIO, VIDEO = 101, 102
 SEES, SEEN, HEARS, HEARD = 103, 104, 105, 106  # what stands before and behind an image or an audio
 BINS = 8
 FRAMES = 100  # that the tower of Qwen2-Audio takes
-TEXT: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.15,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 WHISPER: dict[str, Any] = {
     "d_model": 32,
     "encoder_layers": 2,
@@ -149,22 +147,11 @@ def model_of(kind: str) -> Any:
     transformers.logging.set_verbosity_error()
     config = CONFIG_MAPPING[kind].from_dict({"model_type": kind, **CONFIGS[kind]})
     torch.manual_seed(3)
-    model = find_class(kind, CONFIGS[kind])(config).float().eval()
-    head = torch.nn.Parameter(torch.randn(VOCAB, TEXT["hidden_size"]))
-    with torch.no_grad():
-        head[IMAGE:] = 0  # never drawn: `generate` treats some of them in ways of its own
-        for parameter in model.parameters():
-            if parameter.min() == parameter.max():
-                parameter += 0.2 * torch.randn_like(parameter)
-    model.get_output_embeddings().weight = head
-    return model
+    return spread(find_class(kind, CONFIGS[kind])(config).float().eval(), never_drawn=slice(IMAGE, None))
 
 
 def loaded_of(kind: str, folder: Path | None = None) -> LoadedModel:
-    model = model_of(kind)
-    text = model.config.get_text_config()
-    weights = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
-    return LoadedModel(model, text, model.config, text.vocab_size, 512, (), weights, folder, 0.0)
+    return as_loaded(model_of(kind), folder)
 
 
 def engine_of(kind: str, *, kv_tokens: int = 512, folder: Path | None = None, probe: Any = None, **more: Any) -> Engine:
@@ -203,10 +190,6 @@ def image_of(kind: str, seed: int) -> tuple[int, Inputs]:
     return 8, {"pixel_values": torch.randn(32, 96, generator=noise), "image_grid_thw": torch.tensor([[1, 4, 8]])}
 
 
-def text_of(rng: random.Random, length: int) -> list[int]:
-    return [rng.randrange(3, IMAGE) for _ in range(length)]
-
-
 def prompt_of(kind: str, audios: int, seed: int, *, with_image: bool = False) -> Prompt:
     """Text, and audio with text between, and an image after the first where that is wanted."""
     rng = random.Random(seed)
@@ -241,19 +224,7 @@ def reference(kind: str, prompt: Prompt) -> tuple[int, ...]:
     model.config.get_text_config()._attn_implementation_internal = "sdpa"
     ids = torch.tensor([prompt.tokens])
     more = {"mm_token_type_ids": (ids == IMAGE).int() + 3 * (ids == AUDIO).int()} if kind == "gemma4" else {}
-    output = model.generate(
-        input_ids=ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=DRAWN,
-        min_new_tokens=DRAWN,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-        **prompt.images,
-        **prompt.audios,
-        **more,
-    )
-    return tuple(output[0, ids.shape[1] :].tolist())
+    return generated(model, prompt.tokens, **prompt.images, **prompt.audios, **more)
 
 
 def run(engine: Engine, prompts: tuple[Prompt, ...]) -> list[Completion]:
@@ -264,10 +235,6 @@ def run(engine: Engine, prompts: tuple[Prompt, ...]) -> list[Completion]:
         images=[prompt.images for prompt in prompts],
         audios=[prompt.audios for prompt in prompts],
     )
-
-
-def tokens_of(completions: list[Completion]) -> list[tuple[int, ...]]:
-    return [tuple(one.tokens) for one in completions]
 
 
 @pytest.mark.parametrize("kind", sampled(KINDS, ("qwen2_audio", "qwen3_omni_moe_thinker", "gemma4")))
@@ -428,21 +395,26 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert tuple(answer["tokens"]) == want.tokens
 
 
-def qwen2_audio_folder(folder: Path) -> Path:
-    """A tokenizer of words and a feature extractor."""
+def words_tokenizer(special: dict[str, str], first: int) -> Any:
+    """A tokenizer of words; those that stand for media begin at `first`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    special = {"audio_token": "<|AUDIO|>", "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>"}
-    words = ["<pad>", "<bos>", "<eos>", *(f"w{number}" for number in range(3, AUDIO)), *special.values()]
+    words = ["<pad>", "<bos>", "<eos>", *(f"w{number}" for number in range(3, first)), *special.values()]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="w3"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = transformers.PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<pad>",
         bos_token="<bos>",
         eos_token="<eos>",
         extra_special_tokens=special,
     )
+
+
+def qwen2_audio_folder(folder: Path) -> Path:
+    """A tokenizer of words and a feature extractor."""
+    special = {"audio_token": "<|AUDIO|>", "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>"}
+    fast = words_tokenizer(special, AUDIO)
     extractor = transformers.WhisperFeatureExtractor(feature_size=BINS, chunk_length=1)
     model_of("qwen2_audio").config.save_pretrained(folder)
     transformers.Qwen2AudioProcessor(extractor, fast).save_pretrained(folder)

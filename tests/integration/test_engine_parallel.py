@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from brim.errors import InvalidRequest
 from tests.integration.parallel_ranks import Case, Outcome, answer, run
-from tests.integration.rank_processes import listen
+from tests.integration.rank_processes import forked, listen
 from tests.integration.tiny_models import tiny_model
 
 torch = pytest.importorskip("torch")
@@ -40,7 +39,7 @@ ODD_HEADS = Case("qwen3", (("num_attention_heads", 3), ("num_key_value_heads", 3
 
 def ranks(*tasks: tuple[Any, ...], limit: float = 90) -> list[dict[str, Any]]:
     """What two ranks report, by task. None of them outlives the call."""
-    context = multiprocessing.get_context("spawn")
+    context = forked()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -23,23 +23,22 @@ from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.requests.request import MediaSpan  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.engine.weights.load import LoadedModel  # noqa: E402
+from tests.integration import tiny_media  # noqa: E402
+from tests.integration.tiny_media import (  # noqa: E402
+    BLOCK,
+    DRAWN,
+    IMAGE,
+    MROPE,
+    VOCAB,
+    as_loaded,
+    generated,
+    spread,
+    text_of,
+    tokens_of,
+)
 
-VOCAB, IMAGE, VIDEO, WINDOW, BLOCK, DRAWN = 128, 100, 101, 12, 8, 10
-TEXT: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.15,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
+VIDEO, WINDOW = 101, 12
+TEXT: dict[str, Any] = {**tiny_media.TEXT, "num_hidden_layers": 4}
 TOWER: dict[str, Any] = {"depth": 3, "num_heads": 2, "patch_size": 4, "initializer_range": 0.15}
 QWEN3_TOWER = {
     **TOWER,
@@ -146,15 +145,7 @@ def model_of(kind: str) -> Any:
     tokens = {"image_token_id": IMAGE, "video_token_id": VIDEO}
     config = CONFIG_MAPPING[name].from_dict({"model_type": name, **tokens, **CONFIGS[kind]})
     torch.manual_seed(3)
-    model = getattr(transformers, NAMES[name])(config).float().eval()
-    head = torch.nn.Parameter(torch.randn(VOCAB, TEXT["hidden_size"]))  # a tied one repeats the last token
-    with torch.no_grad():
-        head[[IMAGE, VIDEO]] = 0  # never drawn: `generate` treats them in ways of its own
-        for parameter in model.parameters():
-            if parameter.min() == parameter.max():  # an empty projection of images among them
-                parameter += 0.2 * torch.randn_like(parameter)
-    model.get_output_embeddings().weight = head
-    return model
+    return spread(getattr(transformers, NAMES[name])(config).float().eval(), never_drawn=[IMAGE, VIDEO])
 
 
 def engine_of(
@@ -171,19 +162,7 @@ def engine_of(
 
 
 def loaded_of(kind: str, folder: Path | None = None) -> LoadedModel:
-    model = model_of(kind)
-    text = model.config.get_text_config()
-    return LoadedModel(
-        model=model,
-        config=text,
-        full_config=model.config,
-        vocab=text.vocab_size,
-        max_positions=512,
-        eos_ids=(),
-        weight_bytes=0,
-        folder=folder,
-        seconds=0.0,
-    )
+    return as_loaded(model_of(kind), folder)
 
 
 def grid_image(rng: random.Random, noise: Any) -> tuple[int, Inputs]:
@@ -213,10 +192,6 @@ def image_maker(kind: str) -> Callable[[random.Random, Any], tuple[int, Inputs]]
     if kind.startswith("qwen"):
         return grid_image
     return {"internvl": tiled_image, "gemma3": square_image}.get(kind, patched_image)
-
-
-def text_of(rng: random.Random, length: int) -> list[int]:
-    return [rng.randrange(3, IMAGE) for _ in range(length)]
 
 
 def prompt_of(kind: str, images: int, seed: int) -> Prompt:
@@ -249,18 +224,7 @@ def reference(kind: str, prompt: Prompt) -> tuple[int, ...]:
     ids = torch.tensor([prompt.tokens])
     types = {"gemma3": "token_type_ids", "internvl": ""}.get(kind, "mm_token_type_ids")
     more = {types: (ids == IMAGE).int()} if types and prompt.inputs else {}
-    output = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=DRAWN,
-        min_new_tokens=DRAWN,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-        **prompt.inputs,
-        **more,
-    )
-    return tuple(output[0, ids.shape[1] :].tolist())
+    return generated(model, prompt.tokens, **prompt.inputs, **more)
 
 
 def run(engine: Engine, prompts: tuple[Prompt, ...], **params: Any) -> list[Completion]:
@@ -273,10 +237,6 @@ def run(engine: Engine, prompts: tuple[Prompt, ...], **params: Any) -> list[Comp
             if update.completion is not None:
                 done[update.request_id, update.completion.index] = update.completion
     return [done[one, index] for one in ids for index in range(greedy.n)]
-
-
-def tokens_of(completions: list[Completion]) -> list[tuple[int, ...]]:
-    return [tuple(one.tokens) for one in completions]
 
 
 def blocks(tokens: int) -> int:

@@ -82,6 +82,24 @@ def test_generate_ends_when_somebody_else_cancels() -> None:
         assert len(answers) == len(seen) == 1
 
 
+def test_what_is_left_of_a_cancelled_request_is_not_given_to_the_next_of_its_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = family("llama")
+    with model.engine() as engine:
+        engine.submit(PROMPTS[0], greedy(10), request_id="same", deadline_seconds=1e-9)
+        engine.submit(PROMPTS[1], greedy(10))
+        with monkeypatch.context() as patched:
+            patched.setattr(engine._parts.runner, "launch", lambda *_: other())
+            with pytest.raises(Injected):
+                engine.step()  # it has ended, and nobody has been told
+        assert engine.cancel("same")
+        engine.submit(PROMPTS[2], greedy(4), request_id="same")
+        updates = [update for _ in range(30) if not engine.idle for update in engine.step()]
+        (done,) = [one.completion for one in updates if one.request_id == "same" and one.completion is not None]
+        assert (list(done.tokens), done.finish_reason) == (model.greedy(PROMPTS[2], 4), FinishReason.LENGTH)
+
+
 def test_a_callback_that_raises_leaves_nothing_behind() -> None:
     def broken(done: int, total: int) -> None:
         raise Injected("the caller's own")

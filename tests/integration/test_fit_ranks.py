@@ -6,7 +6,6 @@ killed. No test waits longer than its limit.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from brim.units import KIB
 
 torch = pytest.importorskip("torch")
 
-from tests.integration.rank_processes import listen  # noqa: E402
+from tests.integration.rank_processes import forked, listen  # noqa: E402
 from tests.unit.fit.sizable import Fault, HonestEngine, WatchedProbe, request  # noqa: E402
 
 LIMIT_SECONDS = 30.0  # no test takes a tenth of it, but that of the rank that hangs
@@ -105,10 +104,7 @@ def fitted(rank: int, engine: HonestEngine, exchange: Any) -> Said:
 
 @pytest.fixture(scope="module")
 def context() -> Any:
-    """Processes are forked from one that has imported torch, with what its dispatch modes need, and started nothing."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "tests.integration.test_fit_ranks"])
-    return context
+    return forked()
 
 
 def on_ranks(context: Any, scene: Scene, folder: Path) -> dict[int, Said]:

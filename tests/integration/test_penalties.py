@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from brim.engine.run import history, pages, penalties  # noqa: E402
+from brim.engine.run.sampling import history, pages, penalties  # noqa: E402
 from tests.integration.test_engine import EAGER, drawn, family, greedy, nothing_is_held, prompts_of  # noqa: E402
 
 PROMPTS = prompts_of([3, 20, 41, 9, 33, 20], seed=4)

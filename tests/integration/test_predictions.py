@@ -76,10 +76,10 @@ def test_models_without_states_have_no_such_line() -> None:
 
 def test_states_that_do_not_fit_name_the_requests_that_would() -> None:
     """Nothing can be measured, as not even the states of all requests fit: the trace says how much a step takes."""
-    many, canary = replace(SETTINGS, max_batch=24), 32 * KIB
+    many, canary = replace(SETTINGS, max_batch=16), 32 * KIB
     probe = CpuProbe(GIB)
     engine = engine_of("qwen3_5_text", probe, many)
-    held, slot_bytes = probe.reading().allocated_bytes, engine.state_bytes // 25
+    held, slot_bytes = probe.reading().allocated_bytes, engine.state_bytes // 17
     step = predicted_activation(engine)
     assert step is not None
     probe.budget_bytes = held + step + engine.state_bytes // 2
@@ -89,8 +89,8 @@ def test_states_that_do_not_fit_name_the_requests_that_would() -> None:
     missing = engine.state_bytes // 2 + engine.kv_bytes(engine.least_tokens) + canary
     assert caught.value.missing_bytes == missing
     knob = next(knob for knob in caught.value.knobs if knob.name == "max_batch")
-    assert int(knob.proposed) == 24 - ceil_div(missing, slot_bytes)
-    assert f"max_batch         24 -> {knob.proposed}" in str(caught.value)
+    assert int(knob.proposed) == 16 - ceil_div(missing, slot_bytes)
+    assert f"max_batch         16 -> {knob.proposed}" in str(caught.value)
     turned = replace(many, max_batch=int(knob.proposed) - 2)  # on the CPU attention takes a little more than traced
     with Engine(engine.loaded, device="cpu", settings=turned, kv_tokens=0, probe=probe) as fewer:
         assert fit_engine(fewer, probe=probe, canary_bytes=canary).attempts[-1].outcome is Outcome.PROVEN

@@ -231,6 +231,15 @@ def test_an_image_to_a_text_model_is_refused(tiny: Served) -> None:
     assert "takes text only" in found.json()["error"]["message"]
 
 
+def test_audio_to_a_text_model_is_refused(tiny: Served) -> None:
+    part = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
+    found = tiny.post("/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]})
+    error = found.json()["error"]
+    assert (found.status_code, error["param"]) == (400, "messages[0].content[0].input_audio.data")
+    assert error["message"].endswith("this model takes text only; leave out the audio")
+    assert "input_audio" not in tiny.get("/openapi.json").text
+
+
 def test_bodies_that_are_not_json(tiny: Served) -> None:
     as_json = {"content-type": "application/json"}
     for content, headers, status in (

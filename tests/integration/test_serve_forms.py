@@ -257,6 +257,36 @@ def test_events_add_up_to_the_response(forms: Served, client: Any) -> None:
     assert spoken == "Let me see."
 
 
+def test_a_message_of_a_response_has_the_scores_of_its_tokens(forms: Served, client: Any) -> None:
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    with saying(forms, "It is é."):
+        whole = respond(client, **asked)
+        events = list(respond(client, stream=True, **asked))
+        wanted = chat(client, logprobs=True, top_logprobs=2)
+        plain = respond(client)
+    (part,) = whole.output[0].content
+    assert "".join(one.token for one in part.logprobs if one.bytes) == "It is ."  # parts of é have no text
+    assert [(one.token, one.logprob) for one in part.logprobs] == [
+        (one.token, one.logprob) for one in wanted.choices[0].logprobs.content
+    ]
+    assert all(len(one.top_logprobs) == 2 for one in part.logprobs)
+    assert whole.top_logprobs == 2
+    deltas = [one for event in events if event.type == "response.output_text.delta" for one in event.logprobs]
+    assert [one.token for one in deltas] == [one.token for one in part.logprobs][: len(deltas)]
+    (done,) = [event for event in events if event.type == "response.output_text.done"]
+    assert [one.token for one in done.logprobs] == [one.token for one in part.logprobs]
+    assert not plain.output[0].content[0].logprobs
+
+
+def test_reasoning_and_calls_have_no_scores(forms: Served, client: Any) -> None:
+    with saying(forms, f"{THOUGHT}Let me see.\n{CALL}"):
+        whole = respond(client, tools=FLAT, top_logprobs=0)
+    (message,) = [item for item in whole.output if item.type == "message"]
+    (part,) = message.content
+    assert 0 < len(part.logprobs) <= len("Let me see.\n")
+    assert whole.usage.output_tokens > len(part.logprobs)
+
+
 def test_a_response_goes_on_from_a_stored_one(forms: Served, client: Any) -> None:
     with saying(forms, f"So. {CALL}"):
         first = respond(client, tools=FLAT)

@@ -228,6 +228,21 @@ def test_a_submit_that_succeeds_after_its_client_was_cancelled_leaves_no_request
     run(scenario())
 
 
+def test_a_client_that_leaves_late_cancels_nobody_who_has_its_id_by_now() -> None:
+    async def both() -> Update:
+        async with StreamingEngine(engine()) as serving:
+            first = serving.stream("Once upon a time", GREEDY, request_id="same")
+            async for update in first:
+                if update.completion is not None:
+                    break
+            second = serving.stream("there was", MORE, request_id="same")
+            await anext(second)
+            await first.aclose()
+            return [update async for update in second][-1]
+
+    assert run(both()).completion is not None
+
+
 def test_a_cancelled_request_gets_no_more_updates() -> None:
     """Not even those of the step that ran when it was cancelled."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import brim.vllm.worker
 from brim.records.memory import StressShape
 from brim.units import MIB
-from brim.vllm.engine import VllmEngine
+from brim.vllm.runner.engine import VllmEngine
 
 TAKEN_BYTES = 6 * MIB
 

@@ -34,12 +34,14 @@ def main() -> None:
         "gpu_memory_utilization": 0.2,
     }
     llm = LLM(**{**shared, **given})
-    draw = SamplingParams(max_tokens=24, temperature=0, prompt_logprobs=3, ignore_eos=True)
+    scored = None if given.get("enable_lora") else 3  # on the CPU, vLLM cannot score prompts beside LoRA
+    draw = SamplingParams(max_tokens=24, temperature=0, prompt_logprobs=scored, ignore_eos=True)
     outputs = llm.generate(list(PROMPTS) * 4, draw, use_tqdm=False)
     brims = str(given.get("worker_cls", "auto")) != "auto"
     result = {
         "tokens": [list(one.outputs[0].token_ids) for one in outputs],
         "blocks": llm.llm_engine.vllm_config.cache_config.num_gpu_blocks,
+        "adapters": [sorted(one) for one in llm.collective_rpc("list_loras")] if given.get("enable_lora") else [],
         "reports": llm.collective_rpc("brim_report") if brims else [],
     }
     sys.stdout.write(MARK + json.dumps(result) + "\n")

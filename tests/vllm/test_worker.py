@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.starts import MARK
+from tests.vllm.starts import MARK, MODEL
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="make test-vllm installs it")
 
@@ -78,18 +78,30 @@ def test_memory_taken_after_the_measurement_shrinks_the_size() -> None:
     assert report["kept"]
 
 
-def test_two_ranks_have_one_size() -> None:
-    found = result({**sized(), "tensor_parallel_size": 2}, **bound(2))
-    assert found["tokens"] == plain(2)["tokens"]
+@pytest.mark.parametrize(("axis", "alike"), [("tensor_parallel_size", 2), ("pipeline_parallel_size", 1)])
+def test_two_ranks_have_one_size(axis: str, alike: int) -> None:
+    """Stages compute what one rank does; tensor parallelism adds in another order."""
+    found = result({**sized(), axis: 2}, **bound(2))
+    assert found["tokens"] == plain(alike)["tokens"]
     assert len(found["reports"]) == 2
     assert len({report["kv_tokens"] for report in found["reports"]}) == 1
     assert all(report["kept"] for report in found["reports"])
 
 
-def test_drafts_are_verified_in_the_fit() -> None:
-    drafted = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
-    found = result({**sized(), "speculative_config": drafted})
+@pytest.mark.parametrize(
+    "drafted", [{"method": "ngram", "prompt_lookup_max": 3}, {"method": "draft_model", "model": str(MODEL)}]
+)
+def test_drafts_are_verified_in_the_fit(drafted: dict[str, Any]) -> None:
+    found = result({**sized(), "speculative_config": {"num_speculative_tokens": 3, **drafted}})
     assert found["tokens"] == plain()["tokens"]
+    assert found["reports"][0]["kept"]
+
+
+def test_adapters_are_part_of_the_fit_and_gone_after_it() -> None:
+    adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
+    found = result({**sized(), **adapters})
+    assert found["tokens"] == plain()["tokens"]
+    assert found["adapters"] == [[]]
     assert found["reports"][0]["kept"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 
 from brim.errors import DeviceError, InvalidRequest
 from brim.units import format_bytes, parse_count
+from brim.vllm.settings import SWITCH
 
+_DECISIVE = ("dtype", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "tensor_parallel_size")
 _DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -23,21 +26,26 @@ def run_vllm(options: argparse.Namespace) -> int:
         raise InvalidRequest("vLLM is not installed; install it with pip install 'brim[vllm]'")
     with TemporaryDirectory() as folder:
         file = Path(folder) / "fit.json"
-        command = [sys.executable, "-m", "brim.vllm.advice", str(file), json.dumps(llm_arguments(options))]
-        ended = subprocess.run(command, stdout=sys.stderr, check=False)
+        given = llm_arguments(options)
+        command = [sys.executable, "-m", "brim.vllm.stock.advice", str(file), json.dumps(given)]
+        environment = {name: value for name, value in os.environ.items() if name != SWITCH}
+        ended = subprocess.run(command, env=environment, stdout=sys.stderr, check=False)
         if ended.returncode:
             raise DeviceError(f"vLLM ended with code {ended.returncode}; see its log above")
         report = json.loads(file.read_text(encoding="utf-8"))
-    print(json.dumps(report, indent=2) if options.as_json else advice(options.model, report))
+    print(json.dumps(report, indent=2) if options.as_json else advice(given, report))
     return 0
 
 
-def advice(model: str, report: dict[str, Any]) -> str:
-    """The size in words, and as a command."""
+def advice(given: dict[str, Any], report: dict[str, Any]) -> str:
+    """The size in words, and as a command with the settings under which it was proven."""
     size = report["kv_cache_memory_bytes"]
+    flags = {name: given[name] for name in _DECISIVE if name in given} | {"kv_cache_memory_bytes": size}
+    allocator = "PYTORCH_ALLOC_CONF=expandable_segments:True " if report["growing_segments"] else ""
+    words = [f"--{name.replace('_', '-')} {value}" for name, value in flags.items()]
     return (
         f"{report['kv_tokens']:,} KV tokens proven inside vLLM ({format_bytes(size)})\n"
-        f"vllm serve {model} --kv-cache-memory-bytes {size}"
+        f"{allocator}vllm serve {given['model']} {' '.join(words)}"
     )
 
 

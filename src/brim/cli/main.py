@@ -9,17 +9,30 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
-from brim.cli import bench, chat, fit, generate, gpus, models, plan, serve, top, trace, vllm
-from brim.cli.neighbours import hold, leases
 from brim.errors import BrimError, DoesNotFit, OutOfMemory
 from brim.version import __version__
 
 DOES_NOT_FIT = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
-COMMANDS = (plan, trace, fit, generate, chat, serve, top, bench, vllm, hold, leases, models, gpus)
+COMMANDS = {  # in the order of --help; the module of each adds its options and runs it
+    "plan": "brim.cli.plan",
+    "trace": "brim.cli.trace",
+    "fit": "brim.cli.fit",
+    "generate": "brim.cli.generate",
+    "chat": "brim.cli.chat",
+    "serve": "brim.cli.serve",
+    "top": "brim.cli.top",
+    "bench": "brim.cli.bench",
+    "vllm": "brim.cli.vllm",
+    "hold": "brim.cli.neighbours.hold",
+    "leases": "brim.cli.neighbours.leases",
+    "models": "brim.cli.models",
+    "gpus": "brim.cli.gpus",
+}
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -30,18 +43,20 @@ class OneLineParser(argparse.ArgumentParser):
         raise SystemExit(BAD_INPUT)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands, or of one: then the modules of the others are not imported."""
     parser = OneLineParser(prog="brim", description="Memory for LLM serving, filled to the brim, never spilled.")
     parser.add_argument("--version", action="version", version=f"brim {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=OneLineParser)
-    for command in COMMANDS:
-        command.add_command(commands)
+    for name in COMMANDS if only is None else (only,):
+        import_module(COMMANDS[name]).add_command(commands)
     return parser
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    options = make_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = make_parser(words[0] if words and words[0] in COMMANDS else None).parse_args(words)
     try:
         code = options.run(options)
     except BrimError as error:

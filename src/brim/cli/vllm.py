@@ -19,12 +19,14 @@ from brim.vllm import WORKER
 if TYPE_CHECKING:
     from brim.cli.options import Commands
 
-_WORDS = (
-    "vLLM's own command with Brim's worker in it: takes every flag of `vllm serve`, and becomes that process. "
-    'Settings of Brim: --additional-config \'{"brim": {"canary": "512MiB"}}\'. Stock vLLM: BRIM=off.'
-)
 _WORKER_FLAGS = ("--worker-cls", "--worker_cls")
 _CONFIG_FLAGS = ("--additional-config", "--additional_config")
+_SIZE_FLAGS = (
+    "--kv-cache-memory-bytes",
+    "--kv_cache_memory_bytes",
+    "--num-gpu-blocks-override",
+    "--num_gpu_blocks_override",
+)
 _UTILIZATION_FLAGS = ("--gpu-memory-utilization", "--gpu_memory_utilization")
 
 
@@ -49,26 +51,30 @@ def run(options: argparse.Namespace) -> NoReturn:
     found = importlib.util.find_spec("vllm")
     if found is None or found.origin is None:
         raise InvalidRequest("vLLM is not installed; install it with pip install 'brim[vllm]'")
-    lacks = _lacking(Path(found.origin).parent)
-    _become(_sized_by_two_starts(words, lacks) if lacks else vllm_words(words))
+    _become(_sized(words, Path(found.origin).parent))
 
 
-def _lacking(folder: Path) -> tuple[str, ...]:
-    """The private names that Brim's worker would need and this vLLM does not have; none where Brim is off."""
-    from brim.vllm.names import Where, missing_names
-    from brim.vllm.settings import switched_on
+def _sized(words: list[str], folder: Path) -> list[str]:
+    """What vLLM is started with: Brim's worker, or a measured size where a version lacks what that needs."""
+    from brim.vllm.names import Where, in_words, missing_names
+    from brim.vllm.settings import read_settings
 
-    return missing_names(folder, Where.EVERYWHERE) if switched_on(os.environ) else ()
+    if not read_settings(_without_config(words)[1], os.environ).enabled:
+        return words
+    lacks = missing_names(folder, Where.EVERYWHERE)
+    if not lacks:
+        return vllm_words(words)
+    given = _given(words, _SIZE_FLAGS)
+    what = "starts with the size that is given, which is not validated" if given else "is sized by two starts"
+    print(f"brim vllm: this vLLM lacks {in_words(lacks)}: it {what}", file=sys.stderr)
+    return words if given else _sized_by_two_starts(words)
 
 
-def _sized_by_two_starts(words: list[str], lacks: tuple[str, ...]) -> list[str]:
+def _sized_by_two_starts(words: list[str]) -> list[str]:
     """The command of stock vLLM with the exact size, which a first start has measured."""
-    from brim.vllm.names import in_words
-
-    print(f"brim vllm: this vLLM lacks {in_words(lacks)}: sized by two starts", file=sys.stderr)
     with TemporaryDirectory() as folder:
         file = Path(folder) / "size.json"
-        first = [sys.executable, "-m", "brim.vllm.two_starts", str(file), *words[1:]]
+        first = [sys.executable, "-m", "brim.vllm.stock.two_starts", str(file), *words[1:]]
         ended = subprocess.run(first, check=False)
         if ended.returncode:
             raise DeviceError(f"the first start of vLLM ended with code {ended.returncode}; see its log above")

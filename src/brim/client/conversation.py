@@ -94,32 +94,37 @@ class Conversation:
     async def send(
         self,
         text: str,
-        images: Sequence[str] = (),
+        media: Sequence[Mapping[str, Any]] = (),
         *,
         show: Callable[[str], None] = lambda piece: None,
         dropped: Callable[[int, int], None] = lambda turns, tokens: None,
     ) -> ServerReply:
-        """The answer to a turn; pieces of it are shown as they come. Cancelled, what there is of it is kept."""
-        content: Any = text
-        if images:
-            parts = [{"type": "image_url", "image_url": {"url": uri}} for uri in images]
-            content = [*parts, {"type": "text", "text": text}]
+        """The answer to a turn; pieces of it are shown as they come. Cancelled, what there is of it is kept.
+
+        `media` are parts of the message, which stand before its text.
+        """
+        content: Any = [*media, {"type": "text", "text": text}] if media else text
         return await self._answer([*self.turns, {"role": "user", "content": content}], show, dropped)
 
-    async def retry(self, *, show: Callable[[str], None] = lambda piece: None, seed: int | None = None) -> ServerReply:
-        """Another answer to the last turn."""
+    async def retry(
+        self,
+        *,
+        show: Callable[[str], None] = lambda piece: None,
+        dropped: Callable[[int, int], None] = lambda turns, tokens: None,
+    ) -> ServerReply:
+        """Another answer to the last turn; with another seed, where one was given."""
         if not self.turns:
             raise InvalidRequest("there is no turn to answer again")
-        if seed is not None:
-            self._options["seed"] = seed
-        return await self._answer(self.turns[:-1], show, lambda turns, tokens: None)
+        if "seed" in self._options:
+            self._options["seed"] += 1
+        return await self._answer(self.turns[:-1], show, dropped)
 
-    def undo(self) -> int:
-        """Take the last exchange back; how many turns that were."""
+    def undo(self) -> list[Message]:
+        """Take the last exchange back; its turns."""
         if not self.turns:
             raise InvalidRequest("there is no turn to take back")
-        taken = len(self.turns[-2:])
-        del self.turns[-2:]
+        kept, taken = self.turns[:-2], self.turns[-2:]
+        self.turns = kept
         return taken
 
     async def _answer(

@@ -342,6 +342,12 @@ class Engine:
             raise InvalidRequest("images: this model takes text only")
         return self._parts.media.tokens_of(image, self.image_limits)
 
+    def audio_tokens(self, audio: Any) -> int:
+        """Tokens of a prompt that an audio takes."""
+        if self._parts.media is None:
+            raise InvalidRequest("audios: this model takes text only")
+        return self._parts.media.tokens_of_audio(audio, self.audio_limits)
+
     @property
     def image_limits(self) -> ImageLimits | None:
         """How large an image of a request may be; None if the model takes none."""
@@ -566,7 +572,7 @@ class Engine:
         while events:
             event = events[0]
             answer = self._answers.get(event.sequence.request.id)
-            if answer is None or answer.done(event.sequence.request.index):
+            if answer is None or not answer.awaits(event.sequence.request):
                 events.popleft()  # it ended in the meantime
                 continue
             update = answer.settled(event)

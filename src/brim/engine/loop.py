@@ -2,8 +2,8 @@
 
 Observe: read a launched step back. Decide: the scheduler plans, `guard` admits. Act: launch. By default the next step
 is launched before the last one is read, so that the device never waits for Python. A step is read at once where the
-device cannot hold what the next one needs of it (penalties over more tokens than `run/history.py` has room for), and
-where tokens are drafted: how a text goes on is guessed from all of its tokens, and what was guessed stands or falls
+device cannot hold what the next one needs of it (penalties over more tokens than `sampling/history.py` has room for),
+and where tokens are drafted: how a text goes on is guessed from all of its tokens, and what was guessed stands or falls
 before the next step. Requests with a grammar are in a step only when their last token has been read.
 
 A step that raises, for whatever reason, leaves every request as it was before it or to be computed again, and the loop

@@ -220,7 +220,9 @@ class StreamingEngine:
         self._clients[client.request_id] = client
 
     def _leave(self, client: _Client) -> None:
-        if self._ending is None and self._clients.pop(client.request_id, None) is not None:
+        """Cancel its request, unless that has ended: then its id may be another client's by now."""
+        if self._ending is None and self._clients.get(client.request_id) is client:
+            del self._clients[client.request_id]
             self.engine.cancel(client.request_id)
 
     # -- the engine's thread -------------------------------------------------------------------------------------

@@ -159,7 +159,9 @@ class _Fitting:
         """A measurement during which the neighbours' memory was stable on every rank; nothing is left built."""
         for _ in range(_REPEATS):
             with self.ranks.together("probe"):
-                measured = measure(self.engine, self.probe, kv_tokens, self.price, self.clock.phase)
+                measured = measure(
+                    self.engine, self.probe, kv_tokens, self.price, self.clock.phase, self.request.own_growth_bytes
+                )
             self._take_down(before)
             if self.ranks.all(measured.quiet):
                 return measured

@@ -1,13 +1,14 @@
 """How much memory a fit leaves free on a device: what the operator set, or a default for this device.
 
-In: the operator's setting (None: not set), `DeviceFacts`, the size of the device. Out: a `KeepFree`. Reads nothing
-itself: `brim.probes.facts` does.
+In: the operator's setting (None: not set), `DeviceFacts`, the size of the device. Out: a `KeepFree`, and what it says
+about a report. Reads nothing itself: `brim.probes.facts` does.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from brim.records.fit import FitReport
 from brim.records.memory import DeviceFacts
 from brim.units import MIB, ceil_div, format_bytes
 
@@ -37,6 +38,12 @@ def keep_free(asked_bytes: int | None, facts: DeviceFacts, total_bytes: int) -> 
     if asked_bytes is not None:
         size, note = asked_bytes, ""
     return KeepFree(size, note, _spilling(size) if facts.spills else "")
+
+
+def with_device_warning(report: FitReport, facts: DeviceFacts, kept_free: KeepFree) -> FitReport:
+    """The report of a fit on this device: where the driver spills it proves nothing, and says so."""
+    found = (kept_free.warning,) if kept_free.warning else ()
+    return replace(report, provable=not facts.spills, warnings=(*report.warnings, *found))
 
 
 def _spilling(kept_bytes: int) -> str:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from brim.errors import OutOfMemory
 from brim.fit.target import KvPrice
 from brim.ports import MemoryProbe, SizableEngine
-from brim.records.fit import MEDIA_SHAPES, Usage
+from brim.records.fit import MEDIA_SHAPES, OWN_GROWTH_BYTES, Usage
 from brim.records.memory import MemoryReading, StressShape
 from brim.units import MIB
 
 UNREST_BYTES = 64 * MIB  # by which the memory of neighbours may vary
-_OWN_GROWTH_BYTES = 1024 * MIB  # kernels and workspaces of our own, where the driver does not report by process
 
 Phase = Callable[[str, str], AbstractContextManager[None]]  # `Clock.phase`: name and detail
 
@@ -33,7 +32,14 @@ class Measurement:
     missing_bytes: int | None = None
 
 
-def measure(engine: SizableEngine, probe: MemoryProbe, kv_tokens: int, price: KvPrice, phase: Phase) -> Measurement:
+def measure(
+    engine: SizableEngine,
+    probe: MemoryProbe,
+    kv_tokens: int,
+    price: KvPrice,
+    phase: Phase,
+    own_growth_bytes: int = OWN_GROWTH_BYTES,
+) -> Measurement:
     """Build at a small size, run the worst steps, and return what all of that took. The engine stays built."""
     probe.reset_peak()  # temporary memory of loading does not count
     readings = [probe.reading()]
@@ -52,8 +58,9 @@ def measure(engine: SizableEngine, probe: MemoryProbe, kv_tokens: int, price: Kv
                 readings.append(probe.reading())
     except OutOfMemory as error:
         readings.append(probe.reading())
-        return Measurement(None, quiet(readings), str(error), error.missing_bytes)
-    return Measurement(usage_of(readings[0], readings[1], readings[-1], price(kv_tokens), text), quiet(readings))
+        return Measurement(None, quiet(readings, own_growth_bytes), str(error), error.missing_bytes)
+    used = usage_of(readings[0], readings[1], readings[-1], price(kv_tokens), text)
+    return Measurement(used, quiet(readings, own_growth_bytes))
 
 
 def _rounds(shapes: Sequence[StressShape]) -> Iterator[StressShape]:
@@ -74,10 +81,10 @@ def neighbour_bytes(reading: MemoryReading) -> int:
     return max(0, reading.other_bytes - (reading.process_bytes - reading.reserved_bytes))
 
 
-def quiet(readings: Sequence[MemoryReading]) -> bool:
-    """Whether the memory of neighbours was stable over these readings."""
+def quiet(readings: Sequence[MemoryReading], own_growth_bytes: int = OWN_GROWTH_BYTES) -> bool:
+    """Whether the memory of neighbours was stable; where the driver does not report by process, some growth is ours."""
     least = most = neighbour_bytes(readings[0])
-    growth = UNREST_BYTES if readings[-1].process_bytes is not None else _OWN_GROWTH_BYTES
+    growth = UNREST_BYTES if readings[-1].process_bytes is not None else own_growth_bytes
     for now in map(neighbour_bytes, readings):
         least, most = min(least, now), max(most, now)
         if most - now > UNREST_BYTES or now - least > growth:

@@ -16,9 +16,10 @@ from enum import StrEnum
 from math import floor, log
 
 from brim.errors import InvalidRequest
+from brim.units import ceil_div
 
 _REOPENS_AT = 0.9  # of the weight at which the gate closes
-_BATCH_STEPS = 8  # a gate closed by the batch opens an eighth below its limit
+_BATCH_STEPS = 8  # a gate closed by the batch opens an eighth below its limit, and for a single request
 _WORTH = 0.25  # a drafted token is worth its row if it is accepted this often
 _PRIOR_RATE, _PRIOR_TOKENS = 0.7, 2.0  # what is known of a request before anything was drafted for it
 _MEMORY = 0.9  # how much of what is known stays with each further step
@@ -94,7 +95,7 @@ def decide(view: BatchView, before: Gate, settings: SpeculationSettings) -> Gate
         return Gate(False, GateCause.MEMORY, view.requests, view.weight)
     most_requests, most_weight = settings.max_batch, settings.max_weight
     if before.cause is GateCause.BATCH:
-        most_requests -= most_requests // _BATCH_STEPS
+        most_requests = max(1, most_requests - ceil_div(most_requests, _BATCH_STEPS))
     if before.cause is GateCause.WEIGHT:
         most_weight *= _REOPENS_AT
     if view.requests > most_requests:

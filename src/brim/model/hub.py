@@ -6,7 +6,6 @@ Only JSON files are fetched here, for plans; `brim.model.download` fetches whole
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -86,6 +85,8 @@ def _reachable(endpoint: str) -> bool:
 
 def _answers(host: str, port: int) -> bool:
     """Whether a connection is made in time. In a thread: the lookup of a name has no timeout of its own."""
+    import socket  # only here: few plans are of a model that must be fetched
+
     answered = Event()
 
     def connect() -> None:

@@ -14,10 +14,10 @@ from brim.errors import InvalidRequest
 from brim.model.quantisation import NAMED_FORMATS
 from brim.model.weights import format_name
 from brim.planning.devices import catalogue
-from brim.planning.lower import largest_image
 from brim.planning.pricer import Pricer
 from brim.planning.settings import Settings, check_ranks
-from brim.planning.solve import Solution, solve
+from brim.planning.solving.lower import largest_image
+from brim.planning.solving.solve import Solution, solve
 from brim.records.model import Dtype
 from brim.records.plan import Advice
 from brim.units import MIB, ceil_div, round_down

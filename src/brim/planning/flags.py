@@ -15,7 +15,7 @@ from brim.planning.engines import (
     limits_pixels,
 )
 from brim.planning.settings import Settings
-from brim.planning.solve import Solution
+from brim.planning.solving.solve import Solution
 from brim.records.model import Media
 from brim.units import ceil_div, round_up
 

@@ -12,7 +12,7 @@ from brim.planning.flags import check_engine, engine_command
 from brim.planning.node import ledgers, tightest
 from brim.planning.pricer import Pricer
 from brim.planning.settings import Curves, Settings, only_eager, resolve
-from brim.planning.solve import Solution, solve
+from brim.planning.solving.solve import Solution, solve
 from brim.records.model import Dtype, ModelSpec
 from brim.records.plan import Device, EngineDefault, KvKindBytes, MemoryPlan, PlanRequest, Source
 from brim.units import format_bytes

@@ -1,6 +1,7 @@
 """torch's out-of-memory errors as Brim's `OutOfMemory`: the one place where they are translated.
 
-In: `torch.OutOfMemoryError` (CUDA's, or `CpuProbe`'s), and what libraries under torch raise when an allocation fails.
+In: `torch.OutOfMemoryError` (CUDA's, or `CpuProbe`'s), what libraries under torch raise when an allocation fails, and
+errors that were raised because of one of these.
 Out: `OutOfMemory`, with the shortfall where the message states it. CUDA prints sizes with two decimals, so the
 shortfall is exact to a hundredth of a GiB.
 """
@@ -8,6 +9,7 @@ shortfall is exact to a hundredth of a GiB.
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,18 +39,31 @@ def translated() -> Iterator[None]:
     The frames of the traceback are cleared: they would keep their tensors alive as long as the error, and its handler
     needs the memory.
     """
-    import torch
-
+    handled = sys.exception()  # before this began: what is raised in its handling has a cause of its own
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        traceback.clear_frames(error.__traceback__)
-        raise out_of_memory(str(error)) from error
     except RuntimeError as error:
-        if not any(words in str(error) for words in _UNDER_TORCH):
+        chain = list(_chain(error, handled))
+        refused = next((str(one) for one in chain if _is_refusal(one)), None)
+        if refused is None:
             raise
-        traceback.clear_frames(error.__traceback__)
-        raise out_of_memory(str(error)) from error
+        for one in chain:
+            traceback.clear_frames(one.__traceback__)
+        raise out_of_memory(refused) from error
+
+
+def _chain(error: BaseException, last: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that it was raised from or in the handling of, up to one of before."""
+    found: BaseException | None = error
+    while found is not None and found is not last:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def _is_refusal(error: BaseException) -> bool:
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _UNDER_TORCH)
 
 
 def out_of_memory(message: str) -> OutOfMemory:

@@ -10,6 +10,7 @@ from brim.records.scaling import ScalingReport
 from brim.units import MIB
 
 CANARY_BYTES = 256 * MIB
+OWN_GROWTH_BYTES = 1024 * MIB
 MAX_ATTEMPTS = 4
 DRAFT_SHAPE = "draft"  # the name of the step that the draft model runs
 IMAGE_SHAPE = "image"  # the names of the steps with towers, whose peak is reported separately
@@ -36,6 +37,7 @@ class FitRequest:
     canary_bytes: int = CANARY_BYTES
     max_attempts: int = MAX_ATTEMPTS
     leak_tolerance_bytes: int = 0  # what libraries may keep after a teardown (their workspaces)
+    own_growth_bytes: int = OWN_GROWTH_BYTES  # outside the allocator while it is measured: kernels, graphs, workspaces
     rounding_bytes: int = 0  # allocator rounding that another size of the KV cache may need beyond what was measured
     state_bytes: int = 0  # recurrent states of all requests in flight, allocated by a build of any size
     feature_bytes: int = 0  # of images that encoders have made features of, allocated by a build of any size

@@ -1,7 +1,7 @@
 """`brim serve`: an OpenAI-compatible server around one engine.
 
 asked/     what a client wrote, as checked records; raw JSON ends here
-prepare/   templates, tokens and images, in a process of their own
+prepare/   templates, tokens, images and audio, in a process of their own
 shape/     what a client gets: OpenAI's objects, and errors
 http/      the endpoints
 life.py    starting, ready, degraded, draining, failed

@@ -29,6 +29,7 @@ class Entry:
     completion_tokens: int = 0
     evicted_tokens: int = 0
     images: int = 0
+    audios: int = 0
     finish_reasons: list[str] = field(default_factory=list)
     preemptions: int = 0
     first_token_seconds: float | None = None
@@ -38,6 +39,7 @@ class Entry:
         self.prompt_tokens = sum(len(one.tokens) for one in prompts)
         self.evicted_tokens = sum(one.evicted_tokens for one in prompts)
         self.images = sum(one.images for one in prompts)
+        self.audios = sum(one.audios for one in prompts)
 
     def took_token(self) -> None:
         """Counted one by one: an answer that is cut off has tokens too."""
@@ -64,6 +66,7 @@ class Entry:
             "completion_tokens": self.completion_tokens,
             "evicted_tokens": self.evicted_tokens,
             "images": self.images,
+            "audios": self.audios,
             "finish_reasons": self.finish_reasons,
             "preemptions": self.preemptions,
             "first_token_ms": None if first is None else round(first * 1000, 1),

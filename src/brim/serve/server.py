@@ -226,12 +226,13 @@ class Server:
 
 def tokenizer_source(engine: Engine) -> TokenizerSource:
     """Where a worker finds this engine's tokenizer."""
+    from brim.engine.media.allowed import UNCHECKED, AllowedMedia
     from brim.engine.weights.builtin import ByteTokenizer
 
     own = getattr(engine.tokenizer, "name_or_path", None)  # it may have been given to the engine
     folder = Path(own) if own and Path(own).is_dir() else engine.loaded.folder
-    limits = engine.image_limits
-    return TokenizerSource(folder, isinstance(engine.tokenizer, ByteTokenizer), limits is not None, limits)
+    media = AllowedMedia(engine.image_limits, engine.audio_limits)
+    return TokenizerSource(folder, isinstance(engine.tokenizer, ByteTokenizer), None if media == UNCHECKED else media)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -20,6 +20,9 @@ class Limits:
     image_bytes: int = 8 * MIB  # of a file, before it is decoded
     image_pixels: int = 1 << 25  # of all images, read from their headers before they are decoded
     images: int = 16
+    audio_bytes: int = 10 * MIB  # of a file: five minutes of 16 bits at 16 kHz
+    audio_seconds: float = 1800.0  # of all audio, read from headers before anything is decoded
+    audios: int = 16
     remote_media: bool = False  # images may be https URLs, which are fetched
     fetch_seconds: float = 10.0  # for all images of a request
 

@@ -13,6 +13,7 @@ from brim.errors import CannotTrace, InvalidConfig, UnsupportedModel, first_line
 from brim.model.transformers_classes import check_sizes, config_object, find_class, missing_library
 from brim.trace.attention import FUSED, register_fused
 
+MIXED = "mixed"  # sdpa, and eager in a tower that has no other
 _NOT_THE_MODEL_S = ("quantization_config", "auto_map", "torch_dtype", "dtype")  # a trace is of the computation
 
 
@@ -27,7 +28,7 @@ def require_transformers() -> None:
 
 
 def build_model(config: Mapping[str, Any], dtype: str = "bf16", attention: str = "sdpa") -> tuple[Any, str]:
-    """(model, attention it runs with): the class's eager attention where it has no other."""
+    """(model, attention it runs with): the class's eager attention where it has no other, or its tower's."""
     require_transformers()
     import torch
 
@@ -60,4 +61,5 @@ def _instance(cls: Any, config: Any, attention: str) -> tuple[Any, str]:
     except ValueError as error:
         if attention == "eager" or "attention" not in str(error).lower():
             raise
-        return cls._from_config(config, attn_implementation="eager").eval(), "eager"
+        model = cls._from_config(config, attn_implementation=None).eval()  # of each part its own, as it is loaded
+        return model, MIXED if model.config._attn_implementation == "sdpa" else "eager"

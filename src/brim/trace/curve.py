@@ -45,7 +45,7 @@ def trace_curves(
     """
     config = rank_config(config, ranks)
     model, attention = build_model(config, dtype)
-    if attention == "eager" or Phase.DECODE in phases:
+    if attention != "sdpa" or Phase.DECODE in phases:
         model, attention = build_model(config, dtype, FUSED)
     found: dict[Phase, ActivationCurve] = {}
     for phase in phases:

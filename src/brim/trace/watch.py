@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from brim.records.trace import Allocation, LiveTensor, Operation, Timeline
 from brim.trace.allocator import ROUNDING
 from brim.trace.scratch import kernel_scratch
-from brim.trace.unknown_values import SCALAR, TRUTH, every_place, places, to_meta
+from brim.trace.unknown_values import SCALAR, TRUTH, KnownMasks, every_place, places, to_meta
 from brim.units import round_up
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def watching(watch: StorageWatch) -> Any:
 
     aten = torch.ops.aten
     answers = {aten._local_scalar_dense.default: SCALAR, aten.is_nonzero.default: TRUTH}
+    masks = KnownMasks()
 
     class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -132,11 +133,16 @@ def watching(watch: StorageWatch) -> Any:
             scratch = 0
             if any(tensor.is_meta for tensor in tensors):
                 if function in answers:
-                    return answers[function]
+                    known = masks.truth(tensors[0])
+                    return answers[function] if known is None else known
                 result = self._without_values(function, args, kwargs)
+                if function is aten.all.default:
+                    masks.all_of(args[0], result)
                 scratch = kernel_scratch(function, args, result)
             else:
                 result = function(*args, **kwargs)
+                if function is aten._to_copy.default and result.is_meta:
+                    masks.copied(args[0], result)
             self._show(str(function), result, scratch)
             return result
 

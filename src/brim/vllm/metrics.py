@@ -31,7 +31,7 @@ class BrimGauges(Base):
     """One gauge for each figure, with vLLM's labels."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-        report = read_report(shared_file(vllm_config.instance_id))
+        report = read_report(shared_file(vllm_config.instance_id, engine_index))
         if report is not None:
             _show(report, vllm_config.model_config.served_model_name, str(engine_index))
 

@@ -79,12 +79,18 @@ NAMES: tuple[Name, ...] = (
         "NewRequestData.block_ids",
         "NewRequestData.num_computed_tokens",
         "NewRequestData.prefill_token_ids",
+        "SchedulerOutput.scheduled_encoder_inputs",
+        "SchedulerOutput.free_encoder_mm_hashes",
     ),
+    *_names("multimodal/encoder_budget.py", "MultiModalBudget.mm_max_items_per_batch", "MultiModalBudget.processor"),
+    *_names("multimodal/inputs.py", "MultiModalFeatureSpec.identifier", "MultiModalFeatureSpec.mm_position"),
     *_names("sampling_params.py", "SamplingParams.for_sampler_warmup"),
+    *_names("v1/worker/lora_model_runner_mixin.py", "LoRAModelRunnerMixin.maybe_setup_dummy_loras"),
     # Tearing down.
     *_names(
         "v1/worker/gpu_model_runner.py",
         "GPUModelRunner._cleanup_profiling_kv_cache",
+        "GPUModelRunner.supports_mm_inputs",
         "GPUModelRunner.execute_model_state",
     ),
     *_names(
@@ -98,6 +104,7 @@ NAMES: tuple[Name, ...] = (
         "GPUModelRunner.profile_run",
         "GPUModelRunner.cudagraph_manager",
         "GPUModelRunner.kv_caches",
+        "GPUModelRunner.supports_mm_inputs",
         "GPUModelRunner.model_state",
         where=Where.GPU,
     ),
@@ -111,6 +118,9 @@ NAMES: tuple[Name, ...] = (
     *_names("platforms/interface.py", "Platform._global_graph_pool", "Platform.get_global_graph_pool", where=Where.GPU),
     *_names("v1/worker/workspace.py", "is_workspace_manager_initialized", "unlock_workspace", where=Where.GPU),
     *_names("config/compilation.py", "CompilationConfig.static_forward_context"),
+    # The report for the front process.
+    *_names("config/vllm.py", "VllmConfig.instance_id"),
+    *_names("config/parallel.py", "ParallelConfig.data_parallel_index"),
 )
 
 

@@ -21,6 +21,7 @@ class Refusal:
 
     what: str
     remedy: str
+    stock: bool = False  # there is nothing to size: stock vLLM, with a warning, whatever the operator said
 
     def __str__(self) -> str:
         return f"{self.what}; {self.remedy}"
@@ -28,7 +29,7 @@ class Refusal:
 
 def refusals(config: Any, missing: tuple[str, ...] = ()) -> tuple[Refusal, ...]:
     """Why this configuration is not sized; `missing` are the private names that this vLLM does not have."""
-    found = [Refusal(what, remedy) for applies, what, remedy in _RULES if applies(config)]
+    found = [refusal for applies, refusal in _RULES if applies(config)]
     if missing:
         found.append(Refusal(f"this vLLM lacks {in_words(missing)}", "`brim vllm serve` sizes it by two starts"))
     return tuple(found)
@@ -36,8 +37,9 @@ def refusals(config: Any, missing: tuple[str, ...] = ()) -> tuple[Refusal, ...]:
 
 def check_allowed(found: tuple[Refusal, ...], stock_where_refused: bool) -> None:
     """Raise for what is refused, unless the operator wants stock vLLM there."""
-    if found and not stock_where_refused:
-        reasons = "; ".join(map(str, found))
+    refused = [one for one in found if not one.stock]
+    if refused and not stock_where_refused:
+        reasons = "; ".join(map(str, refused))
         raise InvalidRequest(f'{reasons}. For stock vLLM: BRIM=off, or "on_refusal": "stock" in additional_config.brim')
 
 
@@ -53,11 +55,8 @@ def _elastic(config: Any) -> bool:
     return bool(_at(config, "parallel_config.enable_elastic_ep"))
 
 
-def _pipelines(config: Any) -> bool:
-    return (_at(config, "parallel_config.pipeline_parallel_size") or 1) > 1
-
-
 def _replicates(config: Any) -> bool:
+    """Replicas of a dense model are engines of their own, and come here without a size."""
     return (_at(config, "parallel_config.data_parallel_size") or 1) > 1
 
 
@@ -76,17 +75,26 @@ def _at(config: Any, path: str) -> Any:
     return config
 
 
-_Rule = tuple[Callable[[Any], bool], str, str]
+_Rule = tuple[Callable[[Any], bool], Refusal]
 _RULES: tuple[_Rule, ...] = (
-    (_sleeps, "sleep mode keeps the size of its KV cache", "start without --enable-sleep-mode"),
+    (_sleeps, Refusal("sleep mode keeps the size of its KV cache", "start without --enable-sleep-mode")),
     (
         _connects,
-        "KV and encoder connectors register memory that a fit would free",
-        "start without --kv-transfer-config",
+        Refusal(
+            "KV and encoder connectors register memory that a fit would free", "start without --kv-transfer-config"
+        ),
     ),
-    (_elastic, "elastic expert parallelism changes the ranks after the fit", "start without --enable-elastic-ep"),
-    (_pipelines, "pipeline parallelism was not tried", "use tensor parallelism"),
-    (_replicates, "data parallelism was not tried", "start one server for each replica"),
-    (_pools, "pooling models hold no KV cache to be sized", "start stock vLLM"),
-    (_untried_executor, "this executor was not tried", "use --distributed-executor-backend mp"),
+    (
+        _elastic,
+        Refusal("elastic expert parallelism changes the ranks after the fit", "start without --enable-elastic-ep"),
+    ),
+    (
+        _replicates,
+        Refusal("data parallelism of a mixture of experts was not tried", "start one server for each replica"),
+    ),
+    (
+        _pools,
+        Refusal("a pooling model makes no tokens, so it has no KV cache to be sized", "nothing to do", stock=True),
+    ),
+    (_untried_executor, Refusal("this executor was not tried", "use --distributed-executor-backend mp")),
 )

@@ -32,14 +32,9 @@ def report_lines(report: FitReport) -> list[str]:
     return [first, *items, *attempts, spent, *[f"  note: {warning}" for warning in report.warnings]]
 
 
-def report_json(report: FitReport, vllm_kv_bytes: int, kept: bool | None = None) -> dict[str, Any]:
-    """The report of the fit, with what it is in vLLM's own terms."""
-    return {**report.to_json(), "kv_cache_memory_bytes": vllm_kv_bytes, "kept": kept}
-
-
-def shared_file(instance: str) -> Path:
-    """Where rank 0 of a server leaves its report for the front process; both know the server's id."""
-    return leases_folder() / f"vllm-{instance}.json"
+def shared_file(instance: str, engine: int) -> Path:
+    """Where rank 0 of an engine leaves its report for the front process; both know the server's id."""
+    return leases_folder() / f"vllm-{instance}-{engine}.json"
 
 
 def write_json(path: Path, report: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from brim.errors import DeviceError
 from brim.fit.clock import Clock
 from brim.fit.fit import fit, validate_stored
 from brim.fit.items import with_note
-from brim.fit.keep_free import keep_free
+from brim.fit.keep_free import KeepFree, keep_free, with_device_warning
 from brim.fit.ranks import ONE_RANK, Ranks, gathered
 from brim.fit.store import FitStore, fingerprint
 from brim.ports import MemoryProbe
@@ -26,15 +26,17 @@ from brim.records.progress import Stage
 from brim.reserve.devices import Budget, Gpu, LeasedDevice, budget_key
 from brim.reserve.probe import LeasedProbe
 from brim.reserve.sizing import Sizer, sizing
-from brim.units import MIB
+from brim.units import GIB, MIB
 from brim.version import __version__
-from brim.vllm.engine import VllmEngine
+from brim.vllm.runner.engine import VllmEngine
 from brim.vllm.settings import Settings
 
 _LATE_BUFFERS_BYTES = 256 * MIB  # cuBLAS workspaces, and buffers that vLLM makes when it first needs them
 _LATE_BUFFERS_CPU_BYTES = 4 * MIB
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 _UNCOUNTED_BYTES = MIB  # on the CPU: of buffers that stood before the probe counted, and that a build makes again
+_GRAPHS_BYTES = 4 * GIB  # of the driver, at most: vLLM captures a hundred graphs and more, some for each layer
+_SOME_BYTES = 1 << 50  # more than any device has
 _MOST_TOKENS = 1 << 27  # as Brim's own engine: the host keeps a few numbers for each block
 
 Say = Callable[[str], None]
@@ -88,7 +90,9 @@ def _fitted(
     clock = Clock(_said_once(say))
     with ranks.together("start"):
         before = probe.reading()
-        request = _request(worker, engine, settings, before)
+        facts = _facts(worker)
+        kept_free = keep_free(settings.keep_free_bytes, facts, before.total_bytes)
+        request = _request(worker, engine, settings, kept_free)
         request = replace(request, keeps_promises=sizer is not None and sizer.device.has_driver)
         kept = FitStore(settings.store) if settings.store is not None and request.kv_tokens is None else None
         print_ = fingerprint(_decisive(worker, engine, request, before, ranks))
@@ -98,7 +102,8 @@ def _fitted(
         report = validate_stored(engine, probe, request, engine.blocks.price, stored, ranks=ranks, clock=clock)
     if report is None:
         report = fit(engine, probe, request, engine.blocks.price, ranks=ranks, clock=clock)
-    report = replace(report, seconds=clock.seconds(), warnings=(*report.warnings, *engine.unmeasured))
+    report = with_device_warning(report, facts, kept_free)
+    report = replace(report, seconds=clock.seconds())
     if kept is not None and not report.from_store:
         try:
             kept.write(print_, report, before.free_bytes)
@@ -118,10 +123,9 @@ def _said_once(say: Say) -> Callable[[Stage], None]:
     return told
 
 
-def _request(worker: Any, engine: VllmEngine, settings: Settings, before: MemoryReading) -> FitRequest:
+def _request(worker: Any, engine: VllmEngine, settings: Settings, kept_free: KeepFree) -> FitRequest:
     on_gpu = worker.device.type == "cuda"
     pinned = _pinned(worker, engine, settings)
-    kept_free = keep_free(settings.keep_free_bytes, _facts(worker), before.total_bytes)
     return FitRequest(
         probe_tokens=engine.probe_tokens,
         least_tokens=engine.least_tokens,
@@ -129,9 +133,10 @@ def _request(worker: Any, engine: VllmEngine, settings: Settings, before: Memory
         kv_tokens=pinned.kv_tokens,
         memory_fraction=settings.memory_fraction,
         canary_bytes=settings.canary_bytes,
+        own_growth_bytes=_GRAPHS_BYTES,
         leak_tolerance_bytes=_LATE_BUFFERS_BYTES if on_gpu else _LATE_BUFFERS_CPU_BYTES,
         rounding_bytes=_ROUNDING_BYTES if on_gpu else _UNCOUNTED_BYTES,
-        keep_free_bytes=max(kept_free.bytes, pinned.keep_free_bytes),
+        keep_free_bytes=max(kept_free.bytes, pinned.keep_free_bytes) + front_bytes(worker),
         keep_free_note=kept_free.note,
         running_tokens=engine.limits.rows * engine.limits.length,
     )
@@ -148,6 +153,21 @@ def _pinned(worker: Any, engine: VllmEngine, settings: Settings) -> Pinned:
         return Pinned()
     requested = round(worker.init_snapshot.total_memory * cache.gpu_memory_utilization)
     return Pinned(keep_free_bytes=max(0, worker.init_snapshot.free_memory - requested))
+
+
+def front_bytes(worker: Any) -> int:
+    """What vLLM's front processes may take on this device to decode video, by vLLM's own rule."""
+    if worker.device.type != "cuda":
+        return 0
+    reserve = getattr(worker, "_reserve_mm_ipc_gpu_memory", None)
+    if reserve is not None:
+        return _SOME_BYTES - int(reserve(_SOME_BYTES))
+    from vllm.multimodal.gpu_ipc_memory import reserve_mm_ipc_gpu_memory  # newer versions
+
+    config, fronts = worker.vllm_config, getattr(worker.vllm_config.parallel_config, "_api_process_count", 1)
+    return _SOME_BYTES - int(
+        reserve_mm_ipc_gpu_memory(_SOME_BYTES, config.model_config.multimodal_config, api_process_count=fronts)
+    )
 
 
 def is_cap(cache_config: Any, settings: Settings) -> bool:

@@ -16,10 +16,10 @@ from typing import Any
 
 from brim.engine.device.segments import let_segments_grow
 from brim.errors import BrimError, InvalidRequest
-from brim.vllm.engine import StockCalls, VllmEngine, same_cache
 from brim.vllm.names import Where, missing_names
 from brim.vllm.refusals import check_allowed, refusals
-from brim.vllm.report import report_json, report_lines, shared_file, write_json
+from brim.vllm.report import report_lines, shared_file, write_json
+from brim.vllm.runner.engine import StockCalls, VllmEngine, same_cache
 from brim.vllm.settings import Settings, read_settings
 from brim.vllm.sizing import Sized, is_cap, size_worker
 
@@ -54,6 +54,7 @@ class FittedWorker:
         self._brim_engine: VllmEngine | None = None
         self._brim_sized: Sized | None = None
         self._brim_kept: bool | None = None
+        self._brim_grows = False  # segments of the allocator, by Brim
         budgeted = self._brim is not None and self._brim.budget_bytes is not None  # it takes the utilization's place
         with _utilization(vllm_config.cache_config, asked=not budgeted):
             super().__init__(vllm_config, *arguments, **named)  # type: ignore[call-arg]
@@ -63,8 +64,7 @@ class FittedWorker:
         if self._brim is None:
             super().init_device()  # type: ignore[misc]
             return
-        if _segments_may_grow(self.vllm_config, self._brim):
-            let_segments_grow()
+        self._brim_grows = _grown_segments(self.vllm_config, self._brim)
         with _utilization(self.cache_config, asked=is_cap(self.cache_config, self._brim)):
             super().init_device()  # type: ignore[misc]
 
@@ -72,8 +72,7 @@ class FittedWorker:
         """Bytes for the KV cache, from which the core computes exactly the blocks that stand."""
         if self._brim is None:
             return int(super().determine_available_memory())  # type: ignore[misc]
-        if _segments_may_grow(self.vllm_config, self._brim):
-            let_segments_grow()  # loading weights sets other options of the allocator, and that may reset this one
+        self._brim_grows = _grown_segments(self.vllm_config, self._brim)  # again: loading weights may reset it
         engine = self._brim_engine = VllmEngine(
             self,
             StockCalls(super().initialize_from_config, super().compile_or_warm_up_model),  # type: ignore[misc]
@@ -111,7 +110,7 @@ class FittedWorker:
         if self._brim_sized is not None:
             self._brim_sized.leases.close()
             if self.rank == 0:
-                shared_file(self.vllm_config.instance_id).unlink(missing_ok=True)
+                self._shared_file().unlink(missing_ok=True)
         super().shutdown()  # type: ignore[misc]
 
     def brim_report(self) -> dict[str, Any] | None:
@@ -119,11 +118,17 @@ class FittedWorker:
         if self._brim_sized is None or self._brim_engine is None:
             return None
         report = self._brim_sized.report
-        return report_json(report, self._brim_engine.blocks.kv_bytes(report.kv_tokens), self._brim_kept)
+        return {
+            **report.to_json(),
+            "kv_cache_memory_bytes": self._brim_engine.blocks.kv_bytes(report.kv_tokens),
+            "growing_segments": self._brim_grows,
+            "kept": self._brim_kept,
+        }
 
     def _compile(self, engine: VllmEngine) -> None:
         """What stock vLLM does in this call before it measures: compile, and make communication buffers."""
-        if self.device.type == "cuda":
+        staged = self.vllm_config.parallel_config.pipeline_parallel_size > 1  # buffers between stages are made in it
+        if staged or self.device.type == "cuda":
             engine.profile()
             return
         should = getattr(self, "_should_warm_up_model", None)  # newer versions skip it where nothing is compiled
@@ -142,13 +147,16 @@ class FittedWorker:
         report = self.brim_report()
         if self.rank != 0 or report is None or self._brim is None:
             return
-        for path in (shared_file(self.vllm_config.instance_id), self._brim.report):
+        for path in (self._shared_file(), self._brim.report):
             if path is None:
                 continue
             try:
                 write_json(path, report)
             except OSError as error:
                 self._say(f"the report could not be written to {path}: {error}")
+
+    def _shared_file(self) -> Path:
+        return shared_file(self.vllm_config.instance_id, self.vllm_config.parallel_config.data_parallel_index)
 
     def _say(self, words: str) -> None:
         from vllm.logger import init_logger
@@ -191,8 +199,9 @@ def _begun(vllm_config: Any) -> Settings | None:
     return settings
 
 
-def _segments_may_grow(vllm_config: Any, settings: Settings) -> bool:
-    """Not where ranks open each other's memory by handles, which growing segments have none of."""
+def _grown_segments(vllm_config: Any, settings: Settings) -> bool:
+    """Let segments grow, but not where ranks open each other's memory by handles, which such segments have none of."""
     parallel = vllm_config.parallel_config
     shares_memory = parallel.tensor_parallel_size > 1 and not parallel.disable_custom_all_reduce
-    return settings.growing_segments and vllm_config.device_config.device_type == "cuda" and not shares_memory
+    wanted = settings.growing_segments and vllm_config.device_config.device_type == "cuda" and not shares_memory
+    return wanted and let_segments_grow()

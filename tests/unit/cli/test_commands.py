@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 import brim
-from brim.cli.main import run
+from brim.cli.main import COMMANDS, run
 from brim.errors import BrimError
 from brim.records.trace import ActivationCurve, CurvePoint, Phase
 from brim.trace.store import CurveStore
@@ -167,7 +167,8 @@ def test_bad_input_is_one_line_and_exit_code_2(kind: str) -> None:
 
 def test_neither_the_command_nor_the_library_imports_a_heavy_library() -> None:
     code = (
-        "import sys, brim; from brim.cli.main import run; run(['plan', 'qwen3-8b', '--gpu', 'h100', '--json']); "
+        "import sys, brim; from brim.cli.main import make_parser, run; make_parser(); "
+        "run(['plan', 'qwen3-8b', '--gpu', 'h100', '--json']); "
         "brim.plan('qwen2.5-vl-7b', gpu='rtx-4090', max_len=32768); "
         "heavy = {'torch', 'transformers', 'numpy', 'huggingface_hub', 'rich'} & set(sys.modules); "
         "sys.exit(f'imported {heavy}' if heavy else 0)"
@@ -176,12 +177,24 @@ def test_neither_the_command_nor_the_library_imports_a_heavy_library() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_help_names_every_command() -> None:
-    done = process("--help")
-    assert done.returncode == 0
-    for command in ("plan", "models", "gpus"):
-        assert command in done.stdout
-        assert process(command, "--help").returncode == 0
+def test_a_command_imports_no_other_command() -> None:
+    code = (
+        "import sys; from brim.cli.main import COMMANDS, run; run(['plan', 'qwen3-8b', '--gpu', 'h100', '--json']); "
+        "others = {name for name, module in COMMANDS.items() if module in sys.modules} - {'plan'}; "
+        "sys.exit(f'imported {others}' if others else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], *([command, "--help"] for command in COMMANDS)):
+        with pytest.raises(SystemExit) as ended:
+            run(words)
+        assert ended.value.code == 0
+        said = capsys.readouterr().out
+        wanted = COMMANDS if words == ["--help"] else words[:1]
+        assert all(command in said for command in wanted)
 
 
 @pytest.mark.parametrize("command", ["fit brim-random --memory 1GiB", "generate brim-random --prompt hello"])

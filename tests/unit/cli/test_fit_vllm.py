@@ -46,15 +46,20 @@ def test_what_vllm_has_own_flags_for_is_refused() -> None:
         llm_arguments(make_parser().parse_args([*WORDS, "--kv-dtype", "fp8"]))
 
 
-def test_the_flag_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def fitted(words: list[str], **_: object) -> SimpleNamespace:
-        Path(words[3]).write_text('{"kv_tokens": 4096, "kv_cache_memory_bytes": 12345}')
+def test_the_flag_is_printed_with_the_settings_it_was_proven_under(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fitted(words: list[str], env: dict[str, str], **_: object) -> SimpleNamespace:
+        assert "BRIM" not in env
+        Path(words[3]).write_text('{"kv_tokens": 4096, "kv_cache_memory_bytes": 12345, "growing_segments": true}')
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace())
+    monkeypatch.setenv("BRIM", "off")
     monkeypatch.setattr(subprocess, "run", fitted)
     assert run(WORDS) == 0
     assert capsys.readouterr().out.splitlines() == [
         "4,096 KV tokens proven inside vLLM (12.1 KiB)",
-        "vllm serve some/model --kv-cache-memory-bytes 12345",
+        "PYTORCH_ALLOC_CONF=expandable_segments:True vllm serve some/model --dtype bfloat16 --max-model-len 8192 "
+        "--max-num-batched-tokens 2048 --max-num-seqs 16 --tensor-parallel-size 1 --kv-cache-memory-bytes 12345",
     ]

@@ -65,23 +65,59 @@ def test_without_vllm_one_line_says_how_to_get_it(
     assert capsys.readouterr().err == ("brim vllm: vLLM is not installed; install it with pip install 'brim[vllm]'\n")
 
 
-def test_a_version_that_lacks_a_name_is_sized_by_two_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first start measures; what vLLM becomes is stock, with that size."""
+@pytest.fixture
+def became(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the process became, with a vLLM that has none of the names."""
     (tmp_path / "__init__.py").touch()
-    became: list[str] = []
+    words: list[str] = []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
     monkeypatch.setattr(subprocess, "run", _first_start)
-    monkeypatch.setattr(os, "execv", lambda program, words: became.extend(words) or sys.exit())
+    monkeypatch.setattr(os, "execv", lambda program, given: words.extend(given[3:]) or sys.exit())
+    return words
+
+
+def test_a_version_that_lacks_a_name_is_sized_by_two_starts(
+    became: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first start measures; what vLLM becomes is stock, with that size."""
     with pytest.raises(SystemExit):
         run(["vllm", "serve", "m", "--port", "1"])
-    assert became[3:] == ["serve", "m", "--port", "1", "--kv-cache-memory-bytes", "12345"]
-    assert "sized by two starts" in capsys.readouterr().err
+    assert became == ["serve", "m", "--port", "1", "--kv-cache-memory-bytes", "12345"]
+    assert "is sized by two starts" in capsys.readouterr().err
+
+
+def test_a_version_that_lacks_a_name_keeps_a_size_that_is_given(
+    became: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["serve", "m", "--kv-cache-memory-bytes=777"]
+    with pytest.raises(SystemExit):
+        run(["vllm", *words])
+    assert became == words
+    assert "not validated" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("switched_off", [True, False])
+def test_off_is_the_command_of_stock_vllm(
+    became: list[str], monkeypatch: pytest.MonkeyPatch, switched_off: bool
+) -> None:
+    words = ["serve", "m", "--additional-config", json.dumps({"brim": {"enabled": switched_off}})]
+    if switched_off:
+        monkeypatch.setenv("BRIM", "off")
+    with pytest.raises(SystemExit):
+        run(["vllm", *words])
+    assert became == words
+
+
+def test_a_setting_that_is_wrong_is_named_before_anything_starts(
+    became: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["vllm", "serve", "m", "--additional-config", '{"brim": {"canary": "much"}}']) == 2
+    assert "additional_config.brim.canary" in capsys.readouterr().err
+    assert became == []
 
 
 def _first_start(words: list[str], check: bool) -> SimpleNamespace:
-    assert words[2] == "brim.vllm.two_starts"
+    assert words[2] == "brim.vllm.stock.two_starts"
     assert words[4:] == ["m", "--port", "1"]
     Path(words[3]).write_text('{"kv_cache_memory_bytes": 12345}')
     return SimpleNamespace(returncode=0)

@@ -88,6 +88,12 @@ def test_unrest_is_seen_in_any_of_the_readings(megabytes: tuple[int, ...], told_
     assert quiet([reading(other_bytes=size * MIB, process_bytes=process) for size in megabytes]) is expected
 
 
+def test_an_engine_that_grows_outside_the_allocator_says_by_how_much() -> None:
+    grown = [reading(other_bytes=size * MIB) for size in (500, 2500)]
+    assert not quiet(grown)
+    assert quiet(grown, own_growth_bytes=2000 * MIB)
+
+
 def test_a_residue_is_what_was_not_there_before() -> None:
     before = reading(allocated_bytes=100, reserved_bytes=120)
     left = residue(before, reading(allocated_bytes=130, reserved_bytes=200))

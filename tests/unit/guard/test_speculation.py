@@ -50,6 +50,13 @@ def test_a_limit_must_be_undercut_by_some_way_before_the_gate_opens_again() -> N
     assert seen == [True, False, False, False, True, True]
 
 
+@pytest.mark.parametrize("most", range(2, 10))
+def test_a_small_limit_is_undercut_too(most: int) -> None:
+    small = replace(SETTINGS, max_batch=most)
+    closed = decide(BatchView(most + 1, 0.1), OPEN, small)
+    assert [decide(BatchView(requests, 0.1), closed, small).open for requests in (most, 1)] == [False, True]
+
+
 def test_a_single_request_is_speculated_for_again_after_a_second_one() -> None:
     one_only = replace(SETTINGS, max_batch=1)
     closed = decide(BatchView(2, 0.1), OPEN, one_only)

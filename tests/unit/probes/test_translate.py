@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -87,3 +88,39 @@ def test_other_errors_pass() -> None:
         raise RuntimeError("shapes")
     with pytest.raises(OutOfMemory), translated():
         raise RuntimeError("CUDA error: out of memory\nCompile with ...")
+
+
+def warmed_up() -> None:
+    """As vLLM raises it."""
+    try:
+        raise torch.OutOfMemoryError(CUDA)
+    except RuntimeError as error:
+        raise RuntimeError("warming up failed; lower max_num_seqs") from error
+
+
+def captured() -> None:
+    """As the end of a capture raises it."""
+    try:
+        raise torch.OutOfMemoryError(CUDA)
+    finally:
+        broken("the capture has failed")
+
+
+def broken(words: str) -> None:
+    raise RuntimeError(words)
+
+
+@pytest.mark.parametrize("fails", [warmed_up, captured])
+def test_an_error_that_was_raised_because_of_one_is_translated(fails: Callable[[], None]) -> None:
+    with pytest.raises(OutOfMemory) as caught, translated():
+        fails()
+    assert caught.value.missing_bytes == out_of_memory(CUDA).missing_bytes
+
+
+def test_another_error_while_one_is_handled_passes() -> None:
+    try:
+        with translated():
+            raise torch.OutOfMemoryError(CUDA)
+    except OutOfMemory:
+        with pytest.raises(RuntimeError, match="no kernel image"), translated():
+            broken("no kernel image")

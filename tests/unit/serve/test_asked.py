@@ -10,14 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brim.engine.requests.params import SamplingParams
-from brim.serve.asked.dialogue import Image
 from brim.serve.asked.fields import parse_object
+from brim.serve.asked.media import Audio, Image
 from brim.serve.asked.requests import Wanted, read_chat, read_completion, sooner
 from brim.serve.problems import Problem
 from brim.serve.settings import Limits
 
 HI = {"role": "user", "content": "Hi."}
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
 PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}}
 
 
@@ -80,6 +81,50 @@ def test_messages_become_what_templates_take() -> None:
     assert chat(messages=messages, tools=tools, tool_choice="none").dialogue.tools == ()
 
 
+def heard(part: dict[str, Any]) -> Any:
+    return chat(messages=[{"role": "user", "content": [{"type": "text", "text": "What?"}, part]}]).dialogue
+
+
+@pytest.mark.parametrize("kind", ["wav", "x-wav", "wave", "vnd.wave", "WAV"])
+def test_audio_is_read_in_both_forms(kind: str) -> None:
+    url = {"type": "audio_url", "audio_url": {"url": f"data:audio/{kind};base64,aGk="}}
+    for part, path in ((SOUND, "input_audio.data"), (url, "audio_url.url")):
+        dialogue = heard(part)
+        assert dialogue.audios == dialogue.media == (Audio("aGk=", f"messages[0].content[1].{path}"),)
+        assert dialogue.messages[0].entry["content"] == [{"type": "text", "text": "What?"}, {"type": "audio"}]
+
+
+@pytest.mark.parametrize(
+    ("inner", "field", "code"),
+    [
+        ({"format": "wav"}, "data", "missing_required_parameter"),
+        ({"data": "aGk="}, "format", "missing_required_parameter"),
+        ({"data": "aGk=", "format": "mp3"}, "format", "unsupported_value"),
+        ({"data": 5, "format": "wav"}, "data", "invalid_type"),
+        ({"data": "aGk=", "format": "wav", "rate": 8000}, "rate", "unknown_parameter"),
+    ],
+)
+def test_audio_that_is_written_wrongly_is_refused(inner: dict[str, Any], field: str, code: str) -> None:
+    with pytest.raises(Problem) as refused:
+        heard({"type": "input_audio", "input_audio": inner})
+    assert (refused.value.param, refused.value.code) == (f"messages[0].content[1].input_audio.{field}", code)
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("https://example.org/a.wav", "remote_url_refused"),
+        ("data:audio/mpeg;base64,aGk=", "unsupported_value"),
+        ("data:image/png;base64,aGk=", "invalid_value"),
+        ("data:audio/wav,raw", "invalid_value"),
+    ],
+)
+def test_audio_of_other_places_and_formats_is_refused(url: str, code: str) -> None:
+    with pytest.raises(Problem) as refused:
+        heard({"type": "audio_url", "audio_url": {"url": url}})
+    assert (refused.value.param, refused.value.code) == ("messages[0].content[1].audio_url.url", code)
+
+
 def test_a_call_or_a_schema_may_be_asked_for() -> None:
     sub = ADD | {"function": {"name": "sub"}}
     named = {"type": "function", "function": {"name": "sub"}}
@@ -102,6 +147,7 @@ def test_a_call_or_a_schema_may_be_asked_for() -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
         ({"messages": [HI | {"colour": 1}]}, "messages[0].colour", "unknown_parameter"),
         ({"messages": [{"role": "user", "content": [PIXEL] * 3}]}, "messages", "invalid_value"),
+        ({"messages": [{"role": "user", "content": [SOUND] * 17}]}, "messages", "invalid_value"),
         ({"temperature": 300}, "temperature", "invalid_value"),
         ({"temperature": float("nan")}, "temperature", "invalid_value"),
         ({"temperature": "hot"}, "temperature", "invalid_value"),

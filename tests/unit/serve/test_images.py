@@ -10,7 +10,7 @@ from io import BytesIO
 import pytest
 
 from brim.errors import InvalidRequest
-from brim.serve.asked.dialogue import Image
+from brim.serve.asked.media import Image
 from brim.serve.prepare.images import decode_all
 from brim.serve.settings import Limits
 

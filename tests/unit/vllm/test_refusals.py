@@ -17,7 +17,6 @@ def config(**changed: Any) -> SimpleNamespace:
         "model_config": {"enable_sleep_mode": False, "runner_type": "generate"},
         "parallel_config": {
             "enable_elastic_ep": False,
-            "pipeline_parallel_size": 1,
             "data_parallel_size": 1,
             "distributed_executor_backend": "uni",
         },
@@ -42,10 +41,8 @@ def test_a_plain_server_is_sized() -> None:
         ({"model_config__enable_sleep_mode": True}, "sleep mode"),
         ({"kv_transfer_config": SimpleNamespace(kv_connector="NixlConnector")}, "connectors"),
         ({"parallel_config__enable_elastic_ep": True}, "elastic"),
-        ({"parallel_config__pipeline_parallel_size": 2}, "pipeline"),
         ({"parallel_config__data_parallel_size": 2}, "data parallelism"),
         ({"parallel_config__distributed_executor_backend": "ray"}, "executor"),
-        ({"model_config__runner_type": "pooling"}, "pooling"),
     ],
 )
 def test_what_was_not_tried_is_refused_by_name(changed: dict[str, Any], named: str) -> None:
@@ -60,3 +57,9 @@ def test_missing_names_are_a_refusal() -> None:
     (found,) = refusals(config(), missing=("v1.worker.gpu_worker.Worker.gone",))
     assert "gpu_worker.Worker.gone" in found.what
     assert "two starts" in found.remedy
+
+
+def test_a_pooling_model_is_left_to_stock_vllm() -> None:
+    found = refusals(config(model_config__runner_type="pooling"))
+    assert ["pooling" in one.what for one in found] == [True]
+    check_allowed(found, stock_where_refused=False)

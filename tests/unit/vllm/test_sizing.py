@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from brim.fit.ranks import ONE_RANK
+from brim.records.memory import DeviceFacts
+from brim.units import KIB, MIB
+from brim.vllm import sizing
+from brim.vllm.runner.steps import Limits
 from brim.vllm.settings import Settings
 from brim.vllm.sizing import is_cap
+from tests.unit.fit.sizable import HonestEngine, WatchedProbe
 
 
 @dataclass
@@ -22,3 +32,35 @@ def test_a_utilization_that_is_not_the_default_is_a_cap() -> None:
 
 def test_the_default_is_a_cap_where_the_operator_wrote_it() -> None:
     assert is_cap(CacheConfig(), Settings(utilization_given=True))
+
+
+@pytest.mark.parametrize(("device", "taken"), [("cuda", 5 * MIB), ("cpu", 0)])
+def test_what_front_processes_may_take_is_read_from_the_worker_s_own_rule(device: str, taken: int) -> None:
+    worker = SimpleNamespace(
+        device=SimpleNamespace(type=device), _reserve_mm_ipc_gpu_memory=lambda available: available - 5 * MIB
+    )
+    assert sizing.front_bytes(worker) == taken
+
+
+class Runner(HonestEngine):
+    """An engine with what only vLLM's has."""
+
+    probe_tokens, least_tokens = 16, 8
+    limits = Limits(batch_tokens=64, rows=4, length=16)
+
+    @property
+    def blocks(self) -> Runner:
+        return self
+
+
+def test_where_the_driver_spills_nothing_is_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "_facts", lambda worker: DeviceFacts(spills=True))
+    monkeypatch.setattr(sizing, "_decisive", lambda *parts: {})
+    cache = SimpleNamespace(num_gpu_blocks_override=None, kv_cache_memory_bytes=None)
+    worker = SimpleNamespace(device=SimpleNamespace(type="cpu"), vllm_config=SimpleNamespace(cache_config=cache))
+    settings = Settings(canary_bytes=8 * KIB, store=tmp_path)
+    for from_store in (False, True):
+        engine = Runner(WatchedProbe(8 * MIB))
+        report = sizing._fitted(worker, engine, engine.probe, settings, ONE_RANK, None, lambda words: None)  # type: ignore[arg-type]
+        assert (report.provable, report.from_store) == (False, from_store)
+        assert ["nothing can be proven" in warning for warning in report.warnings] == [True]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.cli.chat.gauge import gauge
+from brim.cli.chat.local_commands import COMMANDS
 from brim.cli.chat.loop import converse
 from brim.cli.chat.reading import reader
 from brim.cli.chat.talk import Talk
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         if options.system is not None:
             chat.system = options.system
         talk = Talk(chat, _params(chat.params, options))
-        converse(talk, reader(lambda: gauge(talk.chat)), options.as_json)
+        converse(talk, reader(lambda: gauge(talk.chat), list(COMMANDS)), options.as_json)
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from brim.errors import InvalidRequest
@@ -33,7 +33,7 @@ class Terminal:
 
     interactive = True
 
-    def __init__(self, status: Callable[[], str]) -> None:
+    def __init__(self, status: Callable[[], str], commands: Sequence[str]) -> None:
         try:
             from prompt_toolkit import PromptSession
             from prompt_toolkit.completion import WordCompleter
@@ -42,13 +42,11 @@ class Terminal:
             raise InvalidRequest(
                 "chat needs prompt_toolkit in a terminal; install it with pip install 'brim[chat]'"
             ) from None
-        from brim.cli.chat.commands import NAMES
-
         history = history_file()
         history.parent.mkdir(parents=True, exist_ok=True)
         self._session: Any = PromptSession(
             history=FileHistory(str(history)),
-            completer=WordCompleter(NAMES, sentence=True),
+            completer=WordCompleter(list(commands), sentence=True),
             complete_while_typing=False,
         )
         self._status = status
@@ -63,5 +61,6 @@ class Terminal:
                 return
 
 
-def reader(status: Callable[[], str]) -> Reader:
-    return Terminal(status) if sys.stdin.isatty() and sys.stdout.isatty() else Lines()
+def reader(status: Callable[[], str], commands: Sequence[str]) -> Reader:
+    """Where turns come from; in a terminal the names of commands are completed."""
+    return Terminal(status, commands) if sys.stdin.isatty() and sys.stdout.isatty() else Lines()

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from brim.cli.chat.commands import Command, Ended, help_of, obey
+from brim.cli.chat.commands import Command, obey, with_common
 from brim.cli.chat.loop import converse
 from brim.cli.chat.reading import reader
 from brim.cli.chat.talk import tell
@@ -36,7 +36,7 @@ def run_remote(options: argparse.Namespace) -> int:
         model, context = runner.run(_model(client, options.model))
         chat = Conversation(client, _sampling(options, model), system=options.system, rolls=options.strategy == "evict")
         talk = RemoteTalk(chat, runner, context)
-        converse(talk, reader(talk.gauge), options.as_json)
+        converse(talk, reader(talk.gauge, list(COMMANDS)), options.as_json)
         client.close()
     return 0
 
@@ -64,7 +64,7 @@ class RemoteTalk:
 
     def __init__(self, chat: Conversation, runner: asyncio.Runner, context: int | None) -> None:
         self.chat = chat
-        self.images: list[str] = []
+        self.media: list[dict[str, Any]] = []  # parts of the next turn
         self.last: ServerReply | None = None
         self._runner = runner
         self._context = context
@@ -73,14 +73,14 @@ class RemoteTalk:
         obey(self, line, COMMANDS)
 
     def reply(self, text: str) -> dict[str, Any]:
-        self.last = self._runner.run(self.chat.send(text, self._shown_images()))
+        self.last = self._runner.run(self.chat.send(text, self._taken_media()))
         return asdict(self.last)
 
     def answer(self, text: str) -> None:
-        self._show(self.chat.send(text, self._shown_images(), show=_print, dropped=_tell_dropped))
+        self._show(self.chat.send(text, self._taken_media(), show=_print, dropped=_tell_dropped))
 
     def retry(self) -> None:
-        self._show(self.chat.retry(show=_print))
+        self._show(self.chat.retry(show=_print, dropped=_tell_dropped))
 
     def gauge(self) -> str:
         if self.last is None:
@@ -99,9 +99,9 @@ class RemoteTalk:
             return
         print(flush=True)
 
-    def _shown_images(self) -> list[str]:
-        images, self.images = self.images, []
-        return images
+    def _taken_media(self) -> list[dict[str, Any]]:
+        media, self.media = self.media, []
+        return media
 
 
 def _print(piece: str) -> None:
@@ -112,10 +112,6 @@ def _tell_dropped(turns: int, tokens: int) -> None:
     tell(f"{turns} turns ({tokens} tokens) were dropped to make room")
 
 
-def _help(_: RemoteTalk, __: str) -> None:
-    help_of(COMMANDS)
-
-
 def _usage(talk: RemoteTalk, _: str) -> None:
     print(talk.gauge())
     for number, turn in enumerate(talk.chat.turns):
@@ -124,45 +120,33 @@ def _usage(talk: RemoteTalk, _: str) -> None:
         print(f"{number:>4} {turn['role']:9} {' '.join(text.split())[:60]}")
 
 
-def _system(talk: RemoteTalk, argument: str) -> None:
-    if not argument:
-        print(talk.chat.system or "there is no instruction")
-        return
-    talk.chat.system = argument
-    tell("the instruction counts from the next turn on")
-
-
 def _image(talk: RemoteTalk, argument: str) -> None:
+    _attach(talk, argument, "image", "an image, like photo.png")
+
+
+def _audio(talk: RemoteTalk, argument: str) -> None:
+    _attach(talk, argument, "audio", "audio, like speech.wav")
+
+
+def _attach(talk: RemoteTalk, argument: str, kind: str, expected: str) -> None:
+    """A file as a part of the next turn; the server says whether it can be read."""
     path = Path(argument).expanduser()
-    kind = mimetypes.guess_type(path.name)[0]
-    if kind is None or not kind.startswith("image/"):
-        raise InvalidRequest(f"image {argument}: its name is not that of an image, like photo.png")
+    form = mimetypes.guess_type(path.name)[0]
+    if form is None or not form.startswith(f"{kind}/"):
+        raise InvalidRequest(f"{kind} {argument}: its name is not that of {expected}")
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InvalidRequest(f"image {argument}: cannot be read ({error.strerror})") from None
-    talk.images.append(f"data:{kind};base64,{base64.b64encode(content).decode()}")
+        raise InvalidRequest(f"{kind} {argument}: cannot be read ({error.strerror})") from None
+    name = f"{kind}_url"
+    talk.media.append({"type": name, name: {"url": f"data:{form};base64,{base64.b64encode(content).decode()}"}})
     tell(f"{path.name} goes with the next turn")
 
 
-def _undo(talk: RemoteTalk, _: str) -> None:
-    tell(f"{talk.chat.undo()} turns taken back")
-
-
-def _retry(talk: RemoteTalk, _: str) -> None:
-    talk.retry()
-
-
-def _quit(_: RemoteTalk, __: str) -> None:
-    raise Ended
-
-
-COMMANDS = {
-    "/help": Command("", "this list", _help),
-    "/usage": Command("", "the turns, and the tokens of the last answer", _usage),
-    "/system": Command("[TEXT]", "show or change the instruction", _system),
-    "/image": Command("FILE", "show an image with the next turn", _image),
-    "/undo": Command("", "take the last exchange back", _undo),
-    "/retry": Command("", "answer the last turn again", _retry),
-    "/quit": Command("", "end the conversation", _quit),
-}
+COMMANDS = with_common(
+    {
+        "/usage": Command("", "the turns, and the tokens of the last answer", _usage),
+        "/image": Command("FILE", "show an image with the next turn", _image),
+        "/audio": Command("FILE", "play a WAV file to it with the next turn", _audio),
+    }
+)

@@ -1,4 +1,4 @@
-"""The conversation of a terminal: streams answers, says what was dropped, and holds the images of the next turn."""
+"""The conversation of a terminal: streams answers, says what was dropped, and holds the media of the next turn."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 
 
 class Talk:
-    """A chat, how it is answered, and what the next turn will show."""
+    """A chat, how it is answered, and what the next turn brings."""
 
     def __init__(self, chat: Chat, params: SamplingParams) -> None:
         self.chat = chat
         self.params = params
         self.images: list[Path] = []
+        self.audios: list[Path] = []
 
     def obey(self, line: str) -> None:
-        from brim.cli.chat.commands import COMMANDS, obey
+        from brim.cli.chat.commands import obey
+        from brim.cli.chat.local_commands import COMMANDS
 
         obey(self, line, COMMANDS)
 
@@ -40,8 +42,9 @@ class Talk:
         self.show(self.chat.stream_again(self.params))
 
     def _stream(self, text: str) -> ReplyStream:
-        stream = self.chat.stream(text, self.params, [str(image) for image in self.images])
-        self.images = []
+        images, audios = ([str(path) for path in paths] for paths in (self.images, self.audios))
+        stream = self.chat.stream(text, self.params, images, audios=audios)
+        self.images, self.audios = [], []
         return stream
 
     def show(self, stream: ReplyStream) -> None:

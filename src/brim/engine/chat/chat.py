@@ -105,6 +105,7 @@ class Chat:
 
     @system.setter
     def system(self, text: str | None) -> None:
+        self._check_settled()
         self.conversation = replace(self.conversation, system=text)
 
     @property
@@ -113,20 +114,32 @@ class Chat:
         return self.conversation.turns
 
     def send(
-        self, text: str, params: SamplingParams | None = None, images: Iterable[Any] = (), *, role: str = "user"
+        self,
+        text: str,
+        params: SamplingParams | None = None,
+        images: Iterable[Any] = (),
+        *,
+        audios: Iterable[Any] = (),
+        role: str = "user",
     ) -> Reply:
         """Say something (or give a tool's result), and get the answer."""
-        return self.stream(text, params, images, role=role).read()
+        return self.stream(text, params, images, audios=audios, role=role).read()
 
     def stream(
-        self, text: str, params: SamplingParams | None = None, images: Iterable[Any] = (), *, role: str = "user"
+        self,
+        text: str,
+        params: SamplingParams | None = None,
+        images: Iterable[Any] = (),
+        *,
+        audios: Iterable[Any] = (),
+        role: str = "user",
     ) -> ReplyStream:
         """The same, with the answer in pieces."""
         if role not in ROLES or role == "assistant":
             raise InvalidRequest(f"role is {role!r}; it must be user or tool")
         if not isinstance(text, str):
             raise InvalidRequest(f"text: it must be a text, not {type(text).__name__}")
-        return self._ask(self.conversation.with_turn(Turn(role, text, tuple(images))), params)
+        return self._ask(self.conversation.with_turn(Turn(role, text, tuple(images), audios=tuple(audios))), params)
 
     def retry(self, params: SamplingParams | None = None) -> Reply:
         """Answer the last turn of the user again, in place of the answer it got."""
@@ -137,17 +150,26 @@ class Chat:
         return self._ask(self._before_answer(), params)
 
     def edit(
-        self, turn: int, text: str, params: SamplingParams | None = None, images: Iterable[Any] | None = None
+        self,
+        turn: int,
+        text: str,
+        params: SamplingParams | None = None,
+        images: Iterable[Any] | None = None,
+        *,
+        audios: Iterable[Any] | None = None,
     ) -> Reply:
         """Say something else in place of a turn of the user; what came after it is gone."""
         old = self._turn(turn)
         if old.role != "user":
             raise InvalidRequest(f"turn {turn} is of the {old.role}; only a turn of the user can be said otherwise")
-        new = replace(old, content=text, images=old.images if images is None else tuple(images))
+        shown = old.images if images is None else tuple(images)
+        heard = old.audios if audios is None else tuple(audios)
+        new = replace(old, content=text, images=shown, audios=heard)
         return self._ask(self.conversation.until(self._place(turn)).with_turn(new), params).read()
 
     def undo(self) -> tuple[Turn, ...]:
         """Take the last exchange back; its turns."""
+        self._check_settled()
         if not self.conversation.exchanges:
             raise InvalidRequest("undo: the conversation has no turn")
         *kept, last = self.conversation.exchanges
@@ -163,6 +185,7 @@ class Chat:
 
     def pin(self, turn: int, pinned: bool = True) -> None:
         """Keep the exchange of a turn, whatever is dropped."""
+        self._check_settled()
         self.conversation = self.conversation.pin(self._place(turn), pinned)
 
     def branch(self) -> Chat:
@@ -197,14 +220,13 @@ class Chat:
     # -- asking --------------------------------------------------------------------------------------------------
 
     def _ask(self, asked: Conversation, params: SamplingParams | None) -> ReplyStream:
-        if self._open is not None:
-            raise InvalidRequest("a turn of this conversation is being answered; read it or cancel it first")
+        self._check_settled()
         params = params or self.params
         if params.n != 1:
             raise InvalidRequest(f"n is {params.n}; a conversation goes on with one answer")
         kept, evicted = self._rolled(asked, params.max_tokens)
         inbox = inbox_of(self.engine)
-        request_id = inbox.submit(self._prompts.prompt(kept), params, kept.images, self._session)
+        request_id = inbox.submit(self._prompts.prompt(kept), params, kept.images, kept.audios, self._session)
 
         def settle(text: str, stays: bool) -> None:
             self._open = None
@@ -214,9 +236,14 @@ class Chat:
         self._open = ReplyStream(inbox, request_id, evicted, settle)
         return self._open
 
+    def _check_settled(self) -> None:
+        """The conversation is set anew when a turn ends: a change that is made meanwhile would be lost."""
+        if self._open is not None:
+            raise InvalidRequest("a turn of this conversation is being answered; read it or cancel it first")
+
     def _set(self, conversation: Conversation) -> None:
         self.conversation = conversation
-        self._prompts.forget_other_images(conversation)
+        self._prompts.forget_other_media(conversation)
 
     def _rolled(self, asked: Conversation, room: int) -> tuple[Conversation, Evicted]:
         """What of the conversation goes into the prompt, and what gives way."""

@@ -57,3 +57,7 @@ class Conversation:
     @property
     def images(self) -> tuple[Any, ...]:
         return tuple(image for turn in self.turns for image in turn.images)
+
+    @property
+    def audios(self) -> tuple[Any, ...]:
+        return tuple(audio for turn in self.turns for audio in turn.audios)

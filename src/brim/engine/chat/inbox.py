@@ -25,8 +25,10 @@ class Inbox:
         self._engine = engine
         self._updates: dict[str, deque[Update]] = {}
 
-    def submit(self, prompt: Any, params: SamplingParams, images: tuple[Any, ...], session: str) -> str:
-        request_id = self._engine.submit(prompt, params, images=images, session=session)
+    def submit(
+        self, prompt: Any, params: SamplingParams, images: tuple[Any, ...], audios: tuple[Any, ...], session: str
+    ) -> str:
+        request_id = self._engine.submit(prompt, params, images=images, audios=audios, session=session)
         self._updates[request_id] = deque()
         return request_id
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from brim.engine.chat.conversation import Conversation
 from brim.engine.chat.turn_ends import turn_ends
+from brim.engine.chat.turns import Turn
 from brim.engine.front.chat_template import chat_text, has_chat_template
 from brim.engine.front.segments import SegmentTokenizer
 from brim.errors import InvalidRequest
@@ -25,18 +27,18 @@ class Prompts:
         self._engine = engine
         self._tokenizer = engine.tokenizer
         self._segments = SegmentTokenizer(engine.tokenizer, most_tokens=2 * engine.longest_request)
-        self._image_tokens: dict[int, tuple[Any, int]] = {}  # by identity: the image, and what it takes
+        self._media_tokens: dict[int, tuple[Any, int]] = {}  # by identity: an image or audio, and what it takes
 
     def prompt(self, conversation: Conversation) -> str | list[int]:
-        """What the engine is asked: tokens, or a text where the model's processor has to see the images."""
-        if conversation.images:
+        """What the engine is asked: tokens, or a text where the model's processor has to see or hear media."""
+        if conversation.images or conversation.audios:
             return self._text(conversation)
         return self._tokens(conversation)
 
     def count(self, conversation: Conversation, answering: bool = True) -> int:
         """Tokens of that prompt, with the beginning of the answer or without it."""
-        images = sum(self._tokens_of(image) for image in conversation.images)
-        return images + len(self._tokens(conversation, answering))
+        media = sum(self._tokens_of_media(turn) for turn in conversation.turns)
+        return media + len(self._tokens(conversation, answering))
 
     def turn_ends(self, conversation: Conversation) -> list[int]:
         """Tokens up to the end of the opening, and up to that of each turn, in the prompt of the whole."""
@@ -46,8 +48,8 @@ class Prompts:
             grown = (conversation.until(number) for number in range(1, len(conversation.turns) + 1))
             counted = [self.count(one, answering=False) for one in grown]
             return [self.count(opening, answering=False) if opening.messages else 0, *counted]
-        shown = accumulate(sum(self._tokens_of(image) for image in turn.images) for turn in conversation.turns)
-        return [end + images for end, images in zip(ends, (0, *shown), strict=True)]
+        media = accumulate(self._tokens_of_media(turn) for turn in conversation.turns)
+        return [end + tokens for end, tokens in zip(ends, (0, *media), strict=True)]
 
     def _text(self, conversation: Conversation, answering: bool = True) -> str:
         return chat_text(self._tokenizer, conversation.messages, conversation.tools, answering)
@@ -55,13 +57,18 @@ class Prompts:
     def _tokens(self, conversation: Conversation, answering: bool = True) -> list[int]:
         return self._segments.tokens(self._text(conversation, answering))
 
-    def _tokens_of(self, image: Any) -> int:
-        """How many tokens more than its placeholder an image takes."""
-        if id(image) not in self._image_tokens:
-            self._image_tokens[id(image)] = image, self._engine.image_tokens(image) - 1
-        return self._image_tokens[id(image)][1]
+    def _tokens_of_media(self, turn: Turn) -> int:
+        """How many tokens more than their placeholders the media of a turn take."""
+        images = (self._beyond(image, self._engine.image_tokens) for image in turn.images)
+        audios = (self._beyond(audio, self._engine.audio_tokens) for audio in turn.audios)
+        return sum(images) + sum(audios)
 
-    def forget_other_images(self, conversation: Conversation) -> None:
-        """Let go of images that are in no turn any more."""
-        kept = {id(image) for image in conversation.images}
-        self._image_tokens = {key: value for key, value in self._image_tokens.items() if key in kept}
+    def _beyond(self, medium: Any, tokens_of: Callable[[Any], int]) -> int:
+        if id(medium) not in self._media_tokens:
+            self._media_tokens[id(medium)] = medium, tokens_of(medium) - 1
+        return self._media_tokens[id(medium)][1]
+
+    def forget_other_media(self, conversation: Conversation) -> None:
+        """Let go of images and audio that are in no turn any more."""
+        kept = {id(medium) for medium in (*conversation.images, *conversation.audios)}
+        self._media_tokens = {key: value for key, value in self._media_tokens.items() if key in kept}

@@ -76,9 +76,13 @@ class ReplyStream:
         )
 
     def read(self) -> Reply:
-        """All of it."""
-        for _ in self:
-            pass
+        """All of it. If that fails, for whatever reason, the turn is taken back."""
+        try:
+            for _ in self:
+                pass
+        except BaseException:
+            self.cancel()
+            raise
         assert self.reply is not None, "it was cancelled"
         return self.reply
 

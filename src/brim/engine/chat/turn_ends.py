@@ -22,7 +22,7 @@ _MARKS = tuple(chr(code) for code in range(0xE000, 0xE010))  # for private use: 
 
 
 def turn_ends(tokenizer: Any, conversation: Conversation) -> list[int] | None:
-    """Tokens up to the end of the opening, and of each turn; an image is its placeholder."""
+    """Tokens up to the end of the opening, and of each turn; an image or audio is its placeholder."""
     if not getattr(tokenizer, "is_fast", False):
         return None
     text = _rendered(tokenizer, conversation)

@@ -12,20 +12,24 @@ ROLES = ("user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message. Images are paths, bytes or PIL images, and stand before its text."""
+    """One message. Images (paths, bytes or PIL images) and audio (paths, bytes or samples with their rate) stand before
+    its text, in this order.
+    """
 
     role: str
     content: str
     images: tuple[Any, ...] = ()
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     pinned: bool = False
+    audios: tuple[Any, ...] = ()
 
     @property
     def message(self) -> dict[str, Any]:
         """As a chat template takes it."""
         content: Any = self.content
-        if self.images:
-            content = [*({"type": "image"} for _ in self.images), {"type": "text", "text": self.content}]
+        media = [{"type": "image"} for _ in self.images] + [{"type": "audio"} for _ in self.audios]
+        if media:
+            content = [*media, {"type": "text", "text": self.content}]
         found = {"role": self.role, "content": content}
         return found | {"tool_calls": list(self.tool_calls)} if self.tool_calls else found
 

@@ -1,17 +1,18 @@
 """Encoders that share a queue of media: batches given out, features collected, children that died started again.
 
-Nothing here waits but `start`. A child that dies is started again after a pause that doubles with each failure. Media
-of its batch are tried once more, each alone, so that one which kills its encoder takes no other with it; then they
-fail. While no encoder can run, because its memory is not there, `refusal` says so, and all media fail with that.
+Nothing here waits but `start`. A child that dies is started again after a pause that doubles with each failure; one
+that does not answer is killed first. Media of its batch are tried once more, each alone, so that one which kills its
+encoder takes no other with it; then they fail. While no encoder can be started, because its memory is not there or for
+any other reason, `refusal` says so, and all media fail with that.
 """
 
 from __future__ import annotations
 
-import select
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from typing import TYPE_CHECKING
 
 from brim.engine.encoders.batches import first_batch
@@ -30,6 +31,7 @@ _PAUSE_SECONDS = 0.25  # before the first restart; doubled by each failure
 _LONGEST_PAUSE_SECONDS = 30.0
 _LOOK_SECONDS = 0.2
 _TRIES = 2
+_PATIENCE_SECONDS = 60.0  # with a batch, beyond what the start took: batches as large as any were run in it
 
 
 @dataclass(slots=True, eq=False)
@@ -57,8 +59,8 @@ class NotEncoded:
 
 
 @dataclass(slots=True, eq=False)
-class _Desk:
-    """A place for one child, and what has become of it."""
+class _Worker:
+    """One encoder across its restarts: its child, and what has become of it."""
 
     source: EncoderSource
     child: EncoderProcess | None = None
@@ -66,7 +68,10 @@ class _Desk:
     failures: int = 0  # since it last finished a batch
     again_at: float = 0.0  # when it is started again
     problem: str = ""  # why there is no child, or why the last one has gone
+    unable: bool = False  # the last one has gone before it was ready
     lacks_memory: bool = False  # that is why
+    since: float = 0.0  # when the child was started, or was given its batch
+    patience: float = START_SECONDS  # how long it may go without a word from then on
 
 
 @dataclass(slots=True)
@@ -91,14 +96,14 @@ class Encoders:
     ) -> None:
         self._make = make
         self._clock = clock
-        self._desks = [_Desk(source) for source in sources]
+        self._workers = [_Worker(source) for source in sources]
         self._waiting: deque[Job] = deque()
         self._failed: list[NotEncoded] = []
         self._numbers = 0
         self._facts: TowerFacts | None = None
         self.figures = EncoderFigures()
-        for desk in self._desks:
-            desk.child = make(desk.source)
+        for worker in self._workers:
+            self._launch(worker)
 
     # -- start and end -------------------------------------------------------------------------------------------
 
@@ -106,7 +111,7 @@ class Encoders:
         """Wait until all of them are ready; what does not start raises, and nothing is left running."""
         until = time.monotonic() + seconds
         try:
-            while any(desk.child is None or desk.child.facts is None for desk in self._desks):
+            while any(worker.child is None or worker.child.facts is None for worker in self._workers):
                 told(Stage("load", "encoder"))
                 self.wait(_LOOK_SECONDS)
                 self.check()
@@ -120,9 +125,9 @@ class Encoders:
     def check(self) -> None:
         """Raises where one of them could not start. Called while something else is waited for."""
         self._look()
-        for desk in self._desks:
-            if desk.child is None:
-                raise _cannot_start(desk)
+        for worker in self._workers:
+            if worker.child is None:
+                raise _cannot_start(worker)
 
     @property
     def facts(self) -> TowerFacts:
@@ -131,19 +136,24 @@ class Encoders:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        return tuple(desk.child.pid for desk in self._desks if desk.child is not None)
+        return tuple(worker.child.pid for worker in self._workers if worker.child is not None)
+
+    @property
+    def on_device(self) -> tuple[bool, ...]:
+        """Of each that runs, whether its features come back in memory of the GPU."""
+        return tuple(worker.child.on_device for worker in self._workers if worker.child is not None)
 
     @property
     def leases(self) -> tuple[tuple[str | None, str], ...]:
         """The device in the ledger of leases, and the role there, of each."""
-        return tuple((desk.source.lease, desk.source.role) for desk in self._desks)
+        return tuple((worker.source.lease, worker.source.role) for worker in self._workers)
 
     def close(self) -> None:
-        for desk in self._desks:
-            if desk.child is not None:
-                desk.child.end()
-                desk.child = None
-        self._desks = []
+        for worker in self._workers:
+            if worker.child is not None:
+                worker.child.end()
+                worker.child = None
+        self._workers = []
         self._waiting.clear()
 
     # -- work ----------------------------------------------------------------------------------------------------
@@ -151,19 +161,19 @@ class Encoders:
     @property
     def working(self) -> bool:
         """Media wait or are being encoded."""
-        return bool(self._waiting or self._failed or any(desk.jobs for desk in self._desks))
+        return bool(self._waiting or self._failed or any(worker.jobs for worker in self._workers))
 
     @property
     def refusal(self) -> str:
-        """Why no media can be encoded until somebody makes room; empty where they can."""
-        if all(desk.child is None and desk.lacks_memory for desk in self._desks):
-            return next((desk.problem for desk in self._desks), "the encoders were closed")
+        """Why no media can be encoded at present: no encoder could be started. Empty where they can."""
+        if all(worker.child is None and worker.unable for worker in self._workers):
+            return next((worker.problem for worker in self._workers), "the encoders were closed")
         return ""
 
     @property
     def problem(self) -> str:
         """What an operator should know: which encoders are not there, and why."""
-        return "; ".join(desk.problem for desk in self._desks if desk.problem)
+        return "; ".join(worker.problem for worker in self._workers if worker.problem)
 
     def submit(self, job: Job) -> None:
         self._waiting.append(job)
@@ -175,6 +185,7 @@ class Encoders:
     def poll(self) -> tuple[list[Encoded], list[NotEncoded]]:
         """What has come back; gives out what can be."""
         done = self._look()
+        self._end_silent()
         self._restart()
         self._give_out()
         failed, self._failed = self._failed, []
@@ -182,51 +193,59 @@ class Encoders:
 
     def wait(self, seconds: float) -> None:
         """Until a message is here, or so long."""
-        wires = [desk.child.wire for desk in self._desks if desk.child is not None]
-        select.select(wires, [], [], seconds)
+        connection.wait([worker.child.wire.fileno() for worker in self._workers if worker.child is not None], seconds)
 
     def _look(self) -> list[Encoded]:
         done: list[Encoded] = []
-        for desk in self._desks:
-            if desk.child is None:
+        for worker in self._workers:
+            if worker.child is None:
                 continue
             try:
-                for message in desk.child.arrived():
-                    done += self._heard(desk, desk.child, message)
+                for message in worker.child.arrived():
+                    done += self._heard(worker, worker.child, message)
             except (WireClosed, KeyError, ValueError, TypeError) as error:
-                self._lost(desk, f"its process has ended ({error})")
+                self._lost(worker, f"its process has ended ({error})")
         return done
 
-    def _heard(self, desk: _Desk, child: EncoderProcess, message: Message) -> list[Encoded]:
+    def _heard(self, worker: _Worker, child: EncoderProcess, message: Message) -> list[Encoded]:
         match message["op"]:
             case "ready":
                 child.became_ready(message)
                 self._facts = self._facts or child.facts
-                desk.problem, desk.lacks_memory = "", False
+                worker.problem = ""
+                worker.patience = _PATIENCE_SECONDS + self._clock() - worker.since
             case "cannot":
-                desk.lacks_memory = bool(message["memory"])
-                self._lost(desk, str(message["why"]))
+                self._lost(worker, str(message["why"]), lacks_memory=bool(message["memory"]))
             case "done":
-                jobs, desk.jobs, desk.failures = desk.jobs, (), 0
+                jobs, worker.jobs, worker.failures = worker.jobs, (), 0
                 self.figures.batches += 1
                 self.figures.parts += len(jobs)
                 self.figures.largest_batch = max(self.figures.largest_batch, len(jobs))
                 return [Encoded(jobs, child.rows(sum(job.part.tokens for job in jobs)), _releasing(child))]
             case "failed":
-                jobs, desk.jobs, child.busy = desk.jobs, (), False
+                jobs, worker.jobs, child.busy = worker.jobs, (), False
                 self._again(jobs, str(message["why"]))
         return []
 
-    def _lost(self, desk: _Desk, why: str) -> None:
-        """A child has gone: it is started again later, and its media are given to others."""
-        assert desk.child is not None
-        desk.child.end()
-        desk.child = None
-        jobs, desk.jobs = desk.jobs, ()
-        desk.problem = f"{desk.source.role}: {why}"
-        pause = min(_PAUSE_SECONDS * 2**desk.failures, _LONGEST_PAUSE_SECONDS)
-        desk.failures += 1
-        desk.again_at = self._clock() + pause
+    def _end_silent(self) -> None:
+        """A child that hangs is as good as dead."""
+        for worker in self._workers:
+            if worker.child is not None and (worker.jobs or worker.child.facts is None):
+                waited = self._clock() - worker.since
+                if waited > worker.patience:
+                    self._lost(worker, f"it has not answered for {waited:.0f} s")
+
+    def _lost(self, worker: _Worker, why: str, *, lacks_memory: bool = False) -> None:
+        """A child has gone, or none could be started: this is tried again later, and others get its media."""
+        child, worker.child = worker.child, None
+        if child is not None:
+            child.end()
+        worker.unable, worker.lacks_memory = child is None or child.facts is None, lacks_memory
+        jobs, worker.jobs = worker.jobs, ()
+        worker.problem = f"{worker.source.role}: {why}"
+        pause = min(_PAUSE_SECONDS * 2**worker.failures, _LONGEST_PAUSE_SECONDS)
+        worker.failures += 1
+        worker.again_at = self._clock() + pause
         self._again(jobs, why)
 
     def _again(self, jobs: tuple[Job, ...], why: str) -> None:
@@ -238,24 +257,31 @@ class Encoders:
                 self._failed.append(NotEncoded(job, f"it could not be encoded in {_TRIES} attempts: {why}"))
 
     def _restart(self) -> None:
-        for desk in self._desks:
-            if desk.child is None and self._clock() >= desk.again_at:
-                desk.child = self._make(desk.source)
+        for worker in self._workers:
+            if worker.child is None and self._clock() >= worker.again_at:
+                self._launch(worker)
                 self.figures.restarts += 1
+
+    def _launch(self, worker: _Worker) -> None:
+        worker.since, worker.patience = self._clock(), START_SECONDS
+        try:
+            worker.child = self._make(worker.source)
+        except OSError as error:  # the machine has no memory, processes or descriptors left
+            self._lost(worker, f"its process cannot be started: {error}")
 
     def _give_out(self) -> None:
         refusal = self.refusal
         if refusal:
             self._failed += [NotEncoded(job, refusal) for job in self._waiting]
             self._waiting.clear()
-        for desk in self._desks:
-            child = desk.child
+        for worker in self._workers:
+            child = worker.child
             if child is None or child.facts is None or child.busy or not self._waiting:
                 continue
             jobs = self._next_batch(child.facts)
             if jobs:
                 self._numbers += 1
-                desk.jobs = jobs
+                worker.jobs, worker.since = jobs, self._clock()
                 child.encode(self._numbers, [job.part for job in jobs])
 
     def _next_batch(self, facts: TowerFacts) -> tuple[Job, ...]:
@@ -280,5 +306,5 @@ def _releasing(child: EncoderProcess) -> Callable[[], None]:
     return release
 
 
-def _cannot_start(desk: _Desk) -> DeviceError:
-    return OutOfMemory(desk.problem) if desk.lacks_memory else DeviceError(desk.problem)
+def _cannot_start(worker: _Worker) -> DeviceError:
+    return OutOfMemory(worker.problem) if worker.lacks_memory else DeviceError(worker.problem)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -30,19 +30,22 @@ class EncoderProcess:
         self.source = source
         self.facts: TowerFacts | None = None  # None: it is not ready
         self.busy = False
-        self._inputs, self._outputs = Area.make(), Area.make()
         self._shared: SharedBuffer | None = None
         self._pinned = False
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="brim-encoder")
-        ours, theirs = socket.socketpair()
-        with theirs:
-            descriptors = (theirs.fileno(), self._inputs.descriptor, self._outputs.descriptor)
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", module, *map(str, descriptors)],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-            )
-        self.wire = Wire(ours)
+        with ExitStack() as undo:  # where no process can be started, no descriptor is left
+            self._inputs, self._outputs = _area(undo), _area(undo)
+            ours, theirs = socket.socketpair()
+            self.wire = Wire(ours)
+            undo.callback(self.wire.close)
+            with theirs:
+                descriptors = (theirs.fileno(), self._inputs.descriptor, self._outputs.descriptor)
+                self._child = subprocess.Popen(
+                    [sys.executable, "-m", module, *map(str, descriptors)],
+                    pass_fds=descriptors,
+                    stdin=subprocess.DEVNULL,
+                )
+            undo.pop_all()
         with suppress(WireClosed):  # it has died: the next look finds that
             self.wire.send(source.to_json())
 
@@ -115,13 +118,21 @@ class EncoderProcess:
             self._child.wait(0 if self.busy or self.facts is None else _LEAVE_SECONDS)
         except subprocess.TimeoutExpired:
             self._child.kill()
-            self._child.wait()
+            with suppress(subprocess.TimeoutExpired):  # one that hangs in a driver must not hold up its engine
+                self._child.wait(_LEAVE_SECONDS)
         if self._shared is not None:
             with suppress(DeviceError):  # its owner has gone
                 self._shared.close()
             self._shared = None
         if self._pinned:
+            torch.cuda.synchronize()  # copies from it may be under way
             runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             runtime.cudaHostUnregister(self._outputs.bytes.data_ptr())
         self._inputs.close()
         self._outputs.close()
+
+
+def _area(undo: ExitStack) -> Area:
+    made = Area.make()
+    undo.callback(made.close)
+    return made

@@ -9,7 +9,7 @@ Knows nothing of tensors.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -43,9 +43,16 @@ class Shelf:
     def take(self, wanted: Sequence[tuple[Hashable, int]]) -> list[Hashable] | None:
         """Pin an entry for each of these (key, rows); the keys of new ones. None: there is no room now.
 
-        A key that comes twice is pinned once.
+        A key that comes twice is pinned once. While nothing is pinned there is room for all that the shelf can hold,
+        even if entries that could be found again lie in the way: they are dropped.
         """
-        unique = dict(wanted)
+        new = self._take(dict(wanted))
+        if new is None and not self.pinned_rows:
+            self.clear()
+            new = self._take(dict(wanted))
+        return new
+
+    def _take(self, unique: Mapping[Hashable, int]) -> list[Hashable] | None:
         known = [key for key in unique if key in self._entries]
         for key in known:
             self._entries[key].pins += 1

@@ -47,14 +47,23 @@ class Wire:
         return message
 
     def arrived(self) -> Iterator[Message]:
-        """Messages that are here, without waiting."""
-        try:
-            while True:
-                while (message := self._taken()) is not None:
-                    yield message
+        """Messages that are here, without waiting.
+
+        Where the other process has gone, its last messages come first: only a look that finds none of them raises.
+        """
+        found = False
+        while True:
+            while (message := self._taken()) is not None:
+                found = True
+                yield message
+            try:
                 self._read(socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
+            except BlockingIOError:
+                return
+            except WireClosed:
+                if found:
+                    return
+                raise
 
     def close(self) -> None:
         self._connection.close()

@@ -111,9 +111,10 @@ class Answer:
     def complete(self) -> bool:
         return all(choice.done for choice in self._choices)
 
-    def done(self, index: int) -> bool:
-        """This one has ended; what the device drew for it since then is dropped."""
-        return self._choices[index].done
+    def awaits(self, request: Request) -> bool:
+        """Whether it has not ended. What was drawn since then is dropped, as is what a cancelled one of its id left."""
+        choice = self._choices[request.index] if request.index < self.count else None
+        return choice is not None and choice.request is request and not choice.done
 
     def settled(self, event: Event) -> Update:
         """What an event means to the caller. A text that cannot be decoded, twice, ends its own answer and no other."""

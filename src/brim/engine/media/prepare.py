@@ -20,13 +20,13 @@ import torch
 
 from brim.engine.media.allowed import UNCHECKED, AllowedMedia
 from brim.engine.media.audio.families import AudioFamily, audio_family_of
-from brim.engine.media.audio.limits import find_audio_limits, longest_part
+from brim.engine.media.audio.limits import AudioLimits, find_audio_limits, longest_part
 from brim.engine.media.checks import TENSORS, check_counts, check_given, check_sizes, runs_of
 from brim.engine.media.families import Family, family_of, split_videos, video_runs
 from brim.engine.media.limits import ImageLimits, find_limits, takes_any_shape, worst_part
 from brim.engine.media.parts import Kind, Media, MediaPart
 from brim.engine.media.positions import mrope_positions
-from brim.engine.media.processing import image_tokens, run_processor
+from brim.engine.media.processing import audio_tokens, image_tokens, run_processor
 from brim.engine.media.reading import load_processor
 from brim.engine.media.towers import hears
 from brim.engine.requests.request import MediaSpan
@@ -142,6 +142,12 @@ class Preparer:
         if self.family is None:
             raise InvalidRequest("images: this model takes no images")
         return image_tokens(self.processor, self.family, image, limits)
+
+    def tokens_of_audio(self, audio: Any, limits: AudioLimits | None = None) -> int:
+        """The same of an audio."""
+        if self.audio is None:
+            raise InvalidRequest("audios: this model takes no audio")
+        return audio_tokens(self.processor, audio, limits)
 
     @property
     def _mrope(self) -> bool:

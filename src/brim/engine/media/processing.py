@@ -51,8 +51,20 @@ def run_processor(
 def image_tokens(processor: Any, family: Family, image: Any, limits: ImageLimits | None = None) -> int:
     """Tokens that an image takes in a prompt, with what the processor writes around it."""
     placeholder = str(getattr(processor, family.placeholder))
-    with_image, _ = run_processor(processor, family, placeholder, [image], allowed=AllowedMedia(images=limits))
-    return len(with_image) - len(processor.tokenizer(placeholder)["input_ids"]) + 1
+    written, _ = run_processor(processor, family, placeholder, [image], allowed=AllowedMedia(images=limits))
+    return _beyond(written, processor, placeholder)
+
+
+def audio_tokens(processor: Any, audio: Any, limits: AudioLimits | None = None) -> int:
+    """The same of an audio."""
+    placeholder = str(getattr(processor, AUDIO_PLACEHOLDER, None))
+    written, _ = run_processor(processor, None, placeholder, audios=[audio], allowed=AllowedMedia(audios=limits))
+    return _beyond(written, processor, placeholder)
+
+
+def _beyond(written: Sequence[int], processor: Any, placeholder: str) -> int:
+    """Tokens that the processor wrote for a placeholder, less what the tokenizer puts around any text."""
+    return len(written) - len(processor.tokenizer(placeholder)["input_ids"]) + 1
 
 
 def sampling_rate(processor: Any) -> int:
@@ -69,7 +81,7 @@ def _read(image: Any, number: int, limits: ImageLimits | None) -> Any:
 def _at_rate(audio: Any, number: int, rate: int, limits: AudioLimits | None) -> Any:
     samples, own_rate = read_audio(audio, number)
     if limits is not None:
-        limits.check_seconds(number, len(samples) / own_rate)
+        limits.check_seconds(f"audios: audio {number}", len(samples) / own_rate)
     return at_rate(samples, own_rate, rate)
 
 

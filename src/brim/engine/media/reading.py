@@ -66,7 +66,7 @@ def _without_videos(folder: str, missing: ImportError) -> Any:
             parts["video_processor"] = parts["image_processor"]
 
         def check(self: Any, name: str, part: Any) -> Any:
-            return type(None) if part is None else kind.check_argument_for_proper_class(self, name, part)
+            return kind.check_argument_for_proper_class(self, name, part) if name in sources else type(part)
 
         partial: Any = type(kind.__name__, (kind,), {"check_argument_for_proper_class": check})
         return partial(**parts)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from brim.engine.run.sampler import Sampled
+from brim.engine.run.sampling.sampler import Sampled
 from brim.engine.run.scoring.scores import PromptLogprobs
 from brim.engine.schedule.plan import StepPlan
 

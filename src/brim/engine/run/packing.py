@@ -17,7 +17,7 @@ from brim.engine.device.staging import Staging
 from brim.engine.kv.tensors import KvTensors
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.rows import decode_rows
-from brim.engine.run.sampler import SampleRow
+from brim.engine.run.sampling.sampler import SampleRow
 from brim.engine.schedule.plan import StepPlan
 
 if TYPE_CHECKING:

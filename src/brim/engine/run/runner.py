@@ -31,16 +31,16 @@ from brim.engine.recurrent.mixers import PackedCache, PackedMixers
 from brim.engine.recurrent.states import RecurrentStates, StateShape
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.graphs import DecodeGraphs
-from brim.engine.run.history import TokenHistory
 from brim.engine.run.host_memory import HostMemory
 from brim.engine.run.launched import Drawn, Launched
 from brim.engine.run.packing import drawing_rows, pack, sample_rows
 from brim.engine.run.rows import as_chunks, decode_rows, drawing_slots, last_drawn, snapshots, tokens_ahead
 from brim.engine.run.running import RunningStep
-from brim.engine.run.sampler import Sampled, SampleRow, sample
+from brim.engine.run.sampling.history import TokenHistory
+from brim.engine.run.sampling.sampler import Sampled, SampleRow, sample
+from brim.engine.run.sampling.top_logits import with_top_logits
 from brim.engine.run.scoring.prompts import PromptScorer
 from brim.engine.run.scoring.scores import PromptLogprobs
-from brim.engine.run.top_logits import with_top_logits
 from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.discover import AttentionLayers
 from brim.engine.weights.rotary import SettledRotary

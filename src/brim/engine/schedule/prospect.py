@@ -29,7 +29,8 @@ def as_fork(sequence: Sequence, parent: Sequence) -> Prospect:
 
 def from_host(sequence: Sequence, copy: HostCopy, block_size: int, reuse: bool) -> Prospect:
     """Where it was preempted. Blocks whose content is still in the pools are not copied."""
-    extend_digests(sequence.digests, sequence.tokens, block_size, sequence.request.salt)
+    request = sequence.request
+    extend_digests(sequence.digests, sequence.tokens, block_size, request.salt, request.marks)
     known = sequence.digests[: copy.tokens // block_size] if reuse else []
     return Prospect(sequence, reused=copy.tokens, digests=tuple(known), copy=copy)
 
@@ -40,6 +41,6 @@ def from_cache(sequence: Sequence, ledger: KvLedger) -> Prospect:
     extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt, sequence.request.marks)
     usable = (len(sequence.tokens) - 1) // size  # the last token is always computed
     count = ledger.longest_prefix(sequence.digests[:usable])
-    while count and whole_spans(sequence.request.spans, 0, count * size) != count * size:
-        count -= 1
+    while (whole := whole_spans(sequence.request.spans, 0, count * size)) != count * size:
+        count = ledger.longest_prefix(sequence.digests[: whole // size])  # a shorter one has its own windows to find
     return Prospect(sequence, reused=count * size, digests=tuple(sequence.digests[:count]))

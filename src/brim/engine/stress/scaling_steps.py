@@ -20,7 +20,7 @@ from brim.engine.recurrent.mixers import CHUNK_ROWS
 from brim.engine.recurrent.scans.delta_rule import CHUNK_TOKENS as DELTA_TOKENS
 from brim.engine.recurrent.scans.mamba2 import CHUNK_TOKENS as MAMBA_TOKENS
 from brim.engine.recurrent.states import recurrent_mixers
-from brim.engine.run.sampler import ROWS_AT_ONCE
+from brim.engine.run.sampling.sampler import ROWS_AT_ONCE
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.text import ALIKE, DECODE, PREFILL
 from brim.engine.stress.verifying import VERIFY, most_rows

@@ -15,7 +15,7 @@ from brim.engine.recurrent.mixers import CHUNK_ROWS
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.runner import Runner
-from brim.engine.run.sampler import HISTORY_AT_ONCE, ROWS_AT_ONCE
+from brim.engine.run.sampling.sampler import HISTORY_AT_ONCE, ROWS_AT_ONCE
 from brim.engine.schedule.plan import Chunk, StepPlan
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.sequences import EVERYTHING, TOKEN, request_of, stress_sequence

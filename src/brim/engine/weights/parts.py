@@ -32,12 +32,26 @@ class ModelPart(StrEnum):
     DECODER = "decoder"  # what reads them, and text
 
 
-def tower_names(model: Any) -> tuple[str, ...]:
-    """The modules of a base model that are not its decoder; none for a model of text."""
+def decoder_name(model: Any) -> str | None:
+    """Where a base model keeps its decoder, beside its towers; None for a model of text.
+
+    Omni models of transformers 5.17 have no base model: towers, decoder and head are all modules of the class itself.
+    """
     base = model.base_model
-    if getattr(base, _DECODER, None) is None:
+    if getattr(base, _DECODER, None) is not None:
+        return _DECODER
+    decoder = model.get_decoder() if base is model else None
+    return next((name for name, module in base.named_children() if module is decoder), None)
+
+
+def tower_names(model: Any) -> tuple[str, ...]:
+    """The modules of a base model that are neither its decoder nor a head; none for a model of text."""
+    decoder = decoder_name(model)
+    if decoder is None:
         return ()
-    return tuple(name for name, _ in base.named_children() if name != _DECODER)
+    head = model.get_output_embeddings()
+    modules = model.base_model.named_children()
+    return tuple(name for name, module in modules if name != decoder and module is not head)
 
 
 def keep_part(model: Any, part: ModelPart) -> Any:
@@ -50,9 +64,10 @@ def keep_part(model: Any, part: ModelPart) -> Any:
         for name in names:
             setattr(base, name, None)
         return model
-    setattr(base, _DECODER, None)
-    for name, _ in list(model.named_children()):
-        if getattr(model, name) is not base:
+    setattr(base, decoder_name(model) or _DECODER, None)
+    kept = {base, *(getattr(base, name) for name in names)}
+    for name, module in list(model.named_children()):
+        if module not in kept:
             setattr(model, name, None)
     return model
 

@@ -1,8 +1,8 @@
 """The messages of a chat, as a model's template takes them, and the exchanges that may be dropped from it.
 
-In: OpenAI's messages. Out: a `Dialogue`. Texts in parts become one text where there is no image, since most templates
-know no parts; arguments of tool calls become objects, which templates write as JSON themselves. Images are data URIs
-or URLs here and are not looked into: they are fetched and decoded where the tokens are made.
+In: OpenAI's messages. Out: a `Dialogue`. Texts in parts become one text where there are no media, since most templates
+know no parts; arguments of tool calls become objects, which templates write as JSON themselves. Images and audio are
+not looked into here (`media.py`).
 """
 
 from __future__ import annotations
@@ -14,33 +14,22 @@ from itertools import chain
 from typing import Any
 
 from brim.serve.asked.fields import Fields, check_depth, entries
+from brim.serve.asked.media import Audio, Image, not_fetched, read_audio, read_audio_url, read_image
 from brim.serve.asked.tools import ToolsAsked
-from brim.serve.problems import Problem, invalid
+from brim.serve.problems import invalid
 from brim.serve.settings import Limits
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
-    """An image as it was sent, and where: for the message if it is refused."""
-
-    uri: str
-    path: str
-
-    @property
-    def remote(self) -> bool:
-        """Whether it has to be fetched."""
-        return self.uri[:8].lower() == "https://"
-
-    def moved(self, uris: Mapping[str, str]) -> Image:
-        return replace(self, uri=uris.get(self.uri, self.uri))
+Media = Image | Audio
+PART_TYPES = ("text", "image_url", "input_audio", "audio_url")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     entry: Mapping[str, Any]  # as templates take it
-    images: tuple[Image, ...] = ()
+    media: tuple[Media, ...] = ()  # in the order of their parts
 
     @property
     def role(self) -> str:
@@ -59,10 +48,10 @@ class Dialogue:
         return replace(self, exchanges=tuple(self.exchanges[number] for number in numbers))
 
     def with_uris(self, uris: Mapping[str, str]) -> Dialogue:
-        """With other URIs of images in the place of these."""
+        """With other URIs of images in place of these."""
 
         def changed(messages: Iterable[Message]) -> tuple[Message, ...]:
-            return tuple(replace(one, images=tuple(image.moved(uris) for image in one.images)) for one in messages)
+            return tuple(replace(one, media=tuple(medium.moved(uris) for medium in one.media)) for one in messages)
 
         return replace(self, opening=changed(self.opening), exchanges=tuple(map(changed, self.exchanges)))
 
@@ -71,8 +60,16 @@ class Dialogue:
         return (*self.opening, *chain.from_iterable(self.exchanges))
 
     @property
+    def media(self) -> tuple[Media, ...]:
+        return tuple(one for message in self.messages for one in message.media)
+
+    @property
     def images(self) -> tuple[Image, ...]:
-        return tuple(image for message in self.messages for image in message.images)
+        return tuple(one for one in self.media if isinstance(one, Image))
+
+    @property
+    def audios(self) -> tuple[Audio, ...]:
+        return tuple(one for one in self.media if isinstance(one, Audio))
 
 
 def read_dialogue(fields: Fields, limits: Limits, tools: ToolsAsked) -> Dialogue:
@@ -86,13 +83,18 @@ def read_dialogue(fields: Fields, limits: Limits, tools: ToolsAsked) -> Dialogue
 def dialogue_of(found: Iterable[Fields], limits: Limits, tools: ToolsAsked, field: str) -> Dialogue:
     """Messages as a dialogue; `field` is where they were written."""
     dialogue = _grouped([_message(entry) for entry in found], tools.tools)
-    if len(dialogue.images) > limits.images:
-        raise invalid(field, f"it has {len(dialogue.images)} images; at most {limits.images} may be sent")
+    _check_count(field, "images", len(dialogue.images), limits.images)
+    _check_count(field, "audio files", len(dialogue.audios), limits.audios)
     if not limits.remote_media:
         for image in dialogue.images:
             if image.remote:
-                raise _not_fetched(image.path, "this server fetches nothing (that needs --allow-remote-media)")
+                raise not_fetched(image.path, "this server fetches nothing (that needs --allow-remote-media)")
     return dialogue
+
+
+def _check_count(field: str, what: str, count: int, most: int) -> None:
+    if count > most:
+        raise invalid(field, f"it has {count} {what}; at most {most} may be sent")
 
 
 def _grouped(messages: Sequence[Message], tools: tuple[Mapping[str, Any], ...]) -> Dialogue:
@@ -110,7 +112,7 @@ def _message(fields: Fields) -> Message:
     role = fields.text("role")
     if role not in ROLES:
         raise invalid(fields.path("role"), f"{role!r:.40} is not one of {', '.join(ROLES)}")
-    content, images = _content(fields)
+    content, media = _content(fields)
     entry: dict[str, Any] = {"role": ROLES[role], "content": content}
     if (name := fields.text("name")) is not None:
         entry["name"] = name
@@ -125,51 +127,37 @@ def _message(fields: Fields) -> Message:
         entry["reasoning_content"] = reasoning
     fields.leave_out(["refusal", "annotations"])
     fields.refuse_others(["audio", "function_call"])
-    return Message(entry, images)
+    return Message(entry, media)
 
 
-def _content(fields: Fields) -> tuple[Any, tuple[Image, ...]]:
+def _content(fields: Fields) -> tuple[Any, tuple[Media, ...]]:
     content = fields.raw("content")
     if content is None or isinstance(content, str):
         return content, ()
     if not isinstance(content, list):
         raise invalid(fields.path("content"), "it must be a text or a list of parts", "invalid_type")
     parts: list[dict[str, str]] = []
-    images: list[Image] = []
+    media: list[Media] = []
     for part in entries(content, fields.path("content")):
         match part.text("type"):
             case "text":
                 parts.append({"type": "text", "text": part.text("text") or ""})
             case "image_url":
                 parts.append({"type": "image"})
-                images.append(_image(part))
+                media.append(read_image(part))
+            case "input_audio":
+                parts.append({"type": "audio"})
+                media.append(read_audio(part))
+            case "audio_url":
+                parts.append({"type": "audio"})
+                media.append(read_audio_url(part))
             case other:
-                raise invalid(
-                    part.path("type"), f"{other!r:.40} is not supported; text and image_url are", "unsupported_value"
-                )
+                said = f"{other!r:.40} is not supported; {', '.join(PART_TYPES)} are"
+                raise invalid(part.path("type"), said, "unsupported_value")
         part.refuse_others()
-    if not images:
+    if not media:
         return "\n".join(part["text"] for part in parts), ()
-    return parts, tuple(images)
-
-
-def _image(part: Fields) -> Image:
-    where = part.inner("image_url")
-    uri = where.text("url") if where is not None else None
-    if where is None or uri is None:
-        raise invalid(part.path("image_url"), "it needs a url", "missing_required_parameter")
-    path = where.path("url")
-    found = Image(uri, path)
-    if not uri.startswith("data:") and not found.remote:
-        raise _not_fetched(path, "only data URIs are taken, and https where the server has --allow-remote-media")
-    where.leave_out(["detail"])
-    where.refuse_others()
-    return found
-
-
-def _not_fetched(path: str, why: str) -> Problem:
-    said = f"{path}: {why}; send the image itself, as data:image/png;base64,…"
-    return Problem(400, said, param=path, code="remote_url_refused")
+    return parts, tuple(media)
 
 
 def _call(fields: Fields) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from brim.serve.problems import invalid
 Json = dict[str, Any]
 ROLES = ("system", "developer", "user", "assistant")
 ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+PART_TYPES = ("input_text", "input_image", "input_audio")
 _TEXT_PARTS = ("input_text", "output_text")
 _OF_AN_OUTPUT = ("id", "status")  # an item of an answer that is sent back has these
 _PHASES = ("phase",)  # of messages
@@ -77,10 +78,11 @@ def _part(part: Fields) -> Json:
             raise invalid(part.path("image_url"), "it needs a data URI", "missing_required_parameter")
         made = {"type": "image_url", "image_url": {"url": url}}
         part.leave_out(["detail"])
+    elif kind == "input_audio":
+        made = {"type": kind, kind: part.raw(kind)}
     else:
-        raise invalid(
-            part.path("type"), f"{kind!r:.40} is not supported; input_text and input_image are", "unsupported_value"
-        )
+        said = f"{kind!r:.40} is not supported; {', '.join(PART_TYPES)} are"
+        raise invalid(part.path("type"), said, "unsupported_value")
     part.refuse_others()
     return made
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brim.engine.front.door import MOST_PRIORITY
+from brim.engine.requests.params import MAX_ALTERNATIVES
 from brim.serve.asked.answer_format import read_format
 from brim.serve.asked.dialogue import dialogue_of
 from brim.serve.asked.fields import Fields
@@ -19,15 +20,14 @@ from brim.serve.settings import Limits
 
 Json = dict[str, Any]
 Items = tuple[Json, ...]
+INCLUDED = ("message.output_text.logprobs",)
 NOT_YET = (
     "background",
     "context_management",
     "conversation",
-    "include",
     "max_tool_calls",
     "prompt",
     "reasoning",
-    "top_logprobs",
 )
 
 
@@ -55,7 +55,8 @@ def read_response(
     messages = [*opening, *messages_of(list(before), "previous_response_id"), *messages_of(list(own), "input")]
     dialogue = dialogue_of(messages, limits, tools, "input")
     most = fields.integer("max_output_tokens", 1, MOST_TOKENS)
-    params = sampling(fields, max_tokens=most or longest)
+    alternatives = _alternatives(fields)
+    params = sampling(fields, max_tokens=most or longest, logprobs=alternatives)
     if params.n != 1:
         raise invalid("n", "one answer is given; leave it out", "unsupported_value")
     truncation = fields.choice("truncation", TRUNCATION, "disabled")
@@ -70,6 +71,7 @@ def read_response(
         "text": text,
         "tool_choice": tools.choice,
         "tools": fields.items("tools") or [],
+        "top_logprobs": alternatives or 0,
         "top_p": params.top_p,
         "truncation": truncation,
         "user": fields.raw("user"),
@@ -90,6 +92,16 @@ def read_response(
     fields.refuse_others(NOT_YET)
     chat = ChatAsked(wanted, dialogue, truncation == "auto", room_for(most, longest), tools, schema)
     return ResponseAsked(chat, (*before, *own), store is not False, said_back)
+
+
+def _alternatives(fields: Fields) -> int | None:
+    """Beside each token's own log-probability; None: log-probabilities are not asked for."""
+    found = fields.integer("top_logprobs", 0, MAX_ALTERNATIVES)
+    for number, name in enumerate(fields.items("include") or ()):
+        if name not in INCLUDED:
+            raise invalid(f"include[{number}]", f"{name!r:.60} is not supported; {', '.join(INCLUDED)} is")
+        found = found or 0
+    return found
 
 
 def _input(fields: Fields) -> Items:

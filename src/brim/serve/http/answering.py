@@ -105,7 +105,7 @@ class Answering:
             running.serving.stream(
                 one.tokens,
                 wanted.params,
-                images=_tensors(one.media),
+                **_media(one),
                 deadline_seconds=deadline,
                 request_id=request_id,
                 salt=tenant.salt,
@@ -150,14 +150,17 @@ async def _events(shape: Shape, numbered: Numbered, reply: Reply) -> None:
 
 
 async def _whole(shape: Shape, numbered: Numbered, reply: Reply) -> None:
-    async for _ in numbered:
-        pass
+    async for number, update in numbered:
+        shape.note(number, update)
     await reply.json(shape.whole(sorted(numbered.ended, key=lambda one: one.number)))
 
 
-def _tensors(media: Mapping[str, Any] | None) -> Any:
-    if media is None:
-        return ()
+def _media(prepared: Prepared) -> dict[str, Mapping[str, Any]]:
+    """The processor's output, under the name of each kind that is in it."""
+    if prepared.media is None:
+        return {}
     import torch
 
-    return {name: torch.from_numpy(array) for name, array in media.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in prepared.media.items()}
+    counts = {"images": prepared.images, "audios": prepared.audios}
+    return {kind: tensors for kind, count in counts.items() if count}

@@ -120,7 +120,12 @@ class _About:
         facts = Facts(settings.model_name, remote=settings.limits.remote_media)
         if running is not None:
             engine = running.engine
-            facts = replace(facts, vocab=engine.loaded.vocab, images=engine.image_limits is not None)
+            facts = replace(
+                facts,
+                vocab=engine.loaded.vocab,
+                images=engine.image_limits is not None,
+                audio=engine.audio_limits is not None,
+            )
         return JSONResponse(document(facts, keys=bool(settings.api_keys)))
 
     async def models(self, request: Request) -> Response:

@@ -14,10 +14,18 @@ from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import Prepared
 from brim.serve.problems import Problem
 from brim.serve.shape.answers import Reading
+from brim.serve.shape.scores import Scores
 
 
 def reading_of(asked: ChatAsked, prepared: Prepared, running: Running) -> Reading:
     return Reading(_formats(asked, running), asked.tools.parameters, prepared.tail)
+
+
+def scores_of(params: SamplingParams, running: Running) -> Scores | None:
+    """None: log-probabilities were not asked for."""
+    if params.logprobs is None:
+        return None
+    return Scores(running.texts, {*running.engine.loaded.eos_ids, *params.stop_token_ids})
 
 
 async def as_asked(asked: ChatAsked, prepared: Prepared, running: Running, schema_field: str) -> SamplingParams:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from brim.engine.requests.params import SamplingParams
 from brim.serve.asked.requests import ChatAsked, CompletionAsked, read_chat, read_completion
-from brim.serve.http.forms import as_asked, reading_of
+from brim.serve.http.forms import as_asked, reading_of, scores_of
 from brim.serve.http.keys import Tenant
 from brim.serve.life import Running
 from brim.serve.prepare.jobs import ChatJob, Prepared
@@ -65,10 +65,8 @@ class Chat:
             prepared[0],
             reading_of(asked, prepared[0], running),
             answers=params.n,
-            scored=params.logprobs is not None,
+            scores=scores_of(params, running),
             include_usage=asked.wanted.include_usage,
-            texts=running.texts,
-            ends={*running.engine.loaded.eos_ids, *params.stop_token_ids},
         )
 
 

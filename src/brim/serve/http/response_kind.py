@@ -9,7 +9,7 @@ from typing import Any
 
 from brim.engine.requests.params import SamplingParams
 from brim.serve.asked.responses import Items, ResponseAsked, read_response
-from brim.serve.http.forms import as_asked, reading_of
+from brim.serve.http.forms import as_asked, reading_of, scores_of
 from brim.serve.http.keys import Tenant
 from brim.serve.life import Running
 from brim.serve.prepare.jobs import ChatJob, Prepared
@@ -54,6 +54,7 @@ class Responses:
             reading_of(asked.asked.chat, prepared[0], running),
             asked.asked.said_back,
             partial(self._keep, asked) if asked.asked.store else None,
+            scores_of(asked.wanted.params, running),
         )
 
     def _keep(self, asked: _Read, response: dict[str, Any]) -> None:

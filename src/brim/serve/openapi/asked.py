@@ -13,7 +13,9 @@ from brim.serve.asked import plan as planned
 from brim.serve.asked.answer_format import FORMATS
 from brim.serve.asked.dialogue import ROLES
 from brim.serve.asked.items import ROLES as ITEM_ROLES
+from brim.serve.asked.media import AUDIO_FORMATS
 from brim.serve.asked.requests import MOST_TOKENS, NOT_YET, TRUNCATION
+from brim.serve.asked.responses import INCLUDED
 from brim.serve.asked.responses import NOT_YET as RESPONSES_NOT_YET
 from brim.serve.asked.sampling import AS_THEY_ARE, HARMLESS
 from brim.serve.asked.tools import MODES, MOST_TOOLS, NAME_LENGTH
@@ -34,15 +36,17 @@ from brim.serve.openapi.words import (
 
 SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 TOKENS: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_TOKENS}
+_AUDIO_URI: Schema = {"type": "string", "pattern": "^data:audio/wav;base64,"}
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What bodies depend on: the model's name, its vocabulary, and which images it takes."""
+    """What bodies depend on: the model's name, its vocabulary, and what it takes besides text."""
 
     model: str
     vocab: int = 1 << 31
     images: bool = True
+    audio: bool = True
     remote: bool = False  # images may be URLs
 
     @property
@@ -104,6 +108,8 @@ def response(facts: Facts) -> Schema:
             "previous_response_id": TEXT,
             "text": taken({"format": _format(flat=True), "verbosity": NOTHING}),
             "truncation": one_of(TRUNCATION),
+            "include": listed(one_of(INCLUDED)),
+            "top_logprobs": {"type": "integer", "minimum": 0, "maximum": MAX_ALTERNATIVES},
             **_tools(flat=True),
             **sampling,
             **_common(facts),
@@ -188,11 +194,20 @@ def _message(facts: Facts) -> Schema:
 
 
 def _part(facts: Facts) -> Schema:
-    text = taken({"type": {"const": "text"}, "text": TEXT}, ["type", "text"])
-    if not facts.images:
-        return text
-    url = taken({"url": facts.image, "detail": ANYTHING}, ["url"])
-    return either(text, taken({"type": {"const": "image_url"}, "image_url": url}, ["type", "image_url"]))
+    parts = [taken({"type": {"const": "text"}, "text": TEXT}, ["type", "text"])]
+    if facts.images:
+        url = taken({"url": facts.image, "detail": ANYTHING}, ["url"])
+        parts.append(taken({"type": {"const": "image_url"}, "image_url": url}, ["type", "image_url"]))
+    if facts.audio:
+        url = taken({"url": _AUDIO_URI}, ["url"])
+        parts += [_audio(), taken({"type": {"const": "audio_url"}, "audio_url": url}, ["type", "audio_url"])]
+    return either(*parts)
+
+
+def _audio() -> Schema:
+    """The same for chats and responses."""
+    file = taken({"data": SOME_TEXT, "format": one_of(AUDIO_FORMATS)}, ["data", "format"])
+    return taken({"type": {"const": "input_audio"}, "input_audio": file}, ["type", "input_audio"])
 
 
 def _tools(flat: bool) -> dict[str, Schema]:
@@ -232,7 +247,8 @@ def _item(facts: Facts) -> Schema:
     )
     kind: Schema = {"const": "input_image"}
     image = taken({"type": kind, "image_url": facts.image, "detail": ANYTHING}, ["type", "image_url"])
-    content = either(TEXT, listed(either(text, image) if facts.images else text))
+    parts = [text, *([image] if facts.images else []), *([_audio()] if facts.audio else [])]
+    content = either(TEXT, listed(either(*parts)))
     call = {"type": {"const": "function_call"}, "name": SOME_TEXT, "arguments": TEXT, "call_id": TEXT}
     output = {"type": {"const": "function_call_output"}, "call_id": TEXT, "output": content}
     thought = taken({"type": ANYTHING, "text": TEXT}, ["text"])

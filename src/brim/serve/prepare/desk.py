@@ -1,23 +1,18 @@
-"""The work itself: a model's tokenizer, template and image processor. Runs in a worker, never beside the engine.
-
-A conversation that rolls loses its oldest exchanges by Brim's policy (`brim.guard.rolling`), with exact counts: the
-template is applied to what would be kept.
-"""
+"""The work itself: a model's tokenizer, template and processor. Runs in a worker, never beside the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
 
-from brim.engine.front.chat_template import chat_text, has_chat_template
+from brim.engine.front.chat_template import has_chat_template
 from brim.engine.weights.builtin import ByteTokenizer
 from brim.errors import InputError, InvalidRequest
-from brim.guard.rolling import RollingSettings, roll
 from brim.serve.asked.dialogue import Dialogue
-from brim.serve.prepare.images import decode_all
 from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, TokenizerSource
+from brim.serve.prepare.media import MediaPrompt, check_taken, processor_of
+from brim.serve.prepare.rolling import check_unicode, rolled, written
 
 
 class Desk:
@@ -28,15 +23,15 @@ class Desk:
         self._tokenizer: Any = ByteTokenizer() if source.bytes_only else _find(source)
 
     def load_processor(self) -> None:
-        """Before the first image comes: it takes seconds. Where it cannot be loaded, images are refused."""
-        if self._source.images:
+        """Before the first image or audio comes: it takes seconds. Where it cannot be loaded, they are refused."""
+        if self._source.media is not None:
             with suppress(InputError):
-                _vision(self._source)
+                processor_of(self._source.folder)
 
     def tokens(self, text: str, special: bool = True, longest: int | None = None) -> tuple[int, ...]:
         if self._tokenizer is None:
             raise InvalidRequest("prompt: the model has no tokenizer; give token ids")
-        _check_unicode(text)
+        check_unicode(text)
         if longest is not None:
             self._check_length(text, longest)
         if not special and self._source.bytes_only:
@@ -60,107 +55,27 @@ class Desk:
     def chat(self, job: ChatJob) -> Prepared:
         if not has_chat_template(self._tokenizer):
             raise InvalidRequest("messages: the model's tokenizer has no chat template; use /v1/completions")
-        if job.dialogue.images:
-            if not self._source.images:
-                raise InvalidRequest("messages: this model takes text only; leave out the images")
-            return _Illustrated(self._tokenizer, self._source, job).prepared()
-        kept, turns, evicted = _rolled(job, lambda dialogue: len(self._chat_tokens(dialogue)))
-        text = _written(self._tokenizer, kept)
+        if job.dialogue.media:
+            check_taken(job.dialogue, self._source.media)
+            return MediaPrompt(self._tokenizer, self._source, job).prepared()
+        kept, turns, evicted = rolled(job, lambda dialogue: len(self._chat_tokens(dialogue)))
+        text = written(self._tokenizer, kept)
         tokens = self.tokens(text, special=False, longest=job.threshold)
         return Prepared(tokens, None, turns, evicted, job.room is not None, text[-TAIL:])
 
     def _chat_tokens(self, dialogue: Dialogue) -> tuple[int, ...]:
-        return self.tokens(_written(self._tokenizer, dialogue), special=False)
+        return self.tokens(written(self._tokenizer, dialogue), special=False)
 
 
 def _find(source: TokenizerSource) -> Any:
+    """The tokenizer, with the template of the processor where it has none of its own."""
     from brim.engine.front.door import find_tokenizer
 
-    return find_tokenizer(source.folder)
-
-
-class _Illustrated:
-    """A dialogue with images: the model's own processor writes the tokens that they take."""
-
-    def __init__(self, tokenizer: Any, source: TokenizerSource, job: ChatJob) -> None:
-        self._tokenizer = tokenizer
-        self._job = job
-        self._processor, self._family = _vision(source)
-        self._limits = source.image_limits
-        self._images = decode_all(job.dialogue.images, job.limits)
-        self._counts: dict[Any, int] = {}
-
-    def prepared(self) -> Prepared:
-        from brim.engine.media.allowed import AllowedMedia
-        from brim.engine.media.processing import run_processor
-
-        kept, turns, evicted = _rolled(self._job, self._count)
-        text, rolls = _written(self._tokenizer, kept), self._job.room is not None
-        if not kept.images:
-            return Prepared(self._text_tokens(kept), None, turns, evicted, rolls, text[-TAIL:])
-        images = [self._images[image] for image in kept.images]
-        allowed = AllowedMedia(images=self._limits)
-        ids, output = run_processor(self._processor, self._family, text, images, allowed=allowed)
-        media = {name: value.numpy() for name, value in output.items() if hasattr(value, "numpy")}
-        return Prepared(tuple(ids), media, turns, evicted, rolls, text[-TAIL:], len(images))
-
-    def _text_tokens(self, dialogue: Dialogue) -> tuple[int, ...]:
-        return tuple(self._tokenizer(_written(self._tokenizer, dialogue), add_special_tokens=False)["input_ids"])
-
-    def _count(self, dialogue: Dialogue) -> int:
-        from brim.engine.media.processing import image_tokens
-
-        for image in dialogue.images:
-            if image not in self._counts:
-                self._counts[image] = image_tokens(self._processor, self._family, self._images[image], self._limits) - 1
-        return len(self._text_tokens(dialogue)) + sum(self._counts[image] for image in dialogue.images)
-
-
-@cache
-def _vision(source: TokenizerSource) -> tuple[Any, Any]:
-    """The model's image processor, and how its family takes images."""
-    from transformers import AutoConfig
-
-    from brim.engine.media.families import family_of
-    from brim.engine.media.reading import load_processor
-
-    processor = load_processor(source.folder)
-    config: Any = AutoConfig
-    return processor, family_of(config.from_pretrained(str(source.folder)))
-
-
-def _written(tokenizer: Any, dialogue: Dialogue) -> str:
-    text = chat_text(tokenizer, [dict(message.entry) for message in dialogue.messages], dialogue.tools)
-    _check_unicode(text)
-    return text
-
-
-def _rolled(job: ChatJob, count: Any) -> tuple[Dialogue, int, int]:
-    """(what is kept, messages dropped, tokens dropped)."""
-    asked = job.dialogue
-    if job.room is None or not asked.exchanges:
-        return asked, 0, 0
-
-    def tokens(numbers: Sequence[int]) -> int:
-        return int(count(asked.with_exchanges(numbers)))
-
-    settings = RollingSettings(job.threshold, max(1, job.threshold // 2))
-    found = roll([False] * len(asked.exchanges), tokens, job.room, settings)
-    if not found.fits:
-        raise InvalidRequest(
-            f"messages: the last turn and the instruction have {found.tokens} tokens, and {job.room} are wanted for "
-            f"the answer: {found.tokens + job.room - job.threshold} more than the {job.threshold} of one request; "
-            "shorten them, or ask for fewer max_tokens"
-        )
-    turns = sum(len(asked.exchanges[number]) for number in found.dropped)
-    return asked.with_exchanges(found.kept), turns, found.tokens_before - found.tokens
-
-
-def _check_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(f"prompt: its character {error.start} is half of a surrogate pair; send text") from None
+    tokenizer = find_tokenizer(source.folder)
+    if tokenizer is not None and source.media is not None and not has_chat_template(tokenizer):
+        with suppress(InputError):
+            tokenizer.chat_template = getattr(processor_of(source.folder).processor, "chat_template", None)
+    return tokenizer
 
 
 @cache

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
 from brim.errors import InvalidRequest, first_line
-from brim.serve.asked.dialogue import Image
+from brim.serve.asked.media import Image
+from brim.serve.prepare.base64_files import file_of
 from brim.serve.settings import Limits
-from brim.units import format_bytes
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _URI = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
@@ -53,13 +51,4 @@ def _content(image: Image, limits: Limits) -> bytes:
     begin = _URI.match(image.uri)
     if begin is None:
         raise InvalidRequest(f"{image.path}: a data URI must begin like data:image/png;base64,")
-    written = image.uri[begin.end() :]
-    if len(written) * 3 // 4 > limits.image_bytes + 2:
-        raise InvalidRequest(
-            f"{image.path}: the image has {format_bytes(len(written) * 3 // 4)}, more than the "
-            f"{format_bytes(limits.image_bytes)} that are taken; send a smaller one"
-        )
-    try:
-        return base64.b64decode(written, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidRequest(f"{image.path}: its base64 is damaged") from None
+    return file_of(image.uri[begin.end() :], f"{image.path}: the image", limits.image_bytes)

@@ -16,8 +16,7 @@ class TokenizerSource:
 
     folder: Path | None
     bytes_only: bool = False  # every byte is a token
-    images: bool = False  # the model takes them, and the folder has their processor
-    image_limits: Any = None  # the engine's, where it has any (`brim.engine.media.limits`)
+    media: Any = None  # what it takes besides text (`brim.engine.media.allowed.AllowedMedia`); None: nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,7 @@ class Prepared:
     rolls: bool = False
     tail: str = ""  # the end of the prompt's text: where the answer begins
     images: int = 0
+    audios: int = 0
 
     @property
     def dropped(self) -> dict[str, int]:

@@ -47,8 +47,12 @@ class Ended:
 class Shape(Protocol):
     """How answers of one endpoint look."""
 
+    def note(self, number: int, update: Update) -> None:
+        """An update of an answer that is given as a whole."""
+        ...
+
     def whole(self, ended: Sequence[Ended]) -> Json:
-        """All of it at once."""
+        """All of it at once, when every update was noted."""
         ...
 
     def opening(self) -> list[Json]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from brim.engine.front.answers import Completion, Update
 from brim.engine.requests.request import FinishReason
-from brim.engine.schedule.events import TokenLogprobs
 from brim.serve.parse.pieces import Answered, Argued, Called, Piece, Said, Thought, whole
 from brim.serve.parse.table import AnswerReader
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.shape.answers import DONE, Ended, Head, Json, Reading, finish_reason, new_call_id, score_of, usage
-from brim.serve.token_texts import TokenTexts
+from brim.serve.shape.answers import DONE, Ended, Head, Json, Reading, finish_reason, new_call_id, usage
+from brim.serve.shape.scores import Scores
 
 WHOLE, CHUNK = "chat.completion", "chat.completion.chunk"
-_UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token that is a part of a character: its bytes are not known
 
 
 @dataclass(slots=True)
@@ -37,19 +35,15 @@ class ChatShape:
         reading: Reading,
         *,
         answers: int,
-        scored: bool,
+        scores: Scores | None,
         include_usage: bool,
-        texts: TokenTexts,
-        ends: Collection[int],
     ) -> None:
-        """`scored`: log-probabilities were asked for; `ends`: tokens that end an answer and are no part of it."""
+        """`scores`: log-probabilities were asked for."""
         self._head = head
         self._prepared = prepared
         self._reading = reading
-        self._scored = scored
+        self._scores = scores
         self._include_usage = include_usage
-        self._texts = texts
-        self._end_ids = ends
         self._streamed = [_Streamed(reading.reader()) for _ in range(answers)]
 
     def whole(self, ended: Sequence[Ended]) -> Json:
@@ -61,6 +55,9 @@ class ChatShape:
         found = [self._chunk([_delta(number, delta)]) for number in range(len(self._streamed))]
         return [found[0] | self._dropped(), *found[1:]]
 
+    def note(self, number: int, update: Update) -> None:
+        pass  # what has ended says it all
+
     def events(self, number: int, update: Update) -> list[Json]:
         done, streamed = update.completion, self._streamed[number]
         pieces = streamed.reader.feed(update.text)
@@ -68,7 +65,7 @@ class ChatShape:
             pieces += streamed.reader.close()
         streamed.calls += sum(isinstance(piece, Called) for piece in pieces)
         deltas = [_piece_delta(piece) for piece in pieces]
-        scores = self._scores(update, done)
+        scores = [] if self._scores is None else self._scores.of_update(update)
         if scores and not deltas:
             deltas = [{"content": ""}]
         choices = [_delta(number, delta) for delta in deltas]
@@ -97,35 +94,12 @@ class ChatShape:
         done = one.completion
         reader = self._reading.reader()
         answered = whole(reader.feed(done.text or "") + reader.close())
-        scores = None
-        if self._scored:
-            kept = done.logprobs[:-1] if self._ends(done) else done.logprobs
-            scores = {"content": [self._score(score) for score in kept]}
         return {
             "index": one.number,
             "message": _message(answered),
-            "logprobs": scores,
+            "logprobs": None if self._scores is None else {"content": self._scores.of_answer(done)},
             "finish_reason": _reason(done, len(answered.calls)),
         }
-
-    def _scores(self, update: Update, done: Completion | None) -> list[Json]:
-        if update.logprobs is None or (done is not None and self._ends(done)):
-            return []
-        return [self._score(update.logprobs)]
-
-    def _ends(self, done: Completion) -> bool:
-        """Whether its last token only ended it."""
-        return done.finish_reason is FinishReason.STOP and bool(done.tokens) and done.tokens[-1] in self._end_ids
-
-    def _score(self, score: TokenLogprobs) -> Json:
-        return self._token(score.token, score.logprob) | {
-            "top_logprobs": [self._token(token, logprob) for token, logprob in score.top]
-        }
-
-    def _token(self, token: int, logprob: float) -> Json:
-        text = self._texts.of(token)
-        complete = _UNFINISHED not in text
-        return {"token": text, "logprob": score_of(logprob), "bytes": list(text.encode()) if complete else None}
 
 
 def _message(answered: Answered) -> Json:

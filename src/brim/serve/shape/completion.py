@@ -36,6 +36,9 @@ class CompletionShape:
         numbers = range(len(self.prepared) * self.answers)
         return [self._chunk(number, self._echo(number), None, None) for number in numbers]
 
+    def note(self, number: int, update: Update) -> None:
+        pass  # what has ended says it all
+
     def events(self, number: int, update: Update) -> list[Json]:
         if self.scored_only:
             return [] if update.completion is None else [self._chunk(number, "", None, "length")]

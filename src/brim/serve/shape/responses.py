@@ -16,6 +16,7 @@ from brim.engine.requests.request import FinishReason
 from brim.serve.parse.pieces import Argued, Called, Piece, Said, Thought
 from brim.serve.prepare.jobs import Prepared
 from brim.serve.shape.answers import Ended, Head, Json, Reading, finish_reason, new_call_id, usage
+from brim.serve.shape.scores import Scores
 
 _WHY_INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.DEADLINE: "deadline"}
 
@@ -24,23 +25,29 @@ class ResponseShape:
     last_line = b""
 
     def __init__(
-        self, head: Head, prepared: Prepared, reading: Reading, said_back: Json, keep: Callable[[Json], None] | None
+        self,
+        head: Head,
+        prepared: Prepared,
+        reading: Reading,
+        said_back: Json,
+        keep: Callable[[Json], None] | None,
+        scores: Scores | None,
     ) -> None:
-        """`keep` is given the finished response, where it is to be stored."""
+        """`keep` is given the finished response, to be stored; `scores`: log-probabilities were asked for."""
         self._head = head
         self._prepared = prepared
         self._reading = reading
         self._said_back = said_back
         self._keep = keep
+        self._scores = scores
         self._reader = reading.reader()
         self._output = _Output()
         self._events = 0
 
+    def note(self, number: int, update: Update) -> None:
+        self.events(number, update)
+
     def whole(self, ended: Sequence[Ended]) -> Json:
-        done = ended[0].completion
-        pieces = self._reader.feed(done.text or "") + self._reader.close()
-        for _ in self._output.read(pieces, end=True, cut=done.finish_reason is not FinishReason.STOP):
-            pass
         return self._finished(ended)
 
     def opening(self) -> list[Json]:
@@ -52,11 +59,12 @@ class ResponseShape:
     def events(self, number: int, update: Update) -> list[Json]:
         done = update.completion
         pieces = self._reader.feed(update.text)
+        scores = [] if self._scores is None else self._scores.of_update(update)
         if done is None:
-            return self._numbered(self._output.read(pieces))
+            return self._numbered(self._output.read(pieces, scores))
         finish_reason(done)
         cut = done.finish_reason is not FinishReason.STOP
-        return self._numbered(self._output.read(pieces + self._reader.close(), end=True, cut=cut))
+        return self._numbered(self._output.read(pieces + self._reader.close(), scores, end=True, cut=cut))
 
     def closing(self, ended: Sequence[Ended]) -> list[Json]:
         response = self._finished(ended)
@@ -117,18 +125,29 @@ class _Output:
     def __init__(self) -> None:
         self.items: list[Json] = []
         self._open: _Item | None = None
+        self._scores: list[Json] = []  # of tokens whose text is not there yet
 
-    def read(self, pieces: list[Piece], *, end: bool = False, cut: bool = False) -> Iterator[Json]:
-        """The events of these pieces. `end`: they are the last; `cut`: the answer was cut off where it is."""
+    def read(self, pieces: list[Piece], scores: list[Json], *, end: bool = False, cut: bool = False) -> Iterator[Json]:
+        """The events of these pieces. `end`: they are the last; `cut`: the answer was cut off where it is.
+
+        `scores` are those of the tokens that have come with them. A message gets the scores that have come since its
+        last text; those of reasoning, of calls and of what tells them apart are nobody's.
+        """
+        self._scores += scores
         for piece in pieces:
             if self._open is None or not self._open.takes(piece):
+                if self._open is not None:
+                    self._scores = scores
                 yield from self._close("completed")
                 yield from self._begin(_item_for(piece))
             assert self._open is not None
-            yield from self._open.more(piece)
+            yield from self._open.more(piece, self._scores)
+            self._scores = []
         if end:
             if not self.items:
                 yield from self._begin(_Text("message"))
+            if self._open is not None:
+                self._open.scores += self._scores
             yield from self._close("incomplete" if cut else "completed")
 
     def _begin(self, item: _Item) -> Iterator[Json]:
@@ -156,6 +175,7 @@ class _Item(ABC):
         self.delta = delta
         self.place = 0
         self.text = ""
+        self.scores: list[Json] = []
 
     @abstractmethod
     def takes(self, piece: Piece) -> bool:
@@ -173,13 +193,15 @@ class _Item(ABC):
     def closed(self) -> list[Json]:
         """Events behind its text."""
 
-    def more(self, piece: Piece) -> Iterator[Json]:
+    def more(self, piece: Piece, scores: list[Json]) -> Iterator[Json]:
         if isinstance(piece, Called) or not piece.text:
             return
         self.text += piece.text
-        yield self.at() | {"type": f"response.{self.delta}.delta", "delta": piece.text}
+        self.scores = self.scores + scores
+        yield self.at(scores) | {"type": f"response.{self.delta}.delta", "delta": piece.text}
 
-    def at(self) -> Json:
+    def at(self, scores: list[Json] | None = None) -> Json:
+        """Where an event belongs; those of a message say the scores of its text."""
         return {"item_id": self.id, "output_index": self.place}
 
 
@@ -206,17 +228,17 @@ class _Text(_Item):
 
     def closed(self) -> list[Json]:
         return [
-            self.at() | {"type": f"response.{self.delta}.done", "text": self.text},
+            self.at(self.scores) | {"type": f"response.{self.delta}.done", "text": self.text},
             self.at() | {"type": "response.content_part.done", "part": self._part()},
         ]
 
-    def at(self) -> Json:
-        scores: Json = {"logprobs": []} if self._kind == "message" else {}
-        return super().at() | {"content_index": 0} | scores
+    def at(self, scores: list[Json] | None = None) -> Json:
+        said: Json = {"logprobs": scores or []} if self._kind == "message" else {}
+        return super().at() | {"content_index": 0} | said
 
     def _part(self) -> Json:
         if self._kind == "message":
-            return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
+            return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.scores}
         return {"type": "reasoning_text", "text": self.text}
 
 

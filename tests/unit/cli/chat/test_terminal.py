@@ -29,7 +29,7 @@ def typed(keys: str) -> list[str]:
     def lines() -> Iterator[str]:
         with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
             pipe.send_text(keys)
-            yield from Terminal(lambda: "the memory")
+            yield from Terminal(lambda: "the memory", [])
 
     return list(lines())
 
@@ -40,6 +40,16 @@ def test_lines_until_the_end() -> None:
 
 def test_keys_edit_the_line() -> None:
     assert typed(f"Ada{CTRL_A}Hello \n{CTRL_D}") == ["Hello Ada"]
+
+
+def test_the_commands_of_this_conversation_are_completed() -> None:
+    from prompt_toolkit.completion import CompleteEvent
+    from prompt_toolkit.document import Document
+
+    session = Terminal(lambda: "the memory", ["/usage", "/undo"])._session
+    for start, wanted in (("/us", ["/usage"]), ("/u", ["/usage", "/undo"]), ("/sav", [])):
+        found = session.completer.get_completions(Document(start), CompleteEvent())
+        assert [one.text for one in found] == wanted
 
 
 def test_an_interrupt_drops_the_line_and_not_the_conversation() -> None:

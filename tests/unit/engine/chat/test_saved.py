@@ -17,7 +17,7 @@ from brim.errors import InvalidRequest
 from brim.guard.rolling import RollingSettings
 
 TURNS = (
-    Turn("user", "Who is it?", images=("cat.png", b"\x00png")),
+    Turn("user", "Who is it?", images=("cat.png", b"\x00png"), audios=("cat.wav", b"\x00wav")),
     Turn("assistant", "", tool_calls=({"function": {"name": "look"}},)),
     Turn("tool", "a cat"),
     Turn("assistant", "A cat – ещё."),
@@ -45,6 +45,7 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
         ({"turns": [{"role": "king", "content": "Hi"}]}, "turn 0: role is 'king'"),
         ({"turns": [{"role": "user"}]}, "turn 0: content"),
         ({"turns": [{"role": "user", "content": "", "images": [{"base64": "!"}]}]}, "turn 0: images"),
+        ({"turns": [{"role": "user", "content": "", "audios": [{"samples": "AAAA"}]}]}, "turn 0: audios"),
         ({"system": 3}, "system is 3"),
     ],
 )

@@ -32,6 +32,18 @@ def test_all_parts_of_a_request_are_placed_or_none() -> None:
     assert shelf.take([("b", 5), ("b", 5), ("c", 5)]) == ["b", "c"]
 
 
+def test_a_part_that_is_kept_in_the_middle_does_not_shut_out_one_that_fits_beside_it() -> None:
+    shelf = Shelf(8)
+    for key, rows in (("a", 3), ("b", 2), ("c", 3)):
+        shelf.take([(key, rows)])
+        entry = shelf.find(key)
+        assert entry is not None
+        entry.ready = True
+        shelf.unpin(key)
+    assert shelf.take([("b", 2), ("d", 6)]) == ["b", "d"]  # b is encoded again: it had no 6 rows at one side of it
+    assert shelf.pinned_rows == 8
+
+
 def test_rows_never_overlap_and_pinned_ones_stay() -> None:
     chance = random.Random(7)
     shelf, pinned = Shelf(40), []

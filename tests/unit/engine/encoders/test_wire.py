@@ -30,6 +30,17 @@ def test_messages_arrive_whole_and_in_order() -> None:
     other.close()
 
 
+def test_the_last_words_of_a_process_that_has_gone_are_heard() -> None:
+    left, right = socket.socketpair()
+    one, other = Wire(left), Wire(right)
+    one.send({"op": "cannot"})
+    one.close()
+    assert list(other.arrived()) == [{"op": "cannot"}]
+    with pytest.raises(WireClosed):
+        list(other.arrived())
+    other.close()
+
+
 @pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff\xfe"])
 def test_what_is_no_message_ends_the_connection(body: bytes) -> None:
     left, right = socket.socketpair()

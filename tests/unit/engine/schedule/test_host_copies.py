@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from brim.engine.kv.geometry import KvShape, LayerGroup
+from brim.engine.kv.host import HostCopy
 from brim.engine.kv.ledger import KvLedger
+from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.audit import scheduler_problems
+from brim.engine.schedule.prospect import from_host
 from brim.engine.schedule.scheduler import Limits
 from brim.guard.preemption import PreemptionRates
 from tests.unit.engine.schedule.world import Arrival, World, full, request
@@ -157,6 +160,17 @@ def test_blocks_that_are_found_by_content_are_not_copied_back() -> None:
     figures = world.scheduler.host_copies.figures
     assert figures.copied_back > 0
     assert figures.back_bytes < figures.out_bytes
+
+
+def test_a_copy_is_found_by_what_its_images_show() -> None:
+    """An answer that forked from another knows no digests when it is preempted: they are made when it comes back."""
+    copy = HostCopy(place=0, bytes=64, tokens=8, reused=0, columns=(range(2),))
+    texts = [
+        Sequence(one, list(one.prompt)) for one in (request("a", 8, 4, marks=((2, it),)) for it in (b"cat", b"dog"))
+    ]
+    cat, dog = (from_host(text, copy, block_size=4, reuse=True).digests for text in texts)
+    assert len(cat) == len(dog) == 2
+    assert set(cat).isdisjoint(dog)
 
 
 def about_to_come_back() -> World:

@@ -116,6 +116,27 @@ def test_tokens_that_belong_together_are_computed_together() -> None:
     world.check_end()
 
 
+def test_a_prefix_that_ends_before_an_image_needs_the_window_of_that_place() -> None:
+    """All blocks are found but the first of a window: the image that follows it cannot be gone on from."""
+    world = World((LayerGroup(None, (0,), 1), LayerGroup(5, (1,), 1)), 64, Limits(2, 16))
+    asked = request("a", 16, 1, spans=(MediaSpan(6, 14, together=True),))
+    first = world.submit(asked)
+    while not world.loop.idle:
+        world.step()
+    windows = world.ledger.pools[1]
+    taken = []
+    while windows.find(first.digests[0]) is not None:
+        taken.append(windows.take())
+    for block in taken:
+        windows.release(block)
+    assert windows.find(first.digests[2]) is not None, "the window of a prefix that ends in the image is there"
+    again = world.submit(replace(asked, id="b"))
+    while not world.loop.idle:
+        world.step()
+    world.check_end()
+    assert again.reused == 0
+
+
 def test_a_deadline_ends_a_request_wherever_it_is() -> None:
     world = full(kv_tokens=64, max_batch=1)
     now = 0.0

@@ -1,12 +1,11 @@
 """Audio as a feature extractor takes it: one channel of floats at its sampling rate.
 
-In: the path or the bytes of a WAV file (PCM of 8 to 32 bits, or floats), or samples with their sampling rate. Channels
-are averaged, and another rate is resampled (`resample.py`). Other formats are read with `soundfile` if it is installed.
+In: the path or the bytes of a WAV file (`wav.py`), or samples with their sampling rate. Channels are averaged, and
+another rate is resampled (`resample.py`). Other formats are read with `soundfile` if it is installed.
 """
 
 from __future__ import annotations
 
-import struct
 from importlib import import_module
 from io import BytesIO
 from os import PathLike
@@ -16,14 +15,10 @@ from typing import Any
 import numpy as np
 
 from brim.engine.media.audio.resample import resampled
+from brim.engine.media.audio.wav import NotWav, as_floats, one_channel, open_wav
 from brim.errors import InvalidRequest, first_line
 
-_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _LEAST_RATE, _MOST_RATE = 1_000, 768_000
-
-
-class _NotWav(Exception):
-    """The bytes are not a WAV file that is read here, and why."""
 
 
 def read_audio(audio: Any, number: int) -> tuple[np.ndarray, int]:
@@ -37,13 +32,19 @@ def read_audio(audio: Any, number: int) -> tuple[np.ndarray, int]:
             f"audios: audio {number} is a {type(audio).__name__}; give a path, the bytes of a file, or samples with "
             "their sampling rate: (array, 16000)"
         )
-    if not _LEAST_RATE <= rate <= _MOST_RATE:
-        raise InvalidRequest(
-            f"audios: audio {number} has a sampling rate of {rate} Hz; it must be {_LEAST_RATE} to {_MOST_RATE}"
-        )
-    if not samples.size or not bool(np.isfinite(samples).all()):
-        raise InvalidRequest(f"audios: audio {number} has no samples, or some that are not finite")
+    check_rate(f"audios: audio {number}", rate)
+    check_samples(f"audios: audio {number}", samples)
     return samples, rate
+
+
+def check_rate(named: str, rate: int) -> None:
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise InvalidRequest(f"{named} has a sampling rate of {rate} Hz; it must be {_LEAST_RATE} to {_MOST_RATE}")
+
+
+def check_samples(named: str, samples: np.ndarray) -> None:
+    if not samples.size or not bool(np.isfinite(samples).all()):
+        raise InvalidRequest(f"{named} has no samples, or some that are not finite")
 
 
 def at_rate(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
@@ -62,7 +63,7 @@ def _given(audio: tuple[Any, Any], number: int) -> tuple[np.ndarray, int]:
             f"audios: audio {number} has the shape {samples.shape} and holds {samples.dtype}; it must be [samples] or "
             "[samples, channels] of floats or integers"
         )
-    return _one_channel(_as_floats(samples)), rate
+    return one_channel(as_floats(samples)), rate
 
 
 def _from_file(audio: str | PathLike[str] | bytes, number: int) -> tuple[np.ndarray, int]:
@@ -71,9 +72,10 @@ def _from_file(audio: str | PathLike[str] | bytes, number: int) -> tuple[np.ndar
     except OSError as error:
         raise InvalidRequest(f"audios: audio {number} cannot be read: {error.strerror or error}") from None
     try:
-        return read_wav(content)
-    except _NotWav as reason:
+        wav = open_wav(content)
+    except NotWav as reason:
         return _by_soundfile(content, number, str(reason))
+    return wav.samples(), wav.rate
 
 
 def _by_soundfile(content: bytes, number: int, reason: str) -> tuple[np.ndarray, int]:
@@ -88,67 +90,4 @@ def _by_soundfile(content: bytes, number: int, reason: str) -> tuple[np.ndarray,
         samples, rate = library.read(BytesIO(content), dtype="float32", always_2d=True)
     except Exception as error:
         raise InvalidRequest(f"audios: audio {number} cannot be read: {first_line(error)}") from error
-    return _one_channel(samples), int(rate)
-
-
-def read_wav(content: bytes) -> tuple[np.ndarray, int]:
-    """(samples of one channel, sampling rate) of a WAV file."""
-    if len(content) < 12 or content[:4] != b"RIFF" or content[8:12] != b"WAVE":
-        raise _NotWav("is not a WAV file")
-    form: bytes | None = None
-    start = 12
-    while start + 8 <= len(content):
-        name, size = struct.unpack_from("<4sI", content, start)
-        body = content[start + 8 : start + 8 + size]
-        if name == b"fmt ":
-            form = body
-        elif name == b"data":
-            if form is None:
-                break
-            return _samples(form, body)
-        start += 8 + size + size % 2
-    raise _NotWav("is a WAV file without its samples or their format")
-
-
-def _samples(form: bytes, body: bytes) -> tuple[np.ndarray, int]:
-    if len(form) < 16:
-        raise _NotWav("is a WAV file whose format is cut off")
-    tag, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", form)
-    if tag == _EXTENSIBLE and len(form) >= 26:
-        tag = struct.unpack_from("<H", form, 24)[0]
-    width = bits // 8
-    if not channels or not width:
-        raise _NotWav(f"is a WAV file of {channels} channels of {bits} bits")
-    whole = body[: len(body) // (width * channels) * width * channels]
-    match tag, bits:
-        case (1, 8):
-            values = (np.frombuffer(whole, np.uint8).astype(np.float32) - 128) / 128
-        case (1, 16 | 32):
-            values = _as_floats(np.frombuffer(whole, f"<i{width}"))
-        case (1, 24):
-            values = _as_floats(_widened(whole))
-        case (3, 32 | 64):
-            values = np.frombuffer(whole, f"<f{width}").astype(np.float32)
-        case _:
-            raise _NotWav(f"is a WAV file of format {tag} with {bits} bits")
-    return _one_channel(values.reshape(-1, channels)), rate
-
-
-def _widened(content: bytes) -> np.ndarray:
-    """Integers of 24 bits as the upper part of 32."""
-    wide = np.zeros((len(content) // 3, 4), np.uint8)
-    wide[:, 1:] = np.frombuffer(content, np.uint8).reshape(-1, 3)
-    return wide.view("<i4")[:, 0]
-
-
-def _as_floats(samples: np.ndarray) -> np.ndarray:
-    """Integers become parts of their largest; floats are as they are."""
-    if samples.dtype.kind == "f":
-        return samples.astype(np.float32)
-    largest = np.iinfo(samples.dtype)
-    middle = 0 if largest.min < 0 else (largest.max + 1) // 2
-    return ((samples.astype(np.float64) - middle) / (largest.max - middle + 1)).astype(np.float32)
-
-
-def _one_channel(samples: np.ndarray) -> np.ndarray:
-    return samples if samples.ndim == 1 else samples.mean(axis=1, dtype=np.float32)
+    return one_channel(samples), int(rate)

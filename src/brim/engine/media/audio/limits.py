@@ -39,11 +39,11 @@ class AudioLimits:
         """The same, with a smaller limit where an encoder has found one."""
         return self if frames >= self.frames else replace(self, frames=frames, source="the encoder's reserve")
 
-    def check_seconds(self, number: int, seconds: float) -> None:
+    def check_seconds(self, named: str, seconds: float) -> None:
         """Refuse a longer audio: the processor would cut it without a word."""
         if seconds > self.seconds:
             raise InvalidRequest(
-                f"audios: audio {number} lasts {seconds:.2f} seconds, more than the {self.seconds:g} of {self.source}; "
+                f"{named} lasts {seconds:.2f} seconds, more than the {self.seconds:g} of {self.source}; "
                 "send a shorter one, or parts of it"
             )
 

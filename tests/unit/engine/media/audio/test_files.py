@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from brim.engine.media.audio.files import at_rate, read_audio
+from brim.engine.media.audio.resample import _ratio
 from brim.errors import InvalidRequest
 
 RATE = 16_000
@@ -117,6 +120,16 @@ def test_another_rate_is_the_same_sound(rate: int, wanted: int) -> None:
     found = at_rate(np.sin(2 * np.pi * tone * np.arange(rate // 2) / rate), rate, wanted)
     assert len(found) == wanted // 2
     assert np.abs(found - np.sin(2 * np.pi * tone * np.arange(wanted // 2) / wanted))[middle].max() < 1e-5
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1_000, 768_000), st.integers(1, 200))
+def test_odd_rates_take_no_more_work_and_keep_the_length(rate: int, samples: int) -> None:
+    up, down = _ratio(rate, RATE)
+    assert min(up, down) <= max(up, down) <= 2_000
+    assert abs(up / down * rate / RATE - 1) < 2.9e-4  # half a cent
+    found, exact = len(at_rate(np.zeros(samples, np.float32), rate, RATE)), samples * RATE / rate
+    assert exact * (1 - 2.9e-4) <= found < exact + 1
 
 
 def test_what_the_lower_rate_cannot_hold_is_silent() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from brim.engine.run.sampler import ROWS_AT_ONCE, Sampled
+from brim.engine.run.sampling.sampler import ROWS_AT_ONCE, Sampled
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.units import MIB
-from brim.vllm.blocks import Blocks, separate_tensors
+from brim.vllm.runner.blocks import Blocks, separate_tensors
 
 BLOCKS = st.builds(
     lambda tokens, tensors, rounding: Blocks(tokens, sum(tensors), tuple(tensors), rounding),

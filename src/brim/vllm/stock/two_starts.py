@@ -1,6 +1,6 @@
 """The exact size of stock vLLM by two starts, for a version whose private names Brim does not know.
 
-    python -m brim.vllm.two_starts FILE MODEL [flags of vllm serve]      # writes {"kv_cache_memory_bytes": N}
+    python -m brim.vllm.stock.two_starts FILE MODEL [flags of vllm serve]      # writes {"kv_cache_memory_bytes": N}
 
 The first start, here, is stock vLLM with a KV cache of a quarter of the device. The worst load that the API allows runs
 through it, and every worker is asked by RPC for the peak of its memory; only public interfaces are used. What is left
@@ -24,6 +24,7 @@ from brim.records.memory import MemoryReading
 from brim.reserve.processes import resident_bytes
 from brim.units import KIB, MIB, format_bytes
 from brim.vllm.settings import read_settings
+from brim.vllm.stock.load import DemandingRequests
 
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 _FIRST_PART = 4  # of the device, for the KV cache of the first start: a quarter
@@ -47,11 +48,15 @@ class MemoryFigures:
         return asdict(MemoryReading(total, total - held, held, held, peak, peak, 0))
 
 
-def second_size(readings: Iterable[MemoryReading], first_kv_bytes: int, canary_bytes: int) -> int:
-    """The KV cache that fits beside the peak of everything else, on the tightest rank."""
+def second_size(
+    readings: Iterable[MemoryReading], first_kv_bytes: int, canary_bytes: int, utilization: float = 1.0
+) -> int:
+    """The KV cache that fits beside the peak of everything else, on the tightest rank; a utilization is a cap."""
     return min(
-        reading.total_bytes
-        - reading.other_bytes  # driver, context, kernels, neighbours
+        min(
+            reading.total_bytes - reading.other_bytes,  # driver, context, kernels, neighbours
+            round(reading.total_bytes * utilization),
+        )
         - (reading.peak_reserved_bytes - first_kv_bytes)  # this process at its peak, without KV
         - canary_bytes
         - _ROUNDING_BYTES
@@ -70,7 +75,7 @@ def measured_size(words: list[str]) -> int:
     llm = LLM(**{**given, "kv_cache_memory_bytes": first, "worker_extension_cls": extension})
     llm.generate(*_worst_load(llm), use_tqdm=False)
     readings = [MemoryReading(**one) for one in llm.collective_rpc("brim_reading")]
-    size = second_size(readings, first, settings.canary_bytes)
+    size = second_size(readings, first, settings.canary_bytes, given.get("gpu_memory_utilization", 1.0))
     if size <= 0:
         raise DoesNotFit(
             f"nothing is left for the KV cache; the shortfall is {format_bytes(-size)}", missing_bytes=-size
@@ -101,35 +106,15 @@ def _device_bytes() -> int:
 
 
 def _worst_load(llm: Any) -> tuple[list[Any], list[Any]]:
-    """As many requests as may run, at full length, with everything in the sampler; some prompts are scored."""
-    from vllm import SamplingParams
-    from vllm.platforms import current_platform
-
-    seeds = not current_platform.is_cpu()  # there, vLLM's second draw by a seed fails
+    """As many requests as may run, at full length; some prompts are scored."""
     config = llm.llm_engine.vllm_config
-    vocab, most = config.model_config.get_vocab_size(), config.model_config.max_logprobs
     length = config.model_config.max_model_len - _ANSWER_TOKENS - 1
-    prompts, draws = [], []
-    for number in range(config.scheduler_config.max_num_seqs):
-        prompts.append({"prompt_token_ids": [(number * 31 + at) % (vocab - 1) for at in range(length)]})
-        draws.append(
-            SamplingParams(
-                max_tokens=_ANSWER_TOKENS,
-                temperature=0.9,
-                top_p=0.9,
-                top_k=vocab - 1,
-                min_p=0.1,
-                frequency_penalty=0.5,
-                presence_penalty=0.5,
-                repetition_penalty=1.2,
-                logprobs=most,
-                prompt_logprobs=most if number % _SCORED == 0 else None,
-                seed=number if seeds and number % 2 else None,
-                ignore_eos=True,
-                detokenize=False,
-            )
-        )
-    return prompts, draws
+    makes = DemandingRequests(llm)
+    asked = [
+        makes.request(length, _ANSWER_TOKENS, scored=number % _SCORED == 0)
+        for number in range(config.scheduler_config.max_num_seqs)
+    ]
+    return [prompt for prompt, _ in asked], [drawn for _, drawn in asked]
 
 
 if __name__ == "__main__":

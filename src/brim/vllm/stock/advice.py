@@ -1,6 +1,6 @@
 """A fit of vLLM without serving: the exact `--kv-cache-memory-bytes` that stock vLLM can be given.
 
-    python -m brim.vllm.advice FILE '{"model": …}'      # arguments of vllm.LLM; writes the report as JSON
+    python -m brim.vllm.stock.advice FILE '{"model": …}'      # arguments of vllm.LLM; writes the report as JSON
 
 In a process of its own, which ends with its engine.
 """

@@ -15,8 +15,8 @@ from brim.engine.requests.params import SamplingParams
 
 torch = pytest.importorskip("torch")
 
-from brim.engine.run import sampler  # noqa: E402
-from brim.engine.run.sampler import SampleRow, sample, uniform  # noqa: E402
+from brim.engine.run.sampling import sampler  # noqa: E402
+from brim.engine.run.sampling.sampler import SampleRow, sample, uniform  # noqa: E402
 from brim.engine.run.scoring.whole_rows import prompt_logprobs  # noqa: E402
 
 VOCAB = 97

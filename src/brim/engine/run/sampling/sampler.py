@@ -23,8 +23,16 @@ import torch
 from torch import Tensor
 
 from brim.engine.requests.params import SamplingParams
-from brim.engine.run.masks import keep_allowed
-from brim.engine.run.penalties import NO_TOKENS, HeldTokens, Places, Tokens, penalise_said, penalise_seen, places_of
+from brim.engine.run.sampling.masks import keep_allowed
+from brim.engine.run.sampling.penalties import (
+    NO_TOKENS,
+    HeldTokens,
+    Places,
+    Tokens,
+    penalise_said,
+    penalise_seen,
+    places_of,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +63,7 @@ class SampleRow(NamedTuple):  # one for each request and step: a tuple is made t
 class Sampled:
     """The chosen ids, and logprobs where a row asked. Rows that did not ask may hold NaN and -1.
 
-    Of kept logits there are rows only for those that asked (`brim.engine.run.top_logits`).
+    Of kept logits there are rows only for those that asked (`brim.engine.run.sampling.top_logits`).
     """
 
     tokens: Tensor  # int64 [rows]

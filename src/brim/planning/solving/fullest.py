@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
-from brim.planning.fill import Filled, Filler
-from brim.planning.lower import SMALLEST_STEP
 from brim.planning.pricer import Load
 from brim.planning.settings import Settings
+from brim.planning.solving.fill import Filled, Filler
+from brim.planning.solving.lower import SMALLEST_STEP
 from brim.units import ceil_div, round_down, round_up
 
 _SHORTEST_CONTEXT = 2048  # a plan that holds less than one such request does not fit

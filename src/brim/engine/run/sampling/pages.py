@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from brim.engine.run.penalties import PAGE_TOKENS
+from brim.engine.run.sampling.penalties import PAGE_TOKENS
 from brim.units import ceil_div
 
 

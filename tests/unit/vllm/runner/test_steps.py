@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.records.fit import IMAGE_SHAPE
-from brim.vllm.steps import DECODE, PREFILL, SCORES, VERIFY, Limits, worst_steps
+from brim.vllm.runner.steps import (
+    DECODE,
+    LONGEST_SCORES,
+    PREFILL,
+    SCORES,
+    VERIFY,
+    Draw,
+    Limits,
+    small_steps,
+    worst_steps,
+)
 
 LIMITS = st.builds(
     Limits,
@@ -20,7 +30,7 @@ LIMITS = st.builds(
 
 @given(LIMITS)
 def test_steps_stay_inside_the_limits(limits: Limits) -> None:
-    for step in worst_steps(limits):
+    for step in (*worst_steps(limits), *small_steps(limits)):
         assert len(step.rows) <= limits.rows
         assert step.shape.tokens <= limits.batch_tokens
         for row in step.rows:
@@ -35,16 +45,20 @@ def test_the_largest_steps_reach_them(limits: Limits) -> None:
     steps = {step.shape.name: step for step in worst_steps(limits)}
     rows = min(limits.rows, limits.batch_tokens)
     assert len(steps[DECODE].rows) == len(steps[PREFILL].rows) == len(steps[SCORES].rows) == rows
-    room = rows * limits.longest
-    even = min(limits.batch_tokens // rows, limits.longest)
-    assert steps[PREFILL].shape.tokens >= min(limits.batch_tokens, room, even * rows)
+    assert steps[PREFILL].shape.tokens == min(limits.batch_tokens, rows * limits.longest)
     assert [row.scored for row in steps[SCORES].rows] == [True] + [False] * (rows - 1)
+
+
+@given(LIMITS)
+def test_the_longest_prompt_that_fits_into_a_step_is_scored(limits: Limits) -> None:
+    scored = [row.new for step in worst_steps(limits) for row in step.rows if row.scored]
+    assert max(scored) == min(limits.batch_tokens, limits.longest)
 
 
 def test_all_tokens_of_a_batch_are_in_the_prefill() -> None:
     limits = Limits(batch_tokens=8192, rows=256, length=8192, drafts=3, encodes=True)
     by_name = {step.shape.name: step.shape for step in worst_steps(limits)}
-    assert list(by_name) == [PREFILL, SCORES, DECODE, VERIFY, IMAGE_SHAPE]
+    assert list(by_name) == [PREFILL, SCORES, LONGEST_SCORES, DECODE, VERIFY, IMAGE_SHAPE]
     assert by_name[PREFILL].tokens == 8192
     assert (by_name[SCORES].tokens, by_name[DECODE].tokens) == (8192, 256)
     assert (by_name[VERIFY].tokens, by_name[VERIFY].sequences) == (1024, 256)
@@ -54,3 +68,18 @@ def test_seeded_and_unseeded_rows_are_both_drawn() -> None:
     steps = worst_steps(Limits(batch_tokens=512, rows=8, length=512))
     assert {row.seed is None for step in steps for row in step.rows} == {True, False}
     assert any(row.restricted for step in steps for row in step.rows)
+
+
+@given(LIMITS)
+def test_small_steps_are_no_larger_than_the_worst_ones(limits: Limits) -> None:
+    largest = max(step.shape.tokens for step in worst_steps(limits))
+    for step in small_steps(limits):
+        assert step.shape.tokens <= largest
+        assert not any(row.scored or row.seed is not None for row in step.rows)
+
+
+def test_small_steps_have_lengths_between_powers_of_two_drawn_in_every_way() -> None:
+    steps = small_steps(Limits(batch_tokens=128, rows=8, length=4096))
+    assert [step.shape.tokens for step in steps[:10]] == [1, 2, 16, 25, 32, 49, 64, 97, 128, 1]
+    assert {row.draw for step in steps for row in step.rows} == set(Draw)
+    assert [len(step.rows) for step in steps[9:]] == [1, 1, 1, 2, 2, 2, 8, 8, 8]

@@ -17,10 +17,10 @@ from brim.engine.device.staging import Staging  # noqa: E402
 from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.requests.request import Request  # noqa: E402
 from brim.engine.requests.sequence import Sequence  # noqa: E402
-from brim.engine.run import history, pages, penalties, sampler  # noqa: E402
-from brim.engine.run.history import TokenHistory, pool_pages  # noqa: E402
 from brim.engine.run.packing import sample_rows  # noqa: E402
-from brim.engine.run.sampler import SampleRow, sample  # noqa: E402
+from brim.engine.run.sampling import history, pages, penalties, sampler  # noqa: E402
+from brim.engine.run.sampling.history import TokenHistory, pool_pages  # noqa: E402
+from brim.engine.run.sampling.sampler import SampleRow, sample  # noqa: E402
 from brim.engine.schedule.plan import Chunk, StepPlan  # noqa: E402
 
 VOCAB, SLOTS, MAX_LENGTH = 13, 4, 40

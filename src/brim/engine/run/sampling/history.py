@@ -26,10 +26,10 @@ import torch
 
 from brim.engine.device.staging import Staging
 from brim.engine.requests.sequence import Sequence
-from brim.engine.run.pages import Kept, PageNotes
-from brim.engine.run.penalties import PAGE_TOKENS, HeldTokens
 from brim.engine.run.rows import drawing_slots
-from brim.engine.run.sampler import SampleRow
+from brim.engine.run.sampling.pages import Kept, PageNotes
+from brim.engine.run.sampling.penalties import PAGE_TOKENS, HeldTokens
+from brim.engine.run.sampling.sampler import SampleRow
 from brim.engine.schedule.plan import StepPlan
 from brim.units import ceil_div
 

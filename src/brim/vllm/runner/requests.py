@@ -1,6 +1,6 @@
-"""Worst steps as vLLM's own scheduler outputs.
+"""Steps as vLLM's own scheduler outputs.
 
-In: a `WorstStep` and the KV cache that stands. Out: what its scheduler would send to a worker in such a step.
+In: a `Step` and the KV cache that stands. Out: what its scheduler would send to a worker in such a step.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from brim.units import ceil_div
-from brim.vllm.steps import Row, WorstStep
+from brim.vllm.runner.media import LargestInput
+from brim.vllm.runner.steps import Draw, Limits, Row, Step
 
 _ANSWER_TOKENS = 64  # more than any step draws
 _SOME_TOKENS = [1, 2, 3]  # to which a restricted row is held
@@ -26,24 +27,35 @@ class Vocabulary:
 class StepMaker:
     """Makes steps for one build; every request has a name of its own."""
 
-    def __init__(self, cache: Any, vocabulary: Vocabulary, prefix: str) -> None:
+    def __init__(self, cache: Any, vocabulary: Vocabulary, prefix: str, adapters: int = 0) -> None:
         self._blocks = cache.num_blocks
         self._specs = [group.kv_cache_spec for group in cache.kv_cache_groups]
         self._vocabulary = vocabulary
         self._prefix = prefix
+        self._adapters = adapters  # of LoRA, that a step may use
         self._made = 0
 
-    def opening(self, step: WorstStep) -> Any:
+    def opening(self, step: Step) -> Any:
         """A step whose requests come in with everything before it computed."""
-        requests = [self._request(row, step.drafts) for row in step.rows]
-        tokens = [row.new for row in step.rows]
+        return self._starting([self._asked(row, step.drafts) for row in step.rows], [row.new for row in step.rows])
+
+    def _starting(self, requests: list[Any], tokens: list[int]) -> Any:
         made = _empty(len(self._specs))
         made.scheduled_new_reqs = requests
         made.num_scheduled_tokens = {one.req_id: new for one, new in zip(requests, tokens, strict=True)}
         made.total_num_scheduled_tokens = sum(tokens)
         return made
 
-    def verifying(self, step: WorstStep, opening: Any) -> Any:
+    def encoding(self, largest: LargestInput, limits: Limits) -> Any:
+        """A step that encodes as many of the largest inputs as it may, and computes the first tokens that hold them."""
+        room = min(limits.batch_tokens, limits.longest)
+        requests = [self._encoded(largest, room) for _ in range(min(largest.items, limits.rows, limits.batch_tokens))]
+        tokens = shared_out(limits.batch_tokens, [len(one.prompt_token_ids) for one in requests])
+        made = self._starting(requests, tokens)
+        made.scheduled_encoder_inputs = {one.req_id: [0] for one in requests}
+        return made
+
+    def verifying(self, step: Step, opening: Any) -> Any:
         """The step after it, in which every row verifies its draft."""
         from vllm.v1.core.sched.output import CachedRequestData
 
@@ -64,24 +76,47 @@ class StepMaker:
         """A step in which nothing runs and the requests have ended."""
         made = _empty(0)
         made.finished_req_ids = set(opening.num_scheduled_tokens)
+        made.free_encoder_mm_hashes = [
+            feature.identifier for one in opening.scheduled_new_reqs for feature in one.mm_features
+        ]
         return made
 
-    def _request(self, row: Row, drafts: int) -> Any:
+    def _asked(self, row: Row, drafts: int) -> Any:
+        return self._request([1] * (row.past + row.new), self._sampling(row), past=row.past, drafts=drafts)
+
+    def _encoded(self, largest: LargestInput, room: int) -> Any:
+        """A request with one of them, or with as much of its prompt as one request may have."""
+        from vllm.multimodal.inputs import MultiModalFeatureSpec
+
+        made = self._request(list(largest.prompt[:room]), self._sampling(Row(1, 0)))
+        made.mm_features.append(
+            MultiModalFeatureSpec(largest.item, largest.modality, f"{made.req_id}-media", largest.position)
+        )
+        return made
+
+    def _request(self, prompt: list[int], sampling: Any, past: int = 0, drafts: int = 0) -> Any:
         from vllm.v1.core.sched.output import NewRequestData
 
         self._made += 1
-        prompt = [1] * (row.past + row.new)
         return NewRequestData(
             req_id=f"{self._prefix}-{self._made}",
             prompt_token_ids=prompt,
             mm_features=[],
-            sampling_params=self._sampling(row),
+            sampling_params=sampling,
             pooling_params=None,
             block_ids=tuple(self._block_ids(spec, len(prompt) + 1 + drafts) for spec in self._specs),
-            num_computed_tokens=row.past,
-            lora_request=None,
+            num_computed_tokens=past,
+            lora_request=self._adapter(self._made % (self._adapters + 1)),
             prefill_token_ids=prompt,
         )
+
+    def _adapter(self, number: int) -> Any:
+        """One of the dummies that upstream's warm-up registers, by its name; the first request of a round has none."""
+        if not number:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest(f"warmup_{number}", number, "/not/a/real/path")
 
     def _block_ids(self, spec: Any, tokens: int) -> list[int]:
         """Blocks of one request in a group of layers, counted as upstream's warm-up does; never the null block."""
@@ -94,8 +129,8 @@ class StepMaker:
         """Everything that a request may ask of the sampler, by upstream's own list."""
         from vllm.sampling_params import SamplingParams
 
-        if row.greedy:
-            return SamplingParams(temperature=0.0, max_tokens=_ANSWER_TOKENS)
+        if row.draw is not Draw.EVERYTHING:
+            return SamplingParams(temperature=0.0 if row.draw is Draw.GREEDY else 1.0, max_tokens=_ANSWER_TOKENS)
         draw = SamplingParams.for_sampler_warmup()
         draw.max_tokens = _ANSWER_TOKENS
         draw.top_k = self._vocabulary.size - 1
@@ -104,6 +139,16 @@ class StepMaker:
         draw.seed = row.seed
         draw.allowed_token_ids = _SOME_TOKENS if row.restricted else None
         return draw
+
+
+def shared_out(tokens: int, wanted: list[int]) -> list[int]:
+    """How many tokens of a step each request gets: the first ones all that they want, every other at least one."""
+    left, given = tokens - len(wanted), []
+    for one in wanted:
+        more = min(one - 1, left)
+        given.append(1 + more)
+        left -= more
+    return given
 
 
 def _empty(groups: int) -> Any:

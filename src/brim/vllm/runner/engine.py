@@ -6,8 +6,8 @@ capture; the worst steps go through the worker's own `execute_model` and `sample
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,11 @@ from brim.probes.translate import translated
 from brim.records.fit import IMAGE_SHAPE
 from brim.records.memory import StressShape
 from brim.units import ceil_div
-from brim.vllm.blocks import SEGMENT_BYTES, Blocks, separate_tensors
-from brim.vllm.requests import StepMaker, Vocabulary
-from brim.vllm.steps import Limits, WorstStep, worst_steps
-from brim.vllm.teardown import GraphSettings, tear_down
+from brim.vllm.runner.blocks import SEGMENT_BYTES, Blocks, separate_tensors
+from brim.vllm.runner.media import largest_inputs
+from brim.vllm.runner.requests import StepMaker, Vocabulary
+from brim.vllm.runner.steps import Limits, Step, small_steps, worst_steps
+from brim.vllm.runner.teardown import GraphSettings, tear_down
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,12 @@ class VllmEngine:
         self._specs = worker.get_kv_cache_spec()
         self._graphs = GraphSettings(self._config.compilation_config)
         self.blocks = self._geometry()
-        self.limits = _limits(self._config, worker.device.type)
+        self.limits = _limits(worker)
         self.built: Any = None  # the KVCacheConfig that stands
         self.times: Any = None  # what the warm-up of that build returned
         self.builds = 0
         self._maker: StepMaker | None = None
+        self._largest = largest_inputs(self._config) if self.limits.encodes else ()
         self._steps = {step.shape.name: step for step in worst_steps(self.limits)}
 
     @property
@@ -61,17 +63,6 @@ class VllmEngine:
         rows = self.limits.rows if self._has_states() else 0
         return max(self.least_tokens, rows * self.blocks.tokens)
 
-    @property
-    def unmeasured(self) -> tuple[str, ...]:
-        """What serving may do and no step of the fit does."""
-        found = []
-        runs = inspect.unwrap(type(self._worker.model_runner).profile_run).__code__.co_names
-        if self.limits.encodes and "supports_mm_inputs" not in runs:
-            found.append("this runner does not profile its encoder: images, sound and video are not part of the proof")
-        if self._config.lora_config is not None:
-            found.append("LoRA: the scratch memory of adapters' kernels is not part of the proof")
-        return tuple(found)
-
     # -- SizableEngine -------------------------------------------------------------------------------------------
 
     def build(self, kv_tokens: int) -> None:
@@ -82,8 +73,10 @@ class VllmEngine:
         with translated(), set_current_vllm_config(self._config):
             self._stock.initialize(planned)
             self.times = self._stock.warm_up()
-        self.built = planned
-        self._maker = StepMaker(planned, _vocabulary(self._config), f"brim-{self.builds}")
+            self.built = planned
+            self._maker = StepMaker(planned, _vocabulary(self._config), f"brim-{self.builds}", self._most_adapters)
+            if self.builds == 1:
+                self._load_kernels()
 
     def teardown(self) -> None:
         self.built = self._maker = None
@@ -94,33 +87,80 @@ class VllmEngine:
 
     def stress(self, shape: StressShape) -> None:
         """One step, twice: while the second runs, the first one's results are still on their way, as in serving."""
-        with translated():
+        with translated(), self._adapters():
             if shape.name == IMAGE_SHAPE:
-                self.profile()
+                self._encode()
                 return
             step = self._steps[shape.name]
             for output in [self._run(step) for _ in range(2)]:
-                _check_output(output, step)
+                self._check(output, step)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def profile(self) -> None:
-        """vLLM's own dummy run: compiles, makes communication buffers, and runs the encoder at its largest input."""
+        """vLLM's own dummy run: compiles, and makes communication buffers."""
         import torch
         from vllm.config import set_current_vllm_config
 
         with torch.inference_mode(), set_current_vllm_config(self._config):
             self._worker.model_runner.profile_run()
 
-    def _run(self, step: WorstStep) -> Any:
+    def _load_kernels(self) -> None:
+        with self._adapters():
+            for step in small_steps(self.limits):
+                self._check(self._run(step), step)
+
+    def _adapters(self) -> AbstractContextManager[None]:
+        """Upstream's dummies of LoRA, as many as a step may use, registered as if they had been loaded."""
+        lora = self._config.lora_config
+        found: AbstractContextManager[None] = self._worker.model_runner.maybe_setup_dummy_loras(lora)
+        return found
+
+    @property
+    def _most_adapters(self) -> int:
+        lora = self._config.lora_config
+        return 0 if lora is None else int(lora.max_loras)
+
+    def _run(self, step: Step) -> Any:
         assert self._maker is not None, "stress before build"
         opening = self._maker.opening(step)
-        try:
+        with self._ended(opening):
             output = self._execute(opening)
             return self._execute(self._maker.verifying(step, opening)) if step.drafts else output
+
+    def _encode(self) -> None:
+        """Of every modality as many of the largest inputs as a step may have, through the worker's own encoder."""
+        assert self._maker is not None, "stress before build"
+        for largest in self._largest:
+            opening = self._maker.encoding(largest, self.limits)
+            with self._ended(opening):
+                self._execute(opening)
+
+    @contextmanager
+    def _ended(self, opening: Any) -> Iterator[None]:
+        """After these steps, the requests of the first one are gone, also where a step failed."""
+        assert self._maker is not None
+        try:
+            yield
+        except Exception as error:
+            self._log(error)
+            raise
         finally:
             self._settle()
             self._worker.execute_model(self._maker.closing(opening))
+
+    def _log(self, error: Exception) -> None:
+        """At once: other ranks may wait in a collective of this step, and nothing else would say why."""
+        from vllm.logger import init_logger
+
+        init_logger("vllm.brim").warning("brim: a step failed on rank %d", self._worker.rank, exc_info=error)
+
+    def _check(self, output: Any, step: Step) -> None:
+        """Only the last stage of a pipeline draws."""
+        from vllm.distributed.parallel_state import get_pp_group
+
+        if get_pp_group().is_last_rank:
+            _check_output(output, step)
 
     def _execute(self, scheduled: Any) -> Any:
         output = self._worker.execute_model(scheduled)
@@ -184,17 +224,22 @@ def same_cache(built: Any, asked: Any) -> bool:
     return built is not None and described(built) == described(asked)
 
 
-def _limits(config: Any, device: str) -> Limits:
-    """On the CPU, vLLM's kernels expand 64-bit parameters only: there, drafts that are drawn fail in stock vLLM too."""
-    scheduler, model = config.scheduler_config, config.model_config
-    speculative = config.speculative_config
+def _limits(worker: Any) -> Limits:
+    """What stock vLLM cannot do on the CPU is left out there.
+
+    Drafts that are drawn: its kernels take 64-bit parameters only. Prompts that are scored beside LoRA: its kernels
+    expect one row of logits for each request.
+    """
+    config, on_cpu = worker.vllm_config, worker.device.type == "cpu"
+    scheduler, speculative = config.scheduler_config, config.speculative_config
     return Limits(
         batch_tokens=scheduler.max_num_batched_tokens,
         rows=scheduler.max_num_seqs,
-        length=model.max_model_len,
+        length=config.model_config.max_model_len,
         drafts=0 if speculative is None else speculative.num_speculative_tokens,
-        draws_drafts=device != "cpu",
-        encodes=bool(model.is_multimodal_model),
+        draws_drafts=not on_cpu,
+        scores=not on_cpu or config.lora_config is None,
+        encodes=bool(worker.model_runner.supports_mm_inputs),
     )
 
 
@@ -204,11 +249,11 @@ def _vocabulary(config: Any) -> Vocabulary:
     return Vocabulary(size, size if most < 0 else most)
 
 
-def _check_output(output: Any, step: WorstStep) -> None:
+def _check_output(output: Any, step: Step) -> None:
     """A step that drew nothing measured nothing."""
     output = output.get_output() if hasattr(output, "get_output") else output
     rows = len(step.rows)
-    if len(output.req_ids) != rows or not all(output.sampled_token_ids):
+    if len(output.req_ids) != rows or not all(map(len, output.sampled_token_ids)):
         raise DeviceError(f"{step.shape.title}: vLLM drew tokens for {len(output.req_ids)} of {rows} rows")
     scored = [row for row in step.rows if row.scored]
     given = [one for one in output.prompt_logprobs_dict.values() if one is not None]

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from brim.planning.fill import Filled, Filler
-from brim.planning.fullest import Fullest, asked_tokens, shortest_request
-from brim.planning.lower import lower
 from brim.planning.pricer import Costs, Pricer
 from brim.planning.settings import Settings
+from brim.planning.solving.fill import Filled, Filler
+from brim.planning.solving.fullest import Fullest, asked_tokens, shortest_request
+from brim.planning.solving.lower import lower
 from brim.records.plan import LedgerItem, Lowered, Source
 from brim.units import round_down, round_up
 

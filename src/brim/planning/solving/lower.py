@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from brim.planning.fill import Filled, Filler
 from brim.planning.pricer import Load, Pricer
 from brim.planning.settings import Settings
+from brim.planning.solving.fill import Filled, Filler
 from brim.records.model import Media
 from brim.records.plan import Lowered
 

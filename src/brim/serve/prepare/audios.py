@@ -1,0 +1,72 @@
+"""Audio of a request: WAV files in base64 in, samples at the rate of the model's feature extractor out.
+
+A file that is too long is refused by its header, before a sample of it is read; lengths that a header promises are
+never believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from brim.engine.media.audio.files import at_rate, check_rate, check_samples
+from brim.engine.media.audio.wav import NotWav, Wav, open_wav
+from brim.errors import InvalidRequest
+from brim.serve.asked.media import Audio
+from brim.serve.prepare.base64_files import file_of
+from brim.serve.settings import Limits
+from brim.units import format_bytes
+
+if TYPE_CHECKING:
+    from brim.engine.media.audio.limits import AudioLimits
+
+Samples = tuple[Any, int]  # an array of one channel, and its sampling rate
+
+
+def decode_all(audios: Sequence[Audio], limits: Limits, model: AudioLimits | None, rate: int) -> dict[Audio, Samples]:
+    """Samples of each, at this rate; what the model or the server takes at most is checked before."""
+    files: dict[Audio, Wav] = {}
+    left = limits.audio_seconds
+    for audio in audios:
+        files[audio] = _opened(audio, limits)
+        _check_length(audio, files[audio], left, limits, model)
+        left -= files[audio].seconds
+    return {audio: (_samples(audio, wav, rate), rate) for audio, wav in files.items()}
+
+
+def _opened(audio: Audio, limits: Limits) -> Wav:
+    content = file_of(audio.written, _named(audio), limits.audio_bytes)
+    try:
+        wav = open_wav(content)
+    except NotWav as reason:
+        raise InvalidRequest(
+            f"{_named(audio)} {reason}; WAV files of PCM or floats are taken: convert it "
+            "(ffmpeg -i FILE -c:a pcm_s16le audio.wav)"
+        ) from None
+    if wav.cut_off:
+        raise InvalidRequest(
+            f"{_named(audio)} is cut off: its header promises {format_bytes(wav.promised_bytes)} of samples, and "
+            f"{format_bytes(len(wav.body))} were sent"
+        )
+    return wav
+
+
+def _check_length(audio: Audio, wav: Wav, left: float, limits: Limits, model: AudioLimits | None) -> None:
+    check_rate(_named(audio), wav.rate)
+    if model is not None:
+        model.check_seconds(_named(audio), wav.seconds)
+    if wav.seconds > left:
+        raise InvalidRequest(
+            f"{_named(audio)} lasts {wav.seconds:.2f} seconds, more than the {left:.2f} that are left of "
+            f"{limits.audio_seconds:g} for all audio of a request; send less"
+        )
+
+
+def _samples(audio: Audio, wav: Wav, rate: int) -> Any:
+    samples = wav.samples()
+    check_samples(_named(audio), samples)
+    return at_rate(samples, wav.rate, rate)
+
+
+def _named(audio: Audio) -> str:
+    return f"{audio.path}: the audio"

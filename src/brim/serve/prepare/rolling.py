@@ -1,0 +1,50 @@
+"""A dialogue as the text of a prompt, and what is kept of one that rolls.
+
+It loses its oldest exchanges by Brim's policy (`brim.guard.rolling`), with exact counts: the template is applied to
+what would be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from brim.engine.front.chat_template import chat_text
+from brim.errors import InvalidRequest
+from brim.guard.rolling import RollingSettings, roll
+from brim.serve.asked.dialogue import Dialogue
+from brim.serve.prepare.jobs import ChatJob
+
+
+def written(tokenizer: Any, dialogue: Dialogue) -> str:
+    text = chat_text(tokenizer, [dict(message.entry) for message in dialogue.messages], dialogue.tools)
+    check_unicode(text)
+    return text
+
+
+def rolled(job: ChatJob, count: Callable[[Dialogue], int]) -> tuple[Dialogue, int, int]:
+    """(what is kept, messages dropped, tokens dropped)."""
+    asked = job.dialogue
+    if job.room is None or not asked.exchanges:
+        return asked, 0, 0
+
+    def tokens(numbers: Sequence[int]) -> int:
+        return count(asked.with_exchanges(numbers))
+
+    settings = RollingSettings(job.threshold, max(1, job.threshold // 2))
+    found = roll([False] * len(asked.exchanges), tokens, job.room, settings)
+    if not found.fits:
+        raise InvalidRequest(
+            f"messages: the last turn and the instruction have {found.tokens} tokens, and {job.room} are wanted for "
+            f"the answer: {found.tokens + job.room - job.threshold} more than the {job.threshold} of one request; "
+            "shorten them, or ask for fewer max_tokens"
+        )
+    turns = sum(len(asked.exchanges[number]) for number in found.dropped)
+    return asked.with_exchanges(found.kept), turns, found.tokens_before - found.tokens
+
+
+def check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"prompt: its character {error.start} is half of a surrogate pair; send text") from None

@@ -1,0 +1,152 @@
+"""Steps of a vLLM server: the worst ones, most of which its own profiling skips, and small ones that load kernels.
+
+In: the limits of its scheduler (`Limits`). Out: for every step its rows, as numbers. Contents do not matter for memory:
+rows may share blocks, so a KV cache of one request holds every worst step at full context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import cycle
+
+from brim.records.fit import IMAGE_SHAPE
+from brim.records.memory import StressShape
+
+PREFILL = "prefill"
+SCORES = "prompt-scores"
+LONGEST_SCORES = "longest-prompt-scores"
+DECODE = "decode"
+VERIFY = "verify"
+SMALL = "small"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the scheduler may put into a step."""
+
+    batch_tokens: int
+    rows: int
+    length: int  # of a request, the answer included
+    drafts: int = 0  # tokens drafted for a row
+    draws_drafts: bool = True  # False: drafts are verified greedily only
+    scores: bool = True  # prompts may be scored
+    encodes: bool = False  # images, sound or video
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a step may have computed of a request which still draws one."""
+        return self.length - 1
+
+
+class Draw(Enum):
+    """What a row asks of the sampler."""
+
+    GREEDY = auto()
+    PLAIN = auto()  # from the whole vocabulary
+    EVERYTHING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A request in a step: `new` tokens behind `past` ones."""
+
+    new: int
+    past: int
+    seed: int | None = None  # by which it draws; seeded and unseeded draws take different paths
+    scored: bool = False  # log-probabilities of its prompt are asked for
+    restricted: bool = False  # to some tokens of the vocabulary
+    draw: Draw = Draw.EVERYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that serving can produce; with drafts, a second one verifies them."""
+
+    shape: StressShape
+    rows: tuple[Row, ...]
+    drafts: int = 0
+
+
+def worst_steps(limits: Limits) -> tuple[Step, ...]:
+    """By name: the first ones are those of text, that of an encoder is the last."""
+    steps = [_prefill(limits), *(_scored_steps(limits) if limits.scores else ()), _decode(limits)]
+    if limits.drafts and limits.batch_tokens > limits.drafts and limits.longest > limits.drafts + 1:
+        steps.append(_verify(limits))
+    if limits.encodes:
+        steps.append(Step(StressShape(IMAGE_SHAPE, limits.batch_tokens, 1, "the largest input of the encoder"), ()))
+    return tuple(steps)
+
+
+def small_steps(limits: Limits) -> tuple[Step, ...]:
+    """Prompts of many lengths alone, then as many decodes, drawn in every way.
+
+    Kernels have variants by the number of tokens, and the driver loads each at its first call: it must not need memory
+    for that while a server runs. Odd lengths and multiples of 16 have variants of their own.
+    """
+    most = min(limits.batch_tokens, limits.longest)
+    lengths = sorted({1, 2} | {length for power in _powers(most) for length in (power, power * 3 // 2 + 1)})
+    prompts = [(Row(length, 0, draw=draw),) for length, draw in zip(lengths, cycle(Draw)) if length <= most]
+    most_rows = min(limits.rows, limits.batch_tokens)
+    past = min(1, limits.longest - 1)
+    decodes = [(Row(1, past, draw=draw),) * rows for rows in sorted({1, min(2, most_rows), most_rows}) for draw in Draw]
+    return tuple(Step(_shape(SMALL, drawn, ""), drawn) for drawn in (*prompts, *decodes))
+
+
+def _powers(most: int) -> Iterator[int]:
+    power = 16
+    while power <= most:
+        yield power
+        power *= 2
+
+
+def _prefill(limits: Limits) -> Step:
+    """All tokens of a batch, in as many rows as may be, and every row draws by a seed."""
+    rows = min(limits.rows, limits.batch_tokens)
+    even, one_more = divmod(min(limits.batch_tokens, rows * limits.longest), rows)
+    lengths = [even + 1] * one_more + [even] * (rows - one_more)
+    drawn = tuple(
+        Row(new, limits.longest - new, seed=index, restricted=index == 1) for index, new in enumerate(lengths)
+    )
+    return Step(_shape(PREFILL, drawn, "every row draws by a seed"), drawn)
+
+
+def _scored_steps(limits: Limits) -> tuple[Step, ...]:
+    """A long prompt beside decodes, and alone if that makes it longer."""
+    beside_decodes, alone = _scores(limits), _longest_scores(limits)
+    return (beside_decodes, alone) if alone.rows[0].new > beside_decodes.rows[0].new else (beside_decodes,)
+
+
+def _scores(limits: Limits) -> Step:
+    """A prompt that is scored beside decodes which all draw."""
+    rows = min(limits.rows, limits.batch_tokens)
+    scored = Row(min(limits.batch_tokens - rows + 1, limits.longest), 0, scored=True)
+    drawn = (scored, *[Row(1, limits.longest - 1)] * (rows - 1))
+    return Step(_shape(SCORES, drawn, "a prompt is scored beside decodes"), drawn)
+
+
+def _longest_scores(limits: Limits) -> Step:
+    """A prompt of a whole batch: the V1 runner makes the logits of all its tokens at once, the V2 runner in pieces."""
+    scored = (Row(min(limits.batch_tokens, limits.longest), 0, scored=True),)
+    return Step(_shape(LONGEST_SCORES, scored, "a prompt is scored alone"), scored)
+
+
+def _decode(limits: Limits) -> Step:
+    """The largest batch at full context: the largest graph."""
+    drawn = (Row(1, limits.longest - 1),) * min(limits.rows, limits.batch_tokens)
+    return Step(_shape(DECODE, drawn, "every row draws at full context"), drawn)
+
+
+def _verify(limits: Limits) -> Step:
+    """Every row has all of its draft tokens."""
+    rows = min(limits.rows, limits.batch_tokens // (limits.drafts + 1))
+    drawn = (
+        Row(1, limits.longest - limits.drafts - 2, draw=Draw.EVERYTHING if limits.draws_drafts else Draw.GREEDY),
+    ) * rows
+    shape = StressShape(VERIFY, rows * (limits.drafts + 1), rows, f"{limits.drafts} draft tokens a row")
+    return Step(shape, drawn, limits.drafts)
+
+
+def _shape(name: str, rows: tuple[Row, ...], detail: str) -> StressShape:
+    return StressShape(name, sum(row.new for row in rows), len(rows), detail)

@@ -1,0 +1,1 @@
+"""Stock vLLM, sized without a plug-in: the advice of a fit, and two starts."""
