@@ -84,6 +84,7 @@ class Engine:
 
         from brim.engine.assemble import assemble
         from brim.engine.attention.paged import NAME, register
+        from brim.engine.device.cpu_kernels import keep_few_kernels
         from brim.engine.device.segments import let_segments_grow
         from brim.engine.encoders.start import EncoderPlace, start_encoders
         from brim.engine.preempted import PreemptedMemory
@@ -95,6 +96,7 @@ class Engine:
         place = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if torch.device(place).type == "cuda":
             let_segments_grow()
+        keep_few_kernels()
         register()
         if model == BUILTIN_NAME:
             model, load_format, tokenizer = BUILTIN_CONFIG, "dummy", tokenizer or ByteTokenizer()
