@@ -121,7 +121,6 @@ def replayed(seconds: float, rate: float) -> None:
         "brim-tiny-vl",
         kv_tokens=8192,
         device="cpu",
-        dtype="fp32",  # of bf16 oneDNN keeps kernels for every number of rows
         settings=EngineSettings(max_batch=16, max_batch_tokens=256, max_length=512),
     )
     trace = production_trace(seconds, rate, 512)
