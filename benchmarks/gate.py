@@ -1,7 +1,7 @@
 """What speculation does to a card that is nearly full, with its gate and without the condition on weight.
 
     python benchmarks/gate.py --free 24 --draft llama-3.2-1b [--requests 48] [--out FILE] [--commit HASH]
-    python benchmarks/gate.py --free 60 --model granite-20b-code --clients 192 --requests 256 [--seconds 60] ...
+    python benchmarks/gate.py --free 60 --model granite-20b-code --clients 208 --requests 240 --every 4 [--seconds 110] ...
 
 A ballast makes the card small, the engine is fitted to the rest. Then so many clients ask, one after the other, until
 all requests are answered: for long answers to short prompts, and short answers to long ones. Requests are admitted by
@@ -59,6 +59,7 @@ class Clients:
     count: int
     salt: bytes  # nothing of another run is found in the pool
     left: int  # requests
+    every: int  # so many of them there is one that wants a long answer
     draw: random.Random = field(default_factory=lambda: random.Random(0))
     waiting: set[str] = field(default_factory=set)
     answered: int = 0
@@ -92,13 +93,14 @@ class Clients:
     def _ask(self) -> None:
         self.left -= 1
         longest, vocab = self.engine.longest_request, self.engine.loaded.vocab
-        if self.left % 2:
+        repeats = self.left % self.every == 0
+        if repeats:
             length, tokens = self._between(longest, 1 / 32, 1 / 8), self._between(longest, 1 / 2, 3 / 4)
         else:
             tokens = self._between(longest, 1 / 16, 1 / 8)
             length = int((longest - tokens) * self.draw.choice((0.9, 0.5, 0.1)))
         prompt = [self.draw.randrange(3, vocab) for _ in range(length)]
-        bias = ((self.draw.randrange(3, vocab), CERTAIN),) if self.left % 2 else ()
+        bias = ((self.draw.randrange(3, vocab), CERTAIN),) if repeats else ()
         params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True, logit_bias=bias)
         self.waiting.add(self.engine.submit(prompt, params, salt=self.salt))
 
@@ -119,7 +121,7 @@ class Clients:
 
 
 def run(engine: Engine, options: argparse.Namespace, name: str) -> Row:
-    clients = Clients(engine, options.clients, name.encode(), options.requests)
+    clients = Clients(engine, options.clients, name.encode(), options.requests, options.every)
     before, began = engine.figures, time.perf_counter()
     clients.work(options.seconds)
     spent, after = time.perf_counter() - began, engine.figures
@@ -185,6 +187,7 @@ def main() -> None:
         "draft": options.draft,
         "clients": options.clients,
         "requests": options.requests,
+        "every": options.every,
         "ballast_bytes": 0 if ballast is None else ballast.nbytes,
         "kv_tokens": report.kv_tokens,
         "share_of_limit": report.kv_tokens / report.limit_tokens,
@@ -209,6 +212,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=4096)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--requests", type=int, default=48)
+    parser.add_argument("--every", type=int, default=2, help="of so many requests one wants a long answer")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of each of the two runs, at most")
     parser.add_argument("--tiny", action="store_true", help="on the CPU: to try this script")
     parser.add_argument("--out", type=Path)
