@@ -27,7 +27,7 @@ from brim.client.address import Address, parse_url
 from brim.client.client import Client
 from brim.engine.engine import Engine
 from brim.engine.settings import EngineSettings
-from tests.integration.served import Served, served
+from tests.integration.served import Served, served, wait
 
 MIX = Mix(Between(20, 60), Between(2, 5))
 
@@ -72,8 +72,9 @@ def test_the_servers_own_log_is_replayed_with_those_who_hung_up(server: Served) 
     server.log.clear()
     first = measured(server, Load(Replay(leaving), MIX, vocab=200))
     assert [one.ending for one in first.outcomes] == [Ending.LEFT]
-    (entry,) = (one for one in server.log if one["prompt_tokens"] == 20)
-    assert entry["status"] == 499
+    wait(lambda: server.log)  # a server notices a moment later that somebody has left
+    (entry,) = server.log
+    assert (entry["status"], entry["prompt_tokens"]) == (499, 20)
     assert 3 <= entry["completion_tokens"] < 200
     recorded = parse_trace([json.dumps(entry)], "log")
     again = measured(server, Load(Replay(recorded), MIX, vocab=200))
