@@ -46,6 +46,7 @@ class StubEngine:
     kv_tokens: int = 1 << 20
     device: str = "nothing"
     image_limits: None = None
+    audio_limits: None = None
     requests: tuple[Any, ...] = ()
     _answers: dict[str, _Answer] = field(default_factory=dict)
     _number: int = 0

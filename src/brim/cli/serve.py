@@ -223,8 +223,6 @@ class _Starter:
         place = engine_place(self.options, PACKAGED_BUDGET if _in_package(self.options.model) else None)
         if self.options.batch_tokens is None:
             self.options.batch_tokens = BATCH_TOKENS if place.budget_bytes is None else CPU_BATCH_TOKENS
-        if self.options.dtype == "auto" and place.budget_bytes is not None and _in_package(self.options.model):
-            self.options.dtype = "fp32"  # faster there: oneDNN compiles a kernel of bf16 for every number of rows
         place, encoders = self.leased.enter_context(encoders_beside(self.options, place, told))
         part = self.leased.enter_context(part_of_device(self.options, place, told, encoders))
         probe = budget_probe(place, part)
