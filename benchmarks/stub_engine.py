@@ -14,6 +14,7 @@ from typing import Any
 
 from brim.engine.figures import EngineFigures
 from brim.engine.front.answers import Completion, Update
+from brim.engine.front.grammars import Grammars
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.schedule.figures import AdmissionFigures
@@ -47,6 +48,7 @@ class StubEngine:
     device: str = "nothing"
     image_limits: None = None
     audio_limits: None = None
+    encoders: None = None
     requests: tuple[Any, ...] = ()
     _answers: dict[str, _Answer] = field(default_factory=dict)
     _number: int = 0
@@ -55,6 +57,10 @@ class StubEngine:
     @property
     def settings(self) -> Any:
         return SimpleNamespace(max_batch=self.max_batch)
+
+    @property
+    def grammars(self) -> Grammars:
+        return Grammars(self.tokenizer, 1 << 17, [])
 
     @property
     def loaded(self) -> Any:
