@@ -13,7 +13,7 @@ from brim.api import plan as make_plan
 from brim.cli.options import add_json, gpu_names, write_file
 from brim.errors import InvalidRequest
 from brim.folders import curves_folder
-from brim.model.quantisation import NAMED_FORMATS
+from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.model.source import load_model
 from brim.planning.devices import find_devices
 from brim.planning.engines import ENGINES

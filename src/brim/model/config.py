@@ -29,7 +29,7 @@ from brim.model.families import (
 from brim.model.families.common import TextModel
 from brim.model.fields import Fields
 from brim.model.positions import position_table_bytes
-from brim.model.quantisation import read_quantisation, refuse_mlx
+from brim.model.quantisers.quantisation import read_quantisation, refuse_mlx
 from brim.records.model import Dtype, ModelSpec
 
 TEXT: Mapping[str, Callable[[Fields], TextModel]] = {

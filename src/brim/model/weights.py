@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import prod
 
 from brim.errors import InvalidRequest
-from brim.model.module_rules import Rule, RuleBook
-from brim.model.weight_formats import matrix_bytes
+from brim.model.quantisers.module_rules import Rule, RuleBook
+from brim.model.quantisers.weight_formats import matrix_bytes
 from brim.records.model import Dtype, LayerSpec, ModelSpec, Quantisation, Tensor, WeightFormat
 from brim.units import ceil_div
 

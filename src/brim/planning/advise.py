@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from brim.errors import InvalidRequest
-from brim.model.quantisation import NAMED_FORMATS
+from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.model.weights import format_name
 from brim.planning.devices import catalogue
 from brim.planning.pricer import Pricer

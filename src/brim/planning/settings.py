@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from brim.errors import InvalidRequest
-from brim.model.quantisation import NAMED_FORMATS
+from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.model.weights import check_tensor_parallel
 from brim.planning.activation import AttentionKind
 from brim.planning.engines import DEFAULT_DRAFT_TOKENS, Engine, Split, find_engine

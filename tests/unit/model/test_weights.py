@@ -7,8 +7,8 @@ import pytest
 from brim.errors import InvalidRequest, UnsupportedModel
 from brim.model.catalogue import entries
 from brim.model.config import read_config
+from brim.model.quantisers.weight_formats import FP8_BLOCK, FP8_CHANNEL, MXFP4, NAMED_FORMATS, NVFP4, matrix_bytes
 from brim.model.source import load_model
-from brim.model.weight_formats import FP8_BLOCK, FP8_CHANNEL, MXFP4, NAMED_FORMATS, NVFP4, matrix_bytes
 from brim.model.weights import check_tensor_parallel, weight_bytes
 from brim.records.model import Dtype
 from tests.unit.model.test_config import LLAMA

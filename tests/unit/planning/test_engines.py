@@ -12,7 +12,7 @@ import pytest
 import brim
 from brim.errors import InvalidRequest
 from brim.model.kv import kv_footprint
-from brim.model.quantisation import NAMED_FORMATS
+from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.model.source import load_model
 from brim.model.weights import weight_bytes
 from brim.planning.activation import AttentionKind

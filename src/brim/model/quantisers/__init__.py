@@ -1,1 +1,1 @@
-"""One file per tool that writes quantised checkpoints: each reads its config's fields into a `Quantisation`."""
+"""Quantised weights: how a config says so, one file per tool that writes such checkpoints, and how they are stored."""

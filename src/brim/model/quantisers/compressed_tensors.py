@@ -5,7 +5,7 @@ from __future__ import annotations
 from brim.errors import InvalidConfig
 from brim.model.fields import Fields
 from brim.model.quantisers.common import excluded_modules, read_kv_scheme, unsupported
-from brim.model.weight_formats import FP8_BLOCK, FP8_CHANNEL, FP8_TENSOR, MXFP4, MXFP8, NVFP4, fp8_blocks
+from brim.model.quantisers.weight_formats import FP8_BLOCK, FP8_CHANNEL, FP8_TENSOR, MXFP4, MXFP8, NVFP4, fp8_blocks
 from brim.records.model import Quantisation, WeightFormat
 
 _UNCOMPRESSED = ("", "dense")

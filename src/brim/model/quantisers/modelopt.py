@@ -7,7 +7,7 @@ import re
 from brim.model.fields import Fields
 from brim.model.quantisers.common import excluded_modules, read_kv_scheme, unsupported
 from brim.model.quantisers.plain import fp8_format
-from brim.model.weight_formats import (
+from brim.model.quantisers.weight_formats import (
     FP8_BLOCK,
     FP8_CHANNEL,
     FP8_TENSOR,

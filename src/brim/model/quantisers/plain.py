@@ -5,7 +5,7 @@ from __future__ import annotations
 from brim.errors import InvalidConfig
 from brim.model.fields import Fields
 from brim.model.quantisers.common import excluded_modules, unsupported
-from brim.model.weight_formats import FP8_CHANNEL, FP8_TENSOR, MXFP4, fp8_blocks
+from brim.model.quantisers.weight_formats import FP8_CHANNEL, FP8_TENSOR, MXFP4, fp8_blocks
 from brim.records.model import Quantisation, WeightFormat
 
 # AutoAWQ's layouts that take the bytes of the format; the others pad.

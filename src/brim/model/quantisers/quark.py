@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from brim.model.fields import Fields
 from brim.model.quantisers.common import excluded_modules, unsupported
-from brim.model.weight_formats import MXFP4, MXFP6, MXFP8
+from brim.model.quantisers.weight_formats import MXFP4, MXFP6, MXFP8
 from brim.records.model import Dtype, Quantisation, WeightFormat
 
 _MX_ELEMENTS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brim.model.quantisation import NAMED_FORMATS
+from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.planning.engines.record import Algorithm
 from brim.records.model import Media, ModelSpec, WeightFormat
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brim.model.catalogue import find_entry
-from brim.model.quantisation import NAMED_FORMATS
+from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.planning.devices import catalogue
 from brim.planning.engines import ENGINES
 from brim.serve.asked.fields import Fields

@@ -15,7 +15,7 @@ from brim.model.quantisers import plain
 from brim.model.quantisers.compressed_tensors import compressed_tensors
 from brim.model.quantisers.modelopt import modelopt
 from brim.model.quantisers.quark import quark
-from brim.model.weight_formats import MXFP4, NAMED_FORMATS, matrix_bytes
+from brim.model.quantisers.weight_formats import MXFP4, NAMED_FORMATS, matrix_bytes
 from brim.records.model import Quantisation
 
 __all__ = ["NAMED_FORMATS", "matrix_bytes", "read_quantisation", "refuse_mlx"]

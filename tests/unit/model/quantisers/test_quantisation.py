@@ -9,7 +9,7 @@ import pytest
 
 from brim.errors import InputError, InvalidConfig, UnsupportedModel
 from brim.model.config import read_config
-from brim.model.weight_formats import MXFP4, MXFP8, matrix_bytes
+from brim.model.quantisers.weight_formats import MXFP4, MXFP8, matrix_bytes
 from brim.model.weights import weight_bytes
 from brim.records.model import Dtype, Quantisation, WeightFormat
 from tests.unit.model.test_config import LLAMA
