@@ -96,8 +96,11 @@ class Engine:
         place = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if torch.device(place).type == "cuda":
             let_segments_grow()
-        keep_few_kernels()
+        else:
+            keep_few_kernels()
         register()
+        if tensor_parallel and self.settings.encoder == PROCESS:
+            raise InvalidRequest("encoder is 'process', which serves one rank only; leave out tp, or encode inline")
         if model == BUILTIN_NAME:
             model, load_format, tokenizer = BUILTIN_CONFIG, "dummy", tokenizer or ByteTokenizer()
         elif lacks_weights(model):
@@ -105,8 +108,6 @@ class Engine:
         with showing(progress) as told:
             model = on_this_machine(model, load_format, told)
             draft = on_this_machine(draft, load_format, told)
-        if tensor_parallel and self.settings.encoder == PROCESS:
-            raise InvalidRequest("encoder is 'process', which serves one rank only; leave out tp, or encode inline")
         self._encoders = encoders or start_encoders(
             model, self.settings, (EncoderPlace(place),), load_format=load_format, dtype=dtype, seed=seed
         )
