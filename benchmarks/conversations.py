@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ class Talk:
             self.gaps += [self._gap(*one) for one in list(zip(self.chats, replies, strict=True))[:CHECKED]]
 
     def _gap(self, chat: Chat, reply: Reply) -> float:
-        """How much likelier the token was that a fresh prefill has, where its answer parts from this one."""
+        """How much likelier its token was where the answer of a fresh prefill parts from this one; inf: much."""
         asked = chat.conversation.until(len(chat.turns) - 1)
         params = replace(self.params, logprobs=2)
         name = self.engine.submit(chat._prompts.prompt(asked), params, salt=b"%d" % len(self.gaps))
@@ -97,8 +98,8 @@ class Talk:
         assert done.logprobs is not None
         for row, ours, fresh in zip(done.logprobs, reply.tokens, done.tokens, strict=True):
             if ours != fresh:
-                (_, first), (_, second) = row.top
-                return float(first - second)
+                (_, first), (token, second) = row.top
+                return float(first - second) if token == ours else inf
         return 0.0
 
     def _in_threshold(self, replies: Sequence[Reply]) -> bool:
