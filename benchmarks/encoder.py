@@ -1,12 +1,13 @@
-"""Encoders beside an engine on one GPU: do the largest images fit, and what do images cost the text beside them?
+"""Encoders beside an engine on one GPU: do the largest media fit, and what do images cost the text beside them?
 
     python benchmarks/encoder.py --commit $(git rev-parse --short HEAD) --out benchmarks/results/encoder_h200.json
     python benchmarks/encoder.py --tiny                     # on the CPU, a minute: to try this script
 
-Two questions, each asked in processes of their own while this one holds a ballast that leaves `--free` GiB:
+Each question is asked in processes of their own while this one holds a ballast that leaves `--free` GiB:
 
     memory     `--requests` requests with the largest legal image, text beside them. With a lease, all of them succeed;
                without one (the encoder gives back what its worst batch took, and the fit takes it), memory runs out.
+    audio      the same with the longest legal audio, of a model whose images are limited to few pixels.
     latency    seconds between two tokens of a text (p50, p99): alone, beside images encoded inline, and beside images
                encoded in a process.
 """
@@ -21,20 +22,29 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from stamp import stamp
 
 GIB = 1 << 30
+CASES = (
+    "memory with a lease",
+    "memory without one",
+    "audio with a lease",
+    "audio without one",
+    "latency inline",
+    "latency process",
+)
+AROUND = {"image": "vision", "audio": "audio"}  # how a config calls the tokens before and behind
 
 
 @dataclass(frozen=True)
 class Scale:
     """How large everything is."""
 
-    model: str
+    model: str | dict[str, Any]
     device: str
     dtype: str
     max_length: int
@@ -44,26 +54,52 @@ class Scale:
     image_side: int  # tokens a side of the images of the latency question
     seconds: float
     budget: str | None = None  # on the CPU, in place of a GPU
+    image_pixels: int | None = None  # of the largest image
 
 
 H200 = Scale("Qwen/Qwen2.5-VL-7B-Instruct", "cuda:0", "bf16", 20_480, 32, 4096, 8, 40, 30.0)
 TINY = Scale("brim-tiny-vl", "cpu", "fp32", 512, 8, 128, 4, 4, 2.0, "320MiB")
+TINY_AUDIO = {
+    "model_type": "qwen2_audio",
+    "text_config": {
+        "model_type": "qwen2",
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 1024,
+    },
+    "audio_config": {
+        "model_type": "qwen2_audio_encoder",
+        "d_model": 64,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 128,
+        "num_mel_bins": 16,
+        "max_source_positions": 200,
+    },
+    "audio_token_index": 500,
+}
+HEARS = {
+    False: replace(H200, model="qwen2.5-omni-7b", image_pixels=1 << 18),
+    True: replace(TINY, model=TINY_AUDIO),
+}
 
 
 @dataclass
 class Load:
-    """Texts that never end and images that come one after the other, on one engine."""
+    """Texts that never end and media that come one after the other, on one engine."""
 
     engine: Any
     scale: Scale
-    pixels: Any  # of every image, a little different each time
-    grid: Any
-    tokens: int
+    part: Any  # the image or audio of every request, a little different each time
     last: dict[str, float] = field(default_factory=dict)
     gaps: list[float] = field(default_factory=list)
     finished: list[Any] = field(default_factory=list)
     texts: int = 0
-    images: int = 0
+    media: int = 0
 
     def submit_text(self) -> None:
         from brim.engine.requests.params import SamplingParams
@@ -73,16 +109,24 @@ class Load:
         self.engine.submit(prompt, SamplingParams(max_tokens=length, ignore_eos=True), request_id=f"text {self.texts}")
         self.texts += 1
 
-    def submit_image(self) -> None:
+    def submit_media(self) -> None:
         from brim.engine.requests.params import SamplingParams
 
-        config = self.engine.loaded.full_config
-        self.pixels[0, 0] = self.images  # another image, as its digest sees it
-        prompt = [10, config.vision_start_token_id, *[config.image_token_id] * self.tokens, config.vision_end_token_id]
-        images = {"pixel_values": self.pixels.clone(), "image_grid_thw": self.grid}
-        name = f"image {self.images}"
-        self.engine.submit(prompt, SamplingParams(max_tokens=8, ignore_eos=True), images=images, request_id=name)
-        self.images += 1
+        inputs = {name: tensor.clone() for name, tensor in self.part.inputs.items()}
+        for name in ("pixel_values", "input_features"):
+            if name in inputs:
+                inputs[name].view(-1)[0] = self.media  # another one, as its digest sees it
+        params = SamplingParams(max_tokens=8, ignore_eos=True)
+        name = f"media {self.media}"
+        self.engine.submit(self._prompt(), params, request_id=name, **{self.part.kind: inputs})
+        self.media += 1
+
+    def _prompt(self) -> list[int]:
+        """The part between the tokens that stand around it, where the model has those."""
+        config, kind = self.engine.loaded.full_config, self.part.kind.removesuffix("s")
+        start, end = (getattr(config, f"{AROUND[kind]}_{side}_token_id", None) for side in ("start", "end"))
+        inside = [getattr(config, f"{kind}_token_id")] * self.part.tokens
+        return [10, *([start] if start is not None else []), *inside, *([end] if end is not None else [])]
 
     def step(self) -> None:
         updates = self.engine.step()
@@ -128,6 +172,7 @@ def fitted(scale: Scale, encoder: str, leased: bool, opened: ExitStack) -> tuple
         max_batch=scale.max_batch,
         max_batch_tokens=scale.batch_tokens,
         encoder=encoder,
+        max_image_pixels=scale.image_pixels,
         host_memory=0,
         compile=False,
     )
@@ -171,20 +216,20 @@ def find_device(scale: Scale) -> Any:
 
 
 def memory(scale: Scale, leased: bool, requests: int) -> dict[str, Any]:
-    """The largest images, one after the other, with text beside them."""
+    """The largest images or audios, one after the other, with text beside them."""
     from brim.errors import BrimError
 
     with ExitStack() as opened:
         engine, report = fitted(scale, "process", leased, opened)
-        largest = engine.worst_image()
-        load = Load(engine, scale, *[tensor.clone() for tensor in largest.inputs.values()], largest.tokens)
+        largest = engine.worst_audio() or engine.worst_image()
+        load = Load(engine, scale, largest)
         ended = ""
         try:
             for _ in range(scale.texts):
                 load.submit_text()
             while len(load.finished) < requests:
-                if load.images < requests and load.images - len(load.finished) < 2:
-                    load.submit_image()
+                if load.media < requests and load.media - len(load.finished) < 2:
+                    load.submit_media()
                 load.step()
         except BrimError as error:
             ended = str(error)
@@ -193,7 +238,8 @@ def memory(scale: Scale, leased: bool, requests: int) -> dict[str, Any]:
             "leased": leased,
             "requests": requests,
             "succeeded": succeeded,
-            "image_tokens": largest.tokens,
+            "kind": largest.kind.removesuffix("s"),
+            "tokens_each": largest.tokens,
             "errors": sorted({one.error for one in load.finished if one.error} | ({ended} if ended else set())),
             "facts": asdict(engine.encoders.facts),
             "on_device": list(engine.encoders.on_device),
@@ -209,13 +255,16 @@ def latency(scale: Scale, encoder: str) -> dict[str, Any]:
     """Gaps between the tokens of texts: alone, then beside a stream of images."""
     import torch
 
+    from brim.engine.media.parts import MediaPart
+
     with ExitStack() as opened:
         engine, _ = fitted(scale, encoder, True, opened)
         vision = engine.loaded.full_config.vision_config
         side = scale.image_side * vision.spatial_merge_size
         channels = getattr(vision, "in_channels", None) or vision.in_chans
         pixels = torch.zeros(side**2, channels * vision.temporal_patch_size * vision.patch_size**2)
-        load = Load(engine, scale, pixels, torch.tensor([[1, side, side]]), scale.image_side**2)
+        inputs = {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, side, side]])}
+        load = Load(engine, scale, MediaPart(inputs, scale.image_side**2))
         for _ in range(scale.texts):
             load.submit_text()
         found: dict[str, Any] = {"encoder": encoder, "image_tokens": scale.image_side**2}
@@ -224,22 +273,25 @@ def latency(scale: Scale, encoder: str) -> dict[str, Any]:
             load.last.clear()
             images, until = len(load.finished), time.perf_counter() + scale.seconds / (3 if name == "warm" else 1)
             while time.perf_counter() < until:
-                if with_images and load.images - len(load.finished) < 2:
-                    load.submit_image()
+                if with_images and load.media - len(load.finished) < 2:
+                    load.submit_media()
                 load.step()
-            while load.images > len(load.finished):
+            while load.media > len(load.finished):
                 load.step()
             if name != "warm":
                 found[name] = percentiles(load.gaps) | {"images": len(load.finished) - images}
         return found
 
 
-CASES = {
-    "memory with a lease": lambda scale, requests: memory(scale, True, requests),
-    "memory without one": lambda scale, requests: memory(scale, False, requests),
-    "latency inline": lambda scale, requests: latency(scale, "inline"),
-    "latency process": lambda scale, requests: latency(scale, "process"),
-}
+def case(name: str, tiny: bool, requests: int) -> dict[str, Any]:
+    seen, heard = TINY if tiny else H200, HEARS[tiny]
+    match name:
+        case "memory with a lease" | "memory without one":
+            return memory(seen, name == "memory with a lease", requests)
+        case "audio with a lease" | "audio without one":
+            return memory(heard, name == "audio with a lease", requests)
+        case _:
+            return latency(seen, name.removeprefix("latency "))
 
 
 # -- all of them ---------------------------------------------------------------------------------------------------
@@ -271,22 +323,23 @@ def main() -> None:
     parser.add_argument("--free", type=float, default=24.0, help="GiB that the ballast leaves")
     parser.add_argument("--requests", type=int, default=20)
     parser.add_argument("--tiny", action="store_true", help="on the CPU, with brim-tiny-vl: to try this script")
-    parser.add_argument("--only", choices=("memory", "latency"), help="one question, in less time")
+    parser.add_argument("--only", choices=("memory", "audio", "latency"), help="one question, in less time")
     parser.add_argument("--case", choices=CASES, help="one case in this process, as JSON")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="unknown")
     arguments = parser.parse_args()
     if arguments.case:
-        found = CASES[arguments.case](TINY if arguments.tiny else H200, arguments.requests)
-        print(json.dumps(found), flush=True)
+        print(json.dumps(case(arguments.case, arguments.tiny, arguments.requests)), flush=True)
         return
     held = None if arguments.tiny else ballast(arguments.free)
-    results = {name: run_case(name, arguments) for name in CASES if name.startswith(arguments.only or "")}
+    report: dict[str, Any] = {**stamp(arguments.commit), "free_gib": arguments.free, "cases": {}}
+    for name in CASES:
+        if name.startswith(arguments.only or ""):
+            report["cases"][name] = run_case(name, arguments)
+            print(name, json.dumps(report["cases"][name], indent=2), flush=True)
+            if arguments.out is not None:  # what was seen stays, also where time runs out
+                arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     del held
-    report = {**stamp(arguments.commit), "free_gib": arguments.free, "cases": results}
-    print(json.dumps(report, indent=2))
-    if arguments.out is not None:
-        arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What speculation does to a card that is nearly full, with its gate and without the condition on weight.
+r"""What speculation does to a card that is nearly full, with its gate and without the condition on weight.
 
     python benchmarks/gate.py --free 24 --draft llama-3.2-1b [--requests 48] [--out FILE] [--commit HASH]
-    python benchmarks/gate.py --free 60 --model granite-20b-code --max-length 8192 --clients 240 --requests 300 --every 4
+    python benchmarks/gate.py --free 60 --model granite-20b-code --max-length 8192 \
+        --clients 240 --requests 300 --every 4 --seconds 120
 
 A ballast makes the card small, the engine is fitted to the rest. Then so many clients ask, one after the other, until
 all requests are answered: for long answers to short prompts, and short answers to long ones. Requests are admitted by

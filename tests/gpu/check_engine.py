@@ -1,7 +1,7 @@
 """The engine on a GPU: the same tokens as `generate` on the CPU, memory that goes back, steps as large as traced.
 
     python tests/gpu/check_engine.py
-        [--only tokens|drafts|trained|images|audio|towers|families|memory|steps] [--out FILE]
+        [--only tokens|drafts|trained|images|audio|encoders|towers|families|memory|steps] [--out FILE]
 
 Needs the repository's root on the path: tiny models and references are those of the integration tests.
 """
@@ -12,7 +12,10 @@ import argparse
 import copy
 import gc
 import json
+import os
+import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -268,6 +271,52 @@ def check_steps() -> Iterator[dict[str, Any]]:
         torch.cuda.empty_cache()
 
 
+def check_encoders() -> Iterator[dict[str, Any]]:
+    """Media through a process of its own: the text of inline, also after that process was killed."""
+    from brim.engine.encoders.start import EncoderPlace, start_encoders
+    from brim.engine.engine import Engine
+    from brim.engine.settings import EngineSettings
+    from brim.probes.nvml import device_uuid
+    from tests.integration.test_encoders import MODEL, SETTINGS, family_of
+
+    for kind in (MODEL, "qwen3_omni_moe_thinker"):
+        with tempfile.TemporaryDirectory() as folder:
+            family = family_of(kind, Path(folder) / "model")
+            sizes = {**SETTINGS, "max_audio_seconds": 2}
+            options: dict[str, Any] = {"kv_tokens": 1024, "device": "cuda", "dtype": "fp32"}
+            with Engine(family.model, settings=EngineSettings(**sizes), **options) as engine:
+                wanted = family.answers(engine)
+            settings = EngineSettings(encoder="process", **sizes)
+            place = EncoderPlace("cuda:0", device_uuid(0), "of a check")
+            encoders = start_encoders(family.model, settings, (place,), load_format="auto", dtype="fp32", seed=0)
+            with Engine(family.model, settings=settings, encoders=encoders, **options) as engine:
+                assert engine.encoders is not None
+                got = family.answers(engine)
+                for shape in engine.stress_shapes():
+                    engine.stress(shape)
+                facts, shared = engine.encoders.facts, engine.encoders.on_device
+                os.kill(engine.encoders.pids[0], signal.SIGKILL)
+                engine.teardown()  # features and prefixes that are kept would need no encoder
+                engine.build(1024)
+                again = family.answers(engine)
+                restarts = engine.encoders.figures.restarts
+        same = sum(one == other for one, other in zip((*got, *again), (*wanted, *wanted), strict=True))
+        yield {
+            "check": "encoders",
+            "case": kind,
+            "same": same,
+            "of": 2 * len(wanted),
+            "restarts": restarts,
+            "features_on_device": list(shared),
+            "weight_bytes": facts.weight_bytes,
+            "predicted_bytes": facts.predicted_bytes,
+            "promised_bytes": facts.promised_bytes,
+            "held_bytes": facts.held_bytes,
+            "peak_bytes": facts.peak_bytes,
+            "ok": same == 2 * len(wanted) and restarts == 1 and facts.held_bytes <= facts.promised_bytes,
+        }
+
+
 def check_towers() -> Iterator[dict[str, Any]]:
     """The longest audio through towers of real dimensions, with another's features alive, against its trace."""
     import torch
@@ -314,6 +363,7 @@ CHECKS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "trained": check_trained_drafts,
     "images": check_images,
     "audio": check_audio,
+    "encoders": check_encoders,
     "towers": check_towers,
     "families": check_families,
     "memory": check_memory,
