@@ -21,7 +21,7 @@ from brim.fit.keep_free import KeepFree, keep_free, with_device_warning
 from brim.fit.knobs import Standing, explained, knobs
 from brim.fit.ranks import ONE_RANK, Ranks, gathered
 from brim.fit.scaling.given import check_given, check_margin, check_mode
-from brim.fit.store import FitStore, fingerprint
+from brim.fit.store import find_stored
 from brim.ports import CanaryProbe, MemoryProbe
 from brim.predictions import predicted_activation, predicted_bytes, traced_prefill
 from brim.progress import showing
@@ -87,10 +87,9 @@ def fit_engine(
             kept_free = keep_free(keep_free_bytes, facts, before.total_bytes)
             request = _request(engine, kv_tokens, memory_fraction, canary_bytes, kept_free)
             request = replace(request, keeps_promises=neighbours is not None and neighbours.device.has_driver)
-            kept = FitStore(store) if store is not None and kv_tokens is None else None
-            print_ = fingerprint({**_decisive(engine, probe, request, ranks), "scaling": wanted.decisive})
-            stored = kept.read(print_, before.free_bytes) if kept is not None else None
-        report = None
+            parts = {**_decisive(engine, probe, request, ranks), "scaling": wanted.decisive}
+            found = find_stored(store if kv_tokens is None else None, parts, before.free_bytes)
+        report, stored = None, found.report
         if ranks.agree(None if stored is None else stored.kv_tokens) and stored is not None:
             report = validate_stored(engine, probe, request, engine.kv_bytes, stored, ranks=ranks, clock=clock)
         if report is None:
@@ -105,12 +104,7 @@ def fit_engine(
         if report.from_store and report.scaling is not None:
             report = replace(report, scaling=replace(report.scaling, given_margin_percent=wanted.margin_percent))
         engine.weigh_by(report.scaling)
-    if kept is not None and not report.from_store:
-        try:
-            kept.write(print_, report, before.free_bytes)
-        except OSError as error:
-            return replace(report, warnings=(*report.warnings, f"the fit could not be stored in {store}: {error}"))
-    return report
+    return found.kept(report)
 
 
 @dataclass(frozen=True, slots=True)

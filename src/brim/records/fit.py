@@ -137,6 +137,7 @@ class FitReport:
     provable: bool = True  # False: the driver spills to host memory, so no allocation fails
     warnings: tuple[str, ...] = ()
     scaling: ScalingReport | None = None  # None: mode off
+    stored_unused: str = ""  # why a stored fit of this model on this device was not used
 
     @property
     def cache_tokens(self) -> int:
@@ -175,6 +176,7 @@ class FitReport:
             ],
             "seconds": {name: getattr(self.seconds, name) for name in FitSeconds.__slots__},
             "from_store": self.from_store,
+            "stored_unused": self.stored_unused,
             "total_bytes": self.total_bytes,
             "free_bytes": self.free_bytes,
             "limit_tokens": self.limit_tokens,

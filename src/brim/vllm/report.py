@@ -12,8 +12,8 @@ from brim.records.fit import FitReport
 from brim.units import format_bytes
 
 
-def report_lines(report: FitReport) -> list[str]:
-    """What was proven, where the device went, and how long it took."""
+def report_lines(report: FitReport, stock_seconds: float) -> list[str]:
+    """What was proven, where the device went, and how long it took; so much of that a stock start takes too."""
     source = ("validated again" if report.from_store else "proven") if report.provable else "tried, not proven"
     first = (
         f"{report.kv_tokens:,} KV tokens {source} "
@@ -28,7 +28,7 @@ def report_lines(report: FitReport) -> list[str]:
         + (f", shortfall {format_bytes(one.shortfall_bytes)}" if one.shortfall_bytes else "")
         for number, one in enumerate(report.attempts, 1)
     ]
-    spent = f"  {report.seconds.total:.1f} s"
+    spent = f"  {report.seconds.total:.1f} s, {stock_seconds:.1f} s of them in vLLM's own warm-up"
     return [first, *items, *attempts, spent, *[f"  note: {warning}" for warning in report.warnings]]
 
 

@@ -5,6 +5,7 @@ In: a worker with its weights loaded, and the settings. Out: a `Sized`: the repo
 
 from __future__ import annotations
 
+import gc
 import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -17,7 +18,7 @@ from brim.fit.fit import fit, validate_stored
 from brim.fit.items import with_note
 from brim.fit.keep_free import KeepFree, keep_free, with_device_warning
 from brim.fit.ranks import ONE_RANK, Ranks, gathered
-from brim.fit.store import FitStore, fingerprint
+from brim.fit.store import find_stored
 from brim.ports import MemoryProbe
 from brim.probes.cpu import CpuProbe
 from brim.records.fit import FitReport, FitRequest
@@ -89,27 +90,24 @@ def _fitted(
     """A stored fit that is still valid, or a new one, which is stored."""
     clock = Clock(_said_once(say))
     with ranks.together("start"):
+        gc.collect()  # what compiling leaves is not there at a start with warm caches
+        probe.hold_canary(0)  # the same for the allocator's cache
         before = probe.reading()
         facts = _facts(worker)
         kept_free = keep_free(settings.keep_free_bytes, facts, before.total_bytes)
         request = _request(worker, engine, settings, kept_free)
         request = replace(request, keeps_promises=sizer is not None and sizer.device.has_driver)
-        kept = FitStore(settings.store) if settings.store is not None and request.kv_tokens is None else None
-        print_ = fingerprint(_decisive(worker, engine, request, before, ranks))
-        stored = None if kept is None else kept.read(print_, before.free_bytes)
-    report = None
+        parts = _decisive(worker, engine, request, before, ranks)
+        found = find_stored(settings.store if request.kv_tokens is None else None, parts, before.free_bytes)
+    report, stored = None, found.report
+    if found.unused:
+        say(f"the stored fit is not used: {found.unused}")
     if ranks.agree(None if stored is None else stored.kv_tokens) and stored is not None:
         report = validate_stored(engine, probe, request, engine.blocks.price, stored, ranks=ranks, clock=clock)
     if report is None:
         report = fit(engine, probe, request, engine.blocks.price, ranks=ranks, clock=clock)
     report = with_device_warning(report, facts, kept_free)
-    report = replace(report, seconds=clock.seconds())
-    if kept is not None and not report.from_store:
-        try:
-            kept.write(print_, report, before.free_bytes)
-        except OSError as error:
-            return replace(report, warnings=(*report.warnings, f"the fit could not be stored: {error}"))
-    return report
+    return found.kept(replace(report, seconds=clock.seconds()))
 
 
 def _said_once(say: Say) -> Callable[[Stage], None]:
@@ -243,6 +241,10 @@ def _cpu_budget(worker: Any, settings: Settings) -> int:
     return int(settings.budget_bytes or worker.requested_cpu_memory)
 
 
+def _weight_bytes(model: Any) -> int:
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+
+
 def _decisive(
     worker: Any, engine: VllmEngine, request: FitRequest, before: MemoryReading, ranks: Ranks
 ) -> dict[str, Any]:
@@ -255,7 +257,7 @@ def _decisive(
         "engine": "vllm",
         "runner": type(worker.model_runner).__module__,
         "model": config.model_config.hf_config.to_dict(),
-        "weights": before.allocated_bytes,
+        "weights": _weight_bytes(worker.model_runner.get_model()),
         "config": config.compute_hash(),
         "scheduler": str(config.scheduler_config),
         "speculative": str(config.speculative_config),

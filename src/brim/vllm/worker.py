@@ -80,7 +80,7 @@ class FittedWorker:
         self._compile(engine)
         self._brim_sized = size_worker(self, engine, self._brim, self._say)
         report = self._brim_sized.report
-        for line in report_lines(report):
+        for line in report_lines(report, engine.stock_seconds):
             self._say(line)
         self._publish()
         return engine.blocks.kv_bytes(report.kv_tokens)
@@ -121,6 +121,7 @@ class FittedWorker:
         return {
             **report.to_json(),
             "kv_cache_memory_bytes": self._brim_engine.blocks.kv_bytes(report.kv_tokens),
+            "stock_seconds": self._brim_engine.stock_seconds,
             "growing_segments": self._brim_grows,
             "kept": self._brim_kept,
         }

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.fit.store import FitStore, fingerprint
+from brim.fit.store import FitStore, find_stored, fingerprint
 from brim.records.fit import Attempt, FitItem, FitReport, FitSeconds, Outcome
 from brim.records.scaling import (
     Coefficients,
@@ -56,32 +56,62 @@ REPORT = FitReport(
         kv_tokens_without_rebuild=999,
     ),
 )
-NAME = fingerprint({"model": "llama"})
+PARTS = {"model": "llama", "device": "H200", "versions": ["1"]}
+NAME = fingerprint(PARTS)
 
 
 def kept(folder: Path, **changes: Any) -> FitStore:
     store = FitStore(folder)
-    store.write(NAME, replace(REPORT, **changes), 20 * GIB)
+    store.write(PARTS, replace(REPORT, **changes), 20 * GIB)
     return store
 
 
 def test_what_was_written_comes_back(tmp_path: Path) -> None:
-    assert kept(tmp_path / "not" / "there").read(NAME, 20 * GIB) == REPORT
+    assert kept(tmp_path / "not" / "there").find(PARTS, 20 * GIB).report == REPORT
 
 
 def test_another_fingerprint_finds_nothing(tmp_path: Path) -> None:
-    assert kept(tmp_path).read(fingerprint({"model": "other"}), 20 * GIB) is None
+    found = kept(tmp_path).find({**PARTS, "model": "other"}, 20 * GIB)
+    assert (found.report, found.unused) == (None, "")
+
+
+def test_what_has_changed_since_a_start_of_the_same_model_is_named(tmp_path: Path) -> None:
+    store = kept(tmp_path)
+    store.write({**PARTS, "versions": ["2"], "settings": 5}, REPORT, 20 * GIB)
+    found = store.find({**PARTS, "versions": ["3"]}, 20 * GIB)
+    assert (found.report, found.unused) == (None, "not as at the stored start: versions")
+
+
+def test_a_report_says_why_the_stored_one_was_not_used_and_takes_its_place(tmp_path: Path) -> None:
+    store = kept(tmp_path)
+    fresh = store.find(PARTS, 18 * GIB).kept(replace(REPORT, kv_tokens=900, attempts=(Attempt(900, Outcome.PROVEN),)))
+    assert fresh.stored_unused == "20.00 GiB were free at that start, and 18.00 GiB are now"
+    again = store.find(PARTS, 18 * GIB)
+    assert again.report == fresh
+    assert again.kept(REPORT).stored_unused == "its 900 tokens were not proven again"
+    assert again.kept(replace(REPORT, from_store=True)) == replace(REPORT, from_store=True)
+
+
+def test_without_a_folder_nothing_is_found_and_nothing_kept() -> None:
+    found = find_stored(None, PARTS, 20 * GIB)
+    assert (found.report, found.unused, found.kept(REPORT)) == (None, "", REPORT)
+
+
+def test_a_fit_that_cannot_be_stored_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (*_, warning) = find_stored(tmp_path / "file", PARTS, 20 * GIB).kept(REPORT).warnings
+    assert "could not be stored" in warning
 
 
 def test_an_entry_under_another_name_is_ignored(tmp_path: Path) -> None:
-    store, other = kept(tmp_path), fingerprint({"model": "other"})
-    (tmp_path / f"{NAME}.json").rename(tmp_path / f"{other}.json")
-    assert store.read(other, 20 * GIB) is None
+    store, other = kept(tmp_path), {"model": "other"}
+    (tmp_path / f"{NAME}.json").rename(tmp_path / f"{fingerprint(other)}.json")
+    assert store.find(other, 20 * GIB).report is None
 
 
 @pytest.mark.parametrize(("more", "found"), [(0, True), (64, True), (-64, True), (65, False), (-65, False)])
 def test_another_free_memory_finds_nothing(tmp_path: Path, more: int, found: bool) -> None:
-    assert (kept(tmp_path).read(NAME, 20 * GIB + more * MIB) is not None) is found
+    assert (kept(tmp_path).find(PARTS, 20 * GIB + more * MIB).report is not None) is found
 
 
 @settings(max_examples=60, deadline=None)
@@ -96,18 +126,18 @@ def test_a_damaged_file_is_ignored(tmp_path_factory: pytest.TempPathFactory, dat
         path.write_bytes(whole[:place])
     else:
         path.write_bytes(whole[:place] + bytes([data.draw(st.integers(0, 255))]) + whole[place + 1 :])
-    assert store.read(NAME, 20 * GIB) in (None, REPORT)  # a byte may have been replaced by itself
+    assert store.find(PARTS, 20 * GIB).report in (None, REPORT)  # a byte may have been replaced by itself
 
 
 @pytest.mark.parametrize("content", ["", "null", "[]", "{}", '"text"', "{", "\x00"])
 def test_something_else_is_ignored(tmp_path: Path, content: str) -> None:
     (tmp_path / f"{NAME}.json").write_text(content)
-    assert FitStore(tmp_path).read(NAME, 20 * GIB) is None
+    assert FitStore(tmp_path).find(PARTS, 20 * GIB).report is None
 
 
 def test_a_folder_in_its_place_is_ignored(tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.json").mkdir()
-    assert FitStore(tmp_path).read(NAME, 20 * GIB) is None
+    assert FitStore(tmp_path).find(PARTS, 20 * GIB).report is None
 
 
 WRONG: list[dict[str, Any]] = [
@@ -143,7 +173,7 @@ def test_a_whole_entry_with_other_content_is_ignored(tmp_path: Path, wrong: dict
     body = unseal(json.loads(path.read_text()))
     assert body is not None
     path.write_text(json.dumps(seal({**body, **wrong})))
-    assert store.read(NAME, 20 * GIB) is None
+    assert store.find(PARTS, 20 * GIB).report is None
 
 
 @pytest.mark.parametrize("name", ["needed_tokens", "needed_bytes", "total_bytes", "scaling"])
@@ -155,7 +185,7 @@ def test_an_entry_of_an_older_version_is_ignored(tmp_path: Path, name: str) -> N
     assert body is not None
     del body["report"][name]
     path.write_text(json.dumps(seal(body)))
-    assert store.read(NAME, 20 * GIB) is None
+    assert store.find(PARTS, 20 * GIB).report is None
 
 
 def test_fingerprints_differ_in_every_part() -> None:

@@ -41,6 +41,8 @@ def show_fit(model: str, report: FitReport) -> None:
     phases = (name for name in FitSeconds.__slots__ if name != "total")
     spent = ", ".join(f"{name} {getattr(report.seconds, name):.1f} s" for name in phases)
     console.print(f"{report.seconds.total:.1f} s: {spent}")
+    if report.stored_unused:
+        console.print(f"the stored fit was not used: {escape(report.stored_unused)}")
     for warning in report.warnings:
         console.print(f"[yellow]note:[/] {escape(warning)}")
     console.print()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from brim.errors import DeviceError
@@ -45,6 +46,7 @@ class VllmEngine:
         self.built: Any = None  # the KVCacheConfig that stands
         self.times: Any = None  # what the warm-up of that build returned
         self.builds = 0
+        self.stock_seconds = 0.0  # of the first build in vLLM's own warm-up, which a start without Brim has too
         self._maker: StepMaker | None = None
         self._largest = largest_inputs(self._config) if self.limits.encodes else ()
         self._steps = {step.shape.name: step for step in worst_steps(self.limits)}
@@ -71,8 +73,10 @@ class VllmEngine:
         self.builds += 1
         planned = self._planned(self.blocks.count(kv_tokens))
         with translated(), set_current_vllm_config(self._config):
+            began = perf_counter()
             self._stock.initialize(planned)
             self.times = self._stock.warm_up()
+            self.stock_seconds = self.stock_seconds or perf_counter() - began
             self.built = planned
             self._maker = StepMaker(planned, _vocabulary(self._config), f"brim-{self.builds}", self._most_adapters)
             if self.builds == 1:
