@@ -92,9 +92,10 @@ def _add_encoders(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("encoders", "What makes features of images: the engine itself, or processes.")
     group.add_argument(
         "--encoder",
-        default="inline",
-        choices=("inline", "process"),
-        help="images are encoded in the engine's own steps (inline), or in a process beside it",
+        default="auto",
+        choices=("auto", "inline", "process"),
+        help="media are encoded in the engine's own steps (inline), or in a process beside it (auto: a process for "
+        "serve and fit on a GPU)",
     )
     group.add_argument(
         "--encoder-batch", type=int, default=1, metavar="N", help="largest images in one call of an encoder (1)"
@@ -132,7 +133,7 @@ def _add_speculation(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_settings(options: argparse.Namespace) -> EngineSettings:
-    from brim.engine.settings import EngineSettings
+    from brim.engine.settings import INLINE, EngineSettings
 
     return EngineSettings(
         max_batch=options.max_seqs,
@@ -143,7 +144,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         graphs=not options.no_graphs,
         max_image_pixels=parse_pixels(options.image_pixels, "image-pixels") if options.image_pixels else None,
         resize_images=options.resize_images,
-        encoder=options.encoder,
+        encoder=INLINE if options.encoder == "auto" else options.encoder,
         encoder_batch=options.encoder_batch,
         encoder_reserve=_size(options.encoder_reserve, "encoder-reserve"),
         feature_cache=_size(options.feature_cache, "feature-cache"),

@@ -95,7 +95,10 @@ def run(options: argparse.Namespace) -> int:
     from brim.serving import fit_engine
 
     shown = None if options.as_json else True  # a log wants a line for each phase; a script wants none
-    with encoders_beside(options, place) as (place, encoders), part_of_device(options, place, None, encoders) as part:
+    with (
+        encoders_beside(options, place, serves=True) as (place, encoders),
+        part_of_device(options, place, None, encoders) as part,
+    ):
         probe = budget_probe(place, part)
         with serving(make_engine(options, kv_tokens=0, probe=probe, progress=shown, encoders=encoders)) as engine:
             _show(fit_engine(engine, probe=probe, neighbours=part, **wishes), options)

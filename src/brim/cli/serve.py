@@ -223,7 +223,7 @@ class _Starter:
         place = engine_place(self.options, PACKAGED_BUDGET if _in_package(self.options.model) else None)
         if self.options.batch_tokens is None:
             self.options.batch_tokens = BATCH_TOKENS if place.budget_bytes is None else CPU_BATCH_TOKENS
-        place, encoders = self.leased.enter_context(encoders_beside(self.options, place, told))
+        place, encoders = self.leased.enter_context(encoders_beside(self.options, place, told, serves=True))
         part = self.leased.enter_context(part_of_device(self.options, place, told, encoders))
         probe = budget_probe(place, part)
         engine = make_engine(self.options, kv_tokens=0, probe=probe, progress=told, encoders=encoders)

@@ -120,7 +120,7 @@ class EncoderWork:
         allowed = allowed_media(source, config, folder)
         largest = self._largest(config, allowed)
         predicted = self._predicted(config, allowed, largest)
-        self._promise(predicted)
+        self._promise(predicted, self._features_bytes(config, largest))
         if self._device.type == "cuda":
             let_segments_grow()
         self._probe = CudaProbe(self._device.index or 0) if self._device.type == "cuda" else CpuProbe(self._limit())
@@ -158,8 +158,16 @@ class EncoderWork:
             )
         return found
 
-    def _promise(self, predicted: int | None) -> None:
-        extra = _CUDA_BYTES if self._device.type == "cuda" else 0
+    def _features_bytes(self, config: Any, largest: Sequence[MediaPart]) -> int:
+        """The buffer in which features of the worst batch come back: on a GPU memory of its own."""
+        levels = 1 + len(getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ())
+        row_bytes = (
+            config.get_text_config(decoder=True).hidden_size * levels * (4 if self._source.dtype == "fp32" else 2)
+        )
+        return max(part.tokens for part in largest) * self._source.batch * int(row_bytes)
+
+    def _promise(self, predicted: int | None, features_bytes: int) -> None:
+        extra = _CUDA_BYTES + features_bytes if self._device.type == "cuda" else 0
         self._promised_bytes = self._source.reserve_bytes or int((predicted or 0) * _PROMISED) + extra
         self._reservation.promise(self._promised_bytes)
 
