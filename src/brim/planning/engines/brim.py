@@ -29,12 +29,7 @@ def _flags(sizes: Sizes) -> list[str]:
 
 
 def _notes(sizes: Sizes) -> list[str]:
-    models = [sizes.model, *([sizes.draft.model] if sizes.draft else [])]
-    return [
-        *(f"the engine loads local files: put the folder of {model} in its place" for model in models),
-        "add --prompt or --input",
-        *media_notes(sizes, "brim", pixels=True),
-    ]
+    return ["add --prompt or --input", *media_notes(sizes, "brim", pixels=True)]
 
 
 BRIM = Engine(
