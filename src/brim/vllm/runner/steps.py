@@ -20,6 +20,7 @@ LONGEST_SCORES = "longest-prompt-scores"
 DECODE = "decode"
 VERIFY = "verify"
 SMALL = "small"
+_ODD_ROWS = 9  # vLLM's sampler takes other kernels from 8 rows on
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +84,15 @@ def small_steps(limits: Limits) -> tuple[Step, ...]:
     """Prompts of many lengths alone, then as many decodes, drawn in every way.
 
     Kernels have variants by the number of tokens, and the driver loads each at its first call: it must not need memory
-    for that while a server runs. Odd lengths and multiples of 16 have variants of their own.
+    for that while a server runs. Odd lengths and multiples of 16 have variants of their own, and so have rows.
     """
     most = min(limits.batch_tokens, limits.longest)
     lengths = sorted({1, 2} | {length for power in _powers(most) for length in (power, power * 3 // 2 + 1)})
     prompts = [(Row(length, 0, draw=draw),) for length, draw in zip(lengths, cycle(Draw)) if length <= most]
     most_rows = min(limits.rows, limits.batch_tokens)
     past = min(1, limits.longest - 1)
-    decodes = [(Row(1, past, draw=draw),) * rows for rows in sorted({1, min(2, most_rows), most_rows}) for draw in Draw]
+    counts = sorted({min(rows, most_rows) for rows in (1, 2, _ODD_ROWS, most_rows)})
+    decodes = [(Row(1, past, draw=draw),) * rows for rows in counts for draw in Draw]
     return tuple(Step(_shape(SMALL, drawn, ""), drawn) for drawn in (*prompts, *decodes))
 
 
