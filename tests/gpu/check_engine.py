@@ -287,7 +287,7 @@ def check_encoders() -> Iterator[dict[str, Any]]:
             with Engine(family.model, settings=EngineSettings(**sizes), **options) as engine:
                 wanted = family.answers(engine)
             settings = EngineSettings(encoder="process", **sizes)
-            place = EncoderPlace("cuda:0", device_uuid(0), "of a check")
+            place = EncoderPlace("cuda", device_uuid(0), "of a check")
             encoders = start_encoders(family.model, settings, (place,), load_format="auto", dtype="fp32", seed=0)
             with Engine(family.model, settings=settings, encoders=encoders, **options) as engine:
                 assert engine.encoders is not None

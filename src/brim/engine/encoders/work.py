@@ -88,7 +88,7 @@ class EncoderWork:
         self._inputs, self._outputs = areas
         self._reservation = reservation
         self._predict = predict
-        self._device = torch.device(source.device)
+        self._device = _numbered(torch.device(source.device))
         self._promised_bytes = 0
         self._probe: CpuProbe | CudaProbe | None = None
         self._shared: SharedBuffer | None = None
@@ -316,6 +316,11 @@ class EncoderWork:
         memory[:size].view(rows.dtype).view(-1, self._width)[:, : rows.shape[1]].copy_(rows)  # audio has one level only
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """Of `cuda` alone the first one: a limit of memory is set for a device with a number."""
+    return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
 
 
 def _all_refused(what: str) -> InvalidRequest:

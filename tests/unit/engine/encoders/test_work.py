@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from brim.engine.encoders.areas import Area  # noqa: E402
 from brim.engine.encoders.records import EncoderSource, TowerFacts  # noqa: E402
 from brim.engine.encoders.wire import Message, Wire  # noqa: E402
-from brim.engine.encoders.work import EncoderWork  # noqa: E402
+from brim.engine.encoders.work import EncoderWork, _numbered  # noqa: E402
 from brim.errors import DoesNotFit  # noqa: E402
 from brim.units import MIB  # noqa: E402
 from tests.integration.test_engine_audio import CONFIGS  # noqa: E402
@@ -132,3 +132,9 @@ def test_a_tower_that_cannot_be_traced_needs_a_reserve_and_is_named() -> None:
     assert "--encoder-reserve" in message["why"]
     facts = ready(Told(), predicted=None, reserve_bytes=64 * MIB)
     assert "'qwen3_vl' cannot be traced" in facts.warnings[0]
+
+
+@pytest.mark.parametrize(("written", "meant"), [("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")])
+def test_a_gpu_without_a_number_is_the_first(written: str, meant: str) -> None:
+    """torch limits the memory of numbered devices only."""
+    assert _numbered(torch.device(written)) == torch.device(meant)
