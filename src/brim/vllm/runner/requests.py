@@ -14,6 +14,12 @@ from brim.vllm.runner.steps import Draw, Limits, Row, Step
 
 _ANSWER_TOKENS = 64  # more than any step draws
 _SOME_TOKENS = [1, 2, 3]  # to which a restricted row is held
+_FEW_WISHES: dict[Draw, dict[str, Any]] = {
+    Draw.GREEDY: {"temperature": 0.0},
+    Draw.PLAIN: {"temperature": 1.0},
+    Draw.TOP_K: {"temperature": 1.0, "top_k": 50},
+    Draw.TOP_P: {"temperature": 1.0, "top_p": 0.9},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,7 @@ class StepMaker:
         from vllm.sampling_params import SamplingParams
 
         if row.draw is not Draw.EVERYTHING:
-            return SamplingParams(temperature=0.0 if row.draw is Draw.GREEDY else 1.0, max_tokens=_ANSWER_TOKENS)
+            return SamplingParams(**_FEW_WISHES[row.draw], max_tokens=_ANSWER_TOKENS)
         draw = SamplingParams.for_sampler_warmup()
         draw.max_tokens = _ANSWER_TOKENS
         draw.top_k = self._vocabulary.size - 1

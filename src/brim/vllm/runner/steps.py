@@ -46,6 +46,8 @@ class Draw(Enum):
 
     GREEDY = auto()
     PLAIN = auto()  # from the whole vocabulary
+    TOP_K = auto()
+    TOP_P = auto()  # each alone has kernels of its own
     EVERYTHING = auto()
 
 

@@ -79,7 +79,8 @@ def test_small_steps_are_no_larger_than_the_worst_ones(limits: Limits) -> None:
 
 
 def test_small_steps_have_lengths_between_powers_of_two_drawn_in_every_way() -> None:
-    steps = small_steps(Limits(batch_tokens=128, rows=8, length=4096))
+    steps = small_steps(Limits(batch_tokens=128, rows=32, length=4096))
     assert [step.shape.tokens for step in steps[:10]] == [1, 2, 16, 25, 32, 49, 64, 97, 128, 1]
     assert {row.draw for step in steps for row in step.rows} == set(Draw)
-    assert [len(step.rows) for step in steps[9:]] == [1, 1, 1, 2, 2, 2, 8, 8, 8]
+    assert [len(step.rows) for step in steps[9:]] == [rows for rows in (1, 2, 9, 32) for _ in Draw]
+    assert all({row.draw for row in step.rows} == {draw} for step, draw in zip(steps[9:], [*Draw] * 4, strict=True))
