@@ -39,7 +39,7 @@ _ROUNDING_BYTES = 20 * MIB  # a segment of torch's allocator grows by so much
 _UNLIMITED = 1 << 60
 
 # bytes of towers and worst batch, from a trace: of the largest media within limits
-Predict = Callable[[EncoderSource, Any, AllowedMedia, Sequence[MediaPart]], int | None]
+Predict = Callable[[EncoderSource, Any, Sequence[MediaPart]], int | None]
 
 
 class Reservation(Protocol):
@@ -119,7 +119,7 @@ class EncoderWork:
         folder, config = read_model(source.model, source.load_format)
         allowed = allowed_media(source, config, folder)
         largest = self._largest(config, allowed)
-        predicted = self._predicted(config, allowed, largest)
+        predicted = self._predicted(config, largest)
         self._promise(predicted)
         if self._device.type == "cuda":
             let_segments_grow()
@@ -142,10 +142,10 @@ class EncoderWork:
             raise _all_refused("image" if allowed.audios is None else "audio" if allowed.images is None else "medium")
         return tuple(part for part in found if part is not None)
 
-    def _predicted(self, config: Any, allowed: AllowedMedia, largest: Sequence[MediaPart]) -> int | None:
+    def _predicted(self, config: Any, largest: Sequence[MediaPart]) -> int | None:
         if self._source.lease is None:
             return None  # nobody wants to know before it has run
-        found = self._predict(self._source, config, allowed, largest)
+        found = self._predict(self._source, config, largest)
         if found is None and self._source.reserve_bytes is None:
             raise InvalidRequest(
                 f"encoder: the tower of '{config.model_type}' cannot be traced, so that nothing is known of its memory "
