@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from brim.engine.encoders.areas import Area
+from brim.engine.encoders.batches import joined
 from brim.engine.encoders.records import EncoderSource
 from brim.engine.encoders.wire import Wire, WireClosed
 from brim.engine.encoders.work import EncoderWork
-from brim.engine.media.allowed import AllowedMedia
 from brim.engine.media.parts import Kind, MediaPart
 from brim.engine.weights.parts import tower_names
 from brim.errors import CannotTrace, InputError
-from brim.predictions import traced_audio_tower, traced_tower
+from brim.predictions import traced_tower
 from brim.reserve.devices import find_leased
 from brim.reserve.hold import OwnLease, check_room, take
 
@@ -67,34 +67,30 @@ class Unshared:
         pass
 
 
-def predicted_bytes(
-    source: EncoderSource, config: Any, allowed: AllowedMedia, largest: Sequence[MediaPart]
-) -> int | None:
+def predicted_bytes(source: EncoderSource, config: Any, largest: Sequence[MediaPart]) -> int | None:
     """Weights of the towers and their worst batch, from traces; None where one of them cannot be traced."""
     try:
-        return _predicted_bytes(source, config, allowed, largest)
+        return _predicted_bytes(source, config, largest)
     except (CannotTrace, InputError):
         return None
 
 
-def _predicted_bytes(source: EncoderSource, config: Any, allowed: AllowedMedia, largest: Sequence[MediaPart]) -> int:
+def _predicted_bytes(source: EncoderSource, config: Any, largest: Sequence[MediaPart]) -> int:
     from brim.trace.build import build_model
 
     dtype = _dtype(source.dtype, config)
     model, _ = build_model(config.to_dict(), dtype)
     towers = [getattr(model.base_model, name) for name in tower_names(model)]
     tensors = [tensor for tower in towers for tensor in (*tower.parameters(), *tower.buffers())]
-    calls = [_traced_batch(source, config, allowed, part, dtype) for part in largest]
+    calls = [_traced_batch(source, config, part, dtype) for part in largest]
     return int(sum(tensor.nbytes for tensor in tensors)) + max(calls)
 
 
-def _traced_batch(source: EncoderSource, config: Any, allowed: AllowedMedia, part: MediaPart, dtype: str) -> int:
+def _traced_batch(source: EncoderSource, config: Any, part: MediaPart, dtype: str) -> int:
     """So many of the largest images, or the longest audio by itself."""
-    on_device = source.device != "cpu"
-    if part.kind is Kind.AUDIO:
-        return traced_audio_tower(config, part, dtype=dtype, on_device=on_device)
-    assert allowed.images is not None, "an image within limits has limits"
-    return traced_tower(config, allowed.images, part, dtype=dtype, on_device=on_device) * source.batch
+    count = 1 if part.kind is Kind.AUDIO else source.batch
+    inputs = joined([part.inputs] * count)
+    return traced_tower(config, inputs, part.tokens * count, dtype=dtype, on_device=source.device != "cpu")
 
 
 def _dtype(asked: str, config: Any) -> str:

@@ -6,7 +6,6 @@ runs the same worst steps, sampler included. What a trace cannot run has no pred
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,11 @@ from brim.records.model import Dtype
 from brim.records.scaling import MeasuredShape, StepPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
 
     from brim.engine.engine import Engine
-    from brim.engine.media.limits import ImageLimits
     from brim.engine.media.parts import MediaPart
     from brim.engine.weights.load import LoadedModel
 
@@ -114,31 +114,8 @@ def traced_image(engine: Engine) -> int | None:
     image, limits = engine.worst_image(), engine.image_limits
     if image is None or limits is None or engine.feature_bytes:
         return None
-    config = engine.loaded.full_config
-    hidden = int(config.get_text_config().hidden_size)
-    deep = len(getattr(config.vision_config, "deepstack_visual_indexes", None) or ())
-    before_it = image.tokens * hidden * (1 + deep) * _element_bytes(engine.dtype)
-    call = traced_tower(config, limits, image, dtype=engine.dtype, on_device=engine.device.type == "cuda")
-    return call + before_it
-
-
-def traced_tower(config: Any, limits: ImageLimits, image: MediaPart, *, dtype: str, on_device: bool) -> int:
-    """The peak of a tower's call for an image, beyond the weights."""
-    from brim.records.trace import Phase, TraceShape
-    from brim.trace.tracer import trace_config
-
-    patches = limits.patches(image)
-    merge_edge = math.isqrt(limits.merge)
-    edge = (math.isqrt(max(0, patches // limits.merge - 1)) + 1) * merge_edge  # only squares are traced
-    trace = trace_config(config.to_dict(), TraceShape(phase=Phase.VISION, tokens=edge**2), name="engine", dtype=dtype)
-    pixels = image.inputs["pixel_values"]
-    element = _element_bytes(dtype)
-    tiled = pixels.dim() == 4  # a trace of tiles is always of one tile
-    return (
-        (trace.peak_bytes if tiled else trace.peak_bytes * patches // edge**2)
-        + (pixels.nbytes if on_device else 0)  # as they were sent
-        + (pixels.numel() * element if element != pixels.element_size() else 0)  # and in the tower's own type
-    )
+    deep = len(getattr(engine.loaded.full_config.vision_config, "deepstack_visual_indexes", None) or ())
+    return _traced_part(engine, image, levels=1 + deep)
 
 
 def traced_audio(engine: Engine) -> int | None:
@@ -146,26 +123,49 @@ def traced_audio(engine: Engine) -> int | None:
     audio = engine.worst_audio()
     if audio is None or engine.feature_bytes:
         return None
+    return _traced_part(engine, audio, levels=1)
+
+
+def _traced_part(engine: Engine, part: MediaPart, *, levels: int) -> int:
     config = engine.loaded.full_config
-    before_it = audio.tokens * int(config.get_text_config().hidden_size) * _element_bytes(engine.dtype)
-    call = traced_audio_tower(config, audio, dtype=engine.dtype, on_device=engine.device.type == "cuda")
-    return call + before_it
+    before_it = part.tokens * int(config.get_text_config().hidden_size) * levels * _element_bytes(engine.dtype)
+    on_device = engine.device.type == "cuda"
+    return before_it + traced_tower(config, part.inputs, part.tokens, dtype=engine.dtype, on_device=on_device)
 
 
-def traced_audio_tower(config: Any, audio: MediaPart, *, dtype: str, on_device: bool) -> int:
-    """The peak of a tower's call for an audio, beyond the weights."""
-    from brim.records.trace import Phase, TraceShape
-    from brim.trace.tracer import trace_config
+def traced_tower(config: Any, inputs: Mapping[str, torch.Tensor], tokens: int, *, dtype: str, on_device: bool) -> int:
+    """The peak of the call that makes features of these inputs, beyond the weights; with copies of them on a device.
 
-    features = audio.inputs["input_features"]
-    frames = max(tensor.shape[-1] for name, tensor in audio.inputs.items() if name != "input_features")  # of the mask
-    trace = trace_config(config.to_dict(), TraceShape(phase=Phase.AUDIO, tokens=frames), name="engine", dtype=dtype)
-    element = _element_bytes(dtype)
-    return (
-        trace.peak_bytes
-        + (features.nbytes if on_device else 0)  # as they were sent
-        + (features.numel() * element if element != features.element_size() else 0)  # and in the tower's own type
-    )
+    Pixels and audio lose their values. Grids, positions and masks keep them: they decide shapes.
+    """
+    import torch
+
+    from brim.engine.media.towers import features_of
+    from brim.trace.build import build_model
+    from brim.trace.tracer import watched
+    from brim.trace.watch import StorageWatch
+
+    model, _ = build_model(config.to_dict(), dtype)
+    host = {name: tensor.to("meta") if tensor.is_floating_point() else tensor for name, tensor in inputs.items()}
+    if "image_grid_thw" in host:
+        host |= _near_squares(host["pixel_values"], host["image_grid_thw"], config.vision_config.spatial_merge_size)
+    watch = StorageWatch([*model.parameters(), *model.buffers(), *host.values()])
+    with watched(watch, "engine"):
+        sent = {name: torch.clone(tensor) for name, tensor in host.items()} if on_device else host
+        features_of(model, sent, tokens)
+    return watch.peak_bytes
+
+
+def _near_squares(pixels: torch.Tensor, grids: torch.Tensor, merge: int) -> dict[str, torch.Tensor]:
+    """Images of as many patches or a few more, in other shapes: strips take no more, and have more windows to trace."""
+    import torch
+
+    from brim.engine.media.limits import near_square
+
+    tokens = [(frames, height // merge * (width // merge)) for frames, height, width in grids.tolist()]
+    squarer = torch.tensor([[frames, *(side * merge for side in near_square(count))] for frames, count in tokens])
+    patches = int(squarer.prod(dim=1).sum())
+    return {"pixel_values": pixels.new_empty((patches, pixels.shape[1])), "image_grid_thw": squarer}
 
 
 def _element_bytes(dtype: str) -> int:

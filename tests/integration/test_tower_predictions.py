@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,11 +11,12 @@ pytest.importorskip("transformers")
 
 from brim.engine.media.audio.families import audio_family_of  # noqa: E402
 from brim.engine.media.limits import limits_of, worst_part  # noqa: E402
-from brim.engine.media.parts import MediaPart  # noqa: E402
+from brim.engine.media.parts import Kind, MediaPart  # noqa: E402
 from brim.engine.media.towers import tower_features  # noqa: E402
 from brim.engine.weights.load import load  # noqa: E402
-from brim.predictions import traced_audio_tower, traced_tower  # noqa: E402
+from brim.predictions import traced_tower  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
+from brim.units import round_up  # noqa: E402
 from tests.integration.test_engine_audio import CONFIGS  # noqa: E402
 
 # Towers as wide as Gemma 4's smallest, with two layers each: the audio tower has eager attention only.
@@ -40,17 +43,43 @@ def peak_bytes(model: object, part: MediaPart) -> int:
     return probe.reading().peak_allocated_bytes - before
 
 
-def test_towers_of_one_model_with_attentions_of_their_own() -> None:
-    config = {"model_type": "gemma4", **CONFIGS["gemma4"], **WIDE}
-    loaded = load(config, load_format="dummy", dtype="fp32", attention=None)
-    limits = limits_of(loaded.full_config, None, None, 4096)
-    image, family = worst_part(loaded.full_config, limits, 4095), audio_family_of(loaded.full_config)
+def traced(config: Any, part: MediaPart, dtype: str, *, on_device: bool = False) -> int:
+    return traced_tower(config, part.inputs, part.tokens, dtype=dtype, on_device=on_device)
+
+
+def part_of(kind: Kind, config: Any) -> MediaPart:
+    """The largest image, or an audio of ten seconds."""
+    if kind is Kind.AUDIO:
+        family = audio_family_of(config)
+        assert family is not None
+        return family.blank(1000)
+    image = worst_part(config, limits_of(config, None, None, 512), 22 * 22)
     assert image is not None
-    assert family is not None
-    audio = family.blank(1000)
-    predicted = (
-        traced_tower(loaded.full_config, limits, image, dtype="fp32", on_device=False),
-        traced_audio_tower(loaded.full_config, audio, dtype="fp32", on_device=False),
-    )
-    for traced, part in zip(predicted, (image, audio), strict=True):
-        assert traced == pytest.approx(peak_bytes(loaded.model, part), rel=0.12), part.kind
+    return image
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", [Kind.IMAGE, Kind.AUDIO])
+@pytest.mark.parametrize(
+    ("family", "wide"), [("gemma4", WIDE), ("qwen2_5_omni_thinker", {})], ids=["gemma4", "qwen2_5_omni"]
+)
+def test_a_trace_takes_what_the_call_takes(family: str, wide: dict[str, Any], kind: Kind, dtype: str) -> None:
+    """Media come in fp32. Qwen2.5-Omni selects frames before it changes their type; Gemma 4's images need a mask."""
+    config = {"model_type": family, **CONFIGS[family], **wide}
+    loaded = load(config, load_format="dummy", dtype=dtype, attention=None)
+    part = part_of(kind, loaded.full_config)
+    host, device = (traced(loaded.full_config, part, dtype, on_device=on_device) for on_device in (False, True))
+    assert host == pytest.approx(peak_bytes(loaded.model, part), rel=0.01)
+    assert 0 < device - host <= sum(round_up(tensor.nbytes, 512) for tensor in part.inputs.values())
+
+
+def test_strips_are_traced_in_another_shape() -> None:
+    """251 tokens are a prime number, and in one row only; 252 are 14 rows."""
+    described = {"model_type": "qwen2_5_omni_thinker", **CONFIGS["qwen2_5_omni_thinker"]}
+    config = load(described, load_format="dummy", dtype="fp32", attention=None).full_config
+    limits = limits_of(config, None, None, 512)
+    strip, other = worst_part(config, limits, 251), worst_part(config, limits, 252)
+    assert strip is not None
+    assert other is not None
+    assert strip.inputs["image_grid_thw"].tolist() == [[1, 2, 502]]
+    assert traced(config, strip, "fp32") == traced(config, other, "fp32")

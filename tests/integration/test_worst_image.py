@@ -18,7 +18,7 @@ pytest.importorskip("transformers")
 from brim.cli.engine_options import add_engine_options, engine_settings  # noqa: E402
 from brim.engine.engine import Engine  # noqa: E402
 from brim.engine.media import features as media  # noqa: E402
-from brim.engine.media.limits import largest_grid  # noqa: E402
+from brim.engine.media.limits import largest_grid, near_square  # noqa: E402
 from brim.engine.media.parts import MediaPart  # noqa: E402
 from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
@@ -279,3 +279,11 @@ def test_generate_takes_images() -> None:
 def test_largest_grids() -> None:
     assert [largest_grid(cells, 100) for cells in (1, 6, 7, 16, 280)] == [(1, 1), (2, 3), (1, 7), (4, 4), (14, 20)]
     assert largest_grid(101, 100) == (10, 10)
+
+
+def test_grids_that_are_no_strips() -> None:
+    assert [near_square(cells) for cells in (1, 3, 8191, 16384)] == [(1, 1), (1, 3), (64, 128), (128, 128)]
+    for cells in range(1, 2000):
+        short, long = near_square(cells)
+        assert cells <= short * long < cells + short
+        assert long <= 4 * short

@@ -5,7 +5,7 @@ kernel, each with its own memory:
 
 - flash: the output, and the log-sum-exp of every row in fp32; heads whose width is no multiple of eight are padded;
 - memory-efficient: the output, an fp32 accumulator as large where heads are wider than 128, a boolean mask turned
-  into one of the query's type;
+  into one of the query's type, and a padded copy of a mask whose rows do not begin at multiples of eight;
 - math (fp32 without a kernel, odd head sizes): as on the meta device.
 """
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FUSED = "brim-fused"  # the name under which the replacement below is registered with transformers
 _FLASH_HEAD_DIM = 256
 _ACCUMULATOR_HEAD_DIM = 128
+_MASK_ALIGNMENT = 8
 
 
 def choose_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> str:
@@ -58,7 +59,7 @@ def attend(
     batch, heads, length, _ = query.shape
     width = value.shape[-1]
     padded = [_padded(tensor) for tensor in (query, key, value)] if kernel == "flash" and width % 8 else []
-    mask = _typed_mask(attn_mask, query) if kernel == "efficient" and attn_mask is not None else None
+    mask = _added_mask(attn_mask, query) if kernel == "efficient" and attn_mask is not None else None
     output = query.new_empty((batch, length, heads, width)).transpose(1, 2)
     if kernel == "flash":
         scratch = query.new_empty((batch, heads, length), dtype=torch.float32)
@@ -74,16 +75,15 @@ def _padded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.new_empty((*tensor.shape[:-1], round_up(tensor.shape[-1], 8)))
 
 
-def _typed_mask(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """A boolean mask is inverted, then turned into zeros and minus infinities of the query's type."""
+def _added_mask(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """A mask as the kernel adds it: zeros and minus infinities where it was boolean, in rows that it can read."""
     import torch
 
-    if mask.dtype != torch.bool:
-        return mask
-    inverted = torch.empty_like(mask)
-    typed = torch.empty_like(mask, dtype=query.dtype)
-    del inverted
-    return typed
+    typed = torch.empty_like(mask, dtype=query.dtype) if mask.dtype == torch.bool else mask
+    *others, last = typed.stride()
+    if last == 1 and not any(stride % _MASK_ALIGNMENT for stride in others):
+        return typed
+    return typed.new_empty((*typed.shape[:-1], round_up(typed.shape[-1] + 1, _MASK_ALIGNMENT)))
 
 
 def register_fused() -> None:

@@ -39,7 +39,7 @@ _ROUNDING_BYTES = 20 * MIB  # a segment of torch's allocator grows by so much
 _UNLIMITED = 1 << 60
 
 # bytes of towers and worst batch, from a trace: of the largest media within limits
-Predict = Callable[[EncoderSource, Any, AllowedMedia, Sequence[MediaPart]], int | None]
+Predict = Callable[[EncoderSource, Any, Sequence[MediaPart]], int | None]
 
 
 class Reservation(Protocol):
@@ -119,7 +119,7 @@ class EncoderWork:
         folder, config = read_model(source.model, source.load_format)
         allowed = allowed_media(source, config, folder)
         largest = self._largest(config, allowed)
-        predicted = self._predicted(config, allowed, largest)
+        predicted = self._predicted(config, largest)
         self._promise(predicted, self._features_bytes(config, largest))
         if self._device.type == "cuda":
             let_segments_grow()
@@ -142,10 +142,10 @@ class EncoderWork:
             raise _all_refused("image" if allowed.audios is None else "audio" if allowed.images is None else "medium")
         return tuple(part for part in found if part is not None)
 
-    def _predicted(self, config: Any, allowed: AllowedMedia, largest: Sequence[MediaPart]) -> int | None:
+    def _predicted(self, config: Any, largest: Sequence[MediaPart]) -> int | None:
         if self._source.lease is None:
             return None  # nobody wants to know before it has run
-        found = self._predict(self._source, config, allowed, largest)
+        found = self._predict(self._source, config, largest)
         if found is None and self._source.reserve_bytes is None:
             raise InvalidRequest(
                 f"encoder: the tower of '{config.model_type}' cannot be traced, so that nothing is known of its memory "
@@ -227,17 +227,23 @@ class EncoderWork:
 
     def _stressed(self, config: Any, allowed: AllowedMedia, largest: MediaPart) -> _Stressed:
         assert self._probe is not None
+        batches = worst_batches(config, allowed, largest, self._source.batch)
+        self._run(batches)  # workspaces that libraries take at a first call stay, and are no part of a batch
         before = self._probe.reading().allocated_bytes
         self._probe.reset_peak()
-        batches = worst_batches(config, allowed, largest, self._source.batch)
-        for batch in batches * 2:
+        found = self._run(batches)
+        reading = self._probe.reading()
+        peak = reading.peak_allocated_bytes - before
+        return _Stressed(allowed, largest, len(batches[0]), *found, peak, reading.peak_reserved_bytes)
+
+    def _run(self, batches: Sequence[Sequence[MediaPart]]) -> tuple[int, int, torch.dtype]:
+        """(levels, width, type) of the features that these make, the last of them."""
+        for batch in batches:
             with _counted(self._probe):
                 rows, levels = self._tower.rows([part.inputs for part in batch], sum(part.tokens for part in batch))
             found = levels, rows.shape[1], rows.dtype
             del rows
-        reading = self._probe.reading()
-        peak = reading.peak_allocated_bytes - before
-        return _Stressed(allowed, largest, len(batches[0]), *found, peak, reading.peak_reserved_bytes)
+        return found
 
     def _facts(self, stressed: Sequence[_Stressed], predicted: int | None) -> TowerFacts:
         rows, self._width = max(one.rows for one in stressed), max(one.width for one in stressed)

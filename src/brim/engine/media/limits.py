@@ -111,6 +111,13 @@ def largest_grid(cells: int, longest: int) -> tuple[int, int]:
     return best
 
 
+def near_square(cells: int) -> tuple[int, int]:
+    """The two sides of the smallest grid of at least so many cells that is no strip; the squarest of those."""
+    root = isqrt(cells)
+    grids = [(short, -(-cells // short)) for short in range(root, root // 2, -1)]
+    return min(grids, key=lambda sides: sides[0] * sides[1])
+
+
 # -- limits --------------------------------------------------------------------------------------------------------
 
 

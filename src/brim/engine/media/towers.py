@@ -23,7 +23,11 @@ def encode(model: Any, part: MediaPart) -> Features:
 
 def tower_features(model: Any, inputs: Mapping[str, torch.Tensor], tokens: int, device: torch.device) -> Features:
     """Run the tower that takes these inputs of the host: of images together, or of one audio of so many tokens."""
-    sent = {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
+    return features_of(model, {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}, tokens)
+
+
+def features_of(model: Any, sent: dict[str, torch.Tensor], tokens: int) -> Features:
+    """The same, with inputs that are on the device; they stay alive until the end of the call."""
     if "input_features" in sent:
         return Features(_audio_rows(model.base_model, sent)[:tokens])
     return _seen(model.base_model, sent)
