@@ -52,7 +52,8 @@ def vision_inputs(tower: Any, shape: TraceShape) -> Inputs:
         first = next(name for name in asked if name not in ("self", "grid_thw"))
         return {first: _patches(config, shape.tokens, pixels), "grid_thw": torch.tensor([[1, edge, edge]])}
     if "pixel_position_ids" in asked:
-        places = _places(shape.tokens, getattr(config, "pooling_kernel_size", 1)).expand(shape.batch, -1, -1)
+        edge = _edge(shape.tokens, getattr(config, "pooling_kernel_size", 1))
+        places = torch.cartesian_prod(torch.arange(edge), torch.arange(edge)).expand(shape.batch, -1, -1)
         width = 3 * config.patch_size**2
         return {"pixel_values": pixels(shape.batch, shape.tokens, width), "pixel_position_ids": places}
     if "spatial_shapes" in asked:
@@ -67,18 +68,6 @@ def vision_inputs(tower: Any, shape: TraceShape) -> Inputs:
         raise CannotTrace(f"{type(tower).__name__} takes neither grids nor a fixed image size: not traced yet")
     height, breadth = (size, size) if isinstance(size, int) else size
     return {"pixel_values": pixels(shape.batch, 3, height, breadth)}
-
-
-def _places(patches: int, kernel: int) -> Any:
-    """Where the patches of a square image are. Those of its last token are padding where there are others: processors
-    pad images to one length, and attention needs a mask then.
-    """
-    import torch
-
-    edge = _edge(patches, kernel)
-    places = torch.cartesian_prod(torch.arange(edge), torch.arange(edge))
-    last = (places >= edge - kernel).all(dim=1, keepdim=True)
-    return places.masked_fill(last, -1) if edge > kernel else places
 
 
 def _patches(config: Any, count: int, pixels: Any) -> Any:
