@@ -29,6 +29,7 @@ from brim.reserve.sizing import Sizer, sizing
 from brim.units import GIB, MIB
 from brim.version import __version__
 from brim.vllm.runner.engine import VllmEngine
+from brim.vllm.runner.lockstep import Lockstep
 from brim.vllm.settings import Settings
 
 _LATE_BUFFERS_BYTES = 256 * MIB  # cuBLAS workspaces, and buffers that vLLM makes when it first needs them
@@ -68,6 +69,8 @@ def size_worker(worker: Any, engine: VllmEngine, settings: Settings, say: Say) -
             sizer = _sizer(worker, settings, leases, say)
             device_probe, counting = _device_probe(worker, settings, sizer)
         probe = device_probe if sizer is None else LeasedProbe(device_probe, sizer)
+        if ranks is not ONE_RANK:
+            engine.lockstep = Lockstep(ranks, device_probe)
         with counting:
             report = _fitted(worker, engine, probe, settings, ranks, sizer, say)
             if sizer is not None:
@@ -177,6 +180,10 @@ def is_cap(cache_config: Any, settings: Settings) -> bool:
 
 
 def _ranks(worker: Any) -> Ranks:
+    """All that meet in collectives: vLLM's world has the ranks of every replica of a mixture of experts.
+
+    Replicas of a dense model meet in none: each of them has a world of its own.
+    """
     from vllm.distributed.parallel_state import get_world_group
 
     world = get_world_group()

@@ -17,6 +17,7 @@ from brim.records.fit import IMAGE_SHAPE
 from brim.records.memory import StressShape
 from brim.units import ceil_div
 from brim.vllm.runner.blocks import SEGMENT_BYTES, Blocks, separate_tensors
+from brim.vllm.runner.lockstep import Lockstep
 from brim.vllm.runner.media import largest_inputs
 from brim.vllm.runner.requests import StepMaker, Vocabulary
 from brim.vllm.runner.steps import Limits, Step, small_steps, worst_steps
@@ -45,6 +46,7 @@ class VllmEngine:
         self.built: Any = None  # the KVCacheConfig that stands
         self.times: Any = None  # what the warm-up of that build returned
         self.builds = 0
+        self.lockstep = Lockstep()
         self._maker: StepMaker | None = None
         self._largest = largest_inputs(self._config) if self.limits.encodes else ()
         self._steps = {step.shape.name: step for step in worst_steps(self.limits)}
@@ -70,8 +72,9 @@ class VllmEngine:
 
         self.builds += 1
         planned = self._planned(self.blocks.count(kv_tokens))
-        with translated(), set_current_vllm_config(self._config):
+        with set_current_vllm_config(self._config), self.lockstep.allocation(), translated():
             self._stock.initialize(planned)
+        with set_current_vllm_config(self._config), self.lockstep.warm_up(), translated():
             self.times = self._stock.warm_up()
             self.built = planned
             self._maker = StepMaker(planned, _vocabulary(self._config), f"brim-{self.builds}", self._most_adapters)
@@ -87,7 +90,7 @@ class VllmEngine:
 
     def stress(self, shape: StressShape) -> None:
         """One step, twice: while the second runs, the first one's results are still on their way, as in serving."""
-        with translated(), self._adapters():
+        with self.lockstep.step(shape.title), translated(), self._adapters():
             if shape.name == IMAGE_SHAPE:
                 self._encode()
                 return
