@@ -215,7 +215,7 @@ def _sizer(worker: Any, settings: Settings, leases: ExitStack, say: Say) -> Size
     shares = settings.share.fraction is not None or settings.share.bytes is not None
     asked = shares or settings.expected.count or settings.expected.roles
     try:
-        device = _leased_device(worker, settings)
+        device = leased_device(worker, settings)
         if device is None:
             return None
         part = sizing(
@@ -234,7 +234,8 @@ def _sizer(worker: Any, settings: Settings, leases: ExitStack, say: Say) -> Size
         return None
 
 
-def _leased_device(worker: Any, settings: Settings) -> LeasedDevice | None:
+def leased_device(worker: Any, settings: Settings) -> LeasedDevice | None:
+    """The device of a worker as its neighbours know it; None for a budget on the CPU without a name."""
     if worker.device.type == "cuda":
         from brim.probes.nvml import device_uuid
         from brim.probes.usage import gpu_usage
