@@ -7,7 +7,7 @@ capture; the worst steps go through the worker's own `execute_model` and `sample
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from brim.vllm.runner.blocks import SEGMENT_BYTES, Blocks, separate_tensors
 from brim.vllm.runner.lockstep import Lockstep
 from brim.vllm.runner.media import largest_inputs
 from brim.vllm.runner.requests import StepMaker, Vocabulary
+from brim.vllm.runner.scores import earlier_scores
 from brim.vllm.runner.steps import Limits, Step, small_steps, worst_steps
 from brim.vllm.runner.teardown import GraphSettings, tear_down
 
@@ -95,7 +96,9 @@ class VllmEngine:
                 self._encode()
                 return
             step = self._steps[shape.name]
-            for output in [self._run(step) for _ in range(2)]:
+            with self._earlier_scores(step):
+                outputs = [self._run(step) for _ in range(2)]
+            for output in outputs:
                 self._check(output, step)
 
     # -- steps ---------------------------------------------------------------------------------------------------
@@ -130,6 +133,12 @@ class VllmEngine:
         with self._ended(opening):
             output = self._execute(opening)
             return self._execute(self._maker.verifying(step, opening)) if step.drafts else output
+
+    def _earlier_scores(self, step: Step) -> AbstractContextManager[None]:
+        """What the V2 runner keeps on the device of a prompt that is scored in several steps."""
+        if not self._worker.use_v2_model_runner:
+            return nullcontext()
+        return earlier_scores(step, _vocabulary(self._config).score_bytes, self._worker.device)
 
     def _encode(self) -> None:
         """Of every modality as many of the largest inputs as a step may have, through the worker's own encoder."""
@@ -260,5 +269,8 @@ def _check_output(output: Any, step: Step) -> None:
         raise DeviceError(f"{step.shape.title}: vLLM drew tokens for {len(output.req_ids)} of {rows} rows")
     scored = [row for row in step.rows if row.scored]
     given = [one for one in output.prompt_logprobs_dict.values() if one is not None]
-    if len(given) != len(scored) or any(len(one.logprobs) != scored[0].new - 1 for one in given):
+    counts = [(row.new - 1, row.past + row.new - 1) for row in scored]  # of the last chunk (V2), of the prompt (V1)
+    if len(given) != len(scored) or any(
+        len(one.logprobs) not in count for one, count in zip(given, counts, strict=True)
+    ):
         raise DeviceError(f"{step.shape.title}: vLLM did not score the prompt")
