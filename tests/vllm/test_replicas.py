@@ -30,7 +30,7 @@ _CONFIG = {
     "vocab_size": 512,
     "hidden_size": 64,
     "intermediate_size": 128,
-    "moe_intermediate_size": 32,
+    "moe_intermediate_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
