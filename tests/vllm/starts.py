@@ -23,6 +23,7 @@ def main() -> None:
     from vllm import LLM, SamplingParams
 
     given: dict[str, Any] = json.loads(sys.argv[1])
+    prompts, waits = given.pop("prompts", list(PROMPTS) * 4), given.pop("wait", False)
     shared = {
         "model": str(MODEL),
         "max_model_len": 512,
@@ -35,9 +36,9 @@ def main() -> None:
     }
     llm = LLM(**{**shared, **given})
     scored = None if given.get("enable_lora") else 3  # on the CPU, vLLM cannot score prompts beside LoRA
-    draw = SamplingParams(max_tokens=24, temperature=0, prompt_logprobs=scored, ignore_eos=True)
-    outputs = llm.generate(list(PROMPTS) * 4, draw, use_tqdm=False)
-    brims = str(given.get("worker_cls", "auto")) != "auto"
+    draw = SamplingParams(max_tokens=24, temperature=0, prompt_logprobs=scored, ignore_eos=True, detokenize=False)
+    outputs = llm.generate(prompts, draw, use_tqdm=False)
+    brims = "brim" in given.get("additional_config", {})
     result = {
         "tokens": [list(one.outputs[0].token_ids) for one in outputs],
         "blocks": llm.llm_engine.vllm_config.cache_config.num_gpu_blocks,
@@ -45,6 +46,9 @@ def main() -> None:
         "reports": llm.collective_rpc("brim_report") if brims else [],
     }
     sys.stdout.write(MARK + json.dumps(result) + "\n")
+    sys.stdout.flush()
+    if waits:
+        sys.stdin.read()  # until whoever started this has the answers of all
 
 
 if __name__ == "__main__":

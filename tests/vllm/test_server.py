@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="make test-vll
 _SECONDS = 300
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -33,7 +33,7 @@ def _free_port() -> int:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server that is up."""
-    port, log = _free_port(), tmp_path_factory.mktemp("server") / "log.txt"
+    port, log = free_port(), tmp_path_factory.mktemp("server") / "log.txt"
     flags = {
         "--max-model-len": "512",
         "--max-num-batched-tokens": "512",

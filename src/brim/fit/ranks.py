@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from brim.errors import DeviceError, DoesNotFit, first_line
+from brim.errors import DeviceError, DoesNotFit, OutOfMemory, first_line
 from brim.records.fit import Attempt, Outcome
 
 Exchange = Callable[[Any], list[Any]]  # one message from every rank, by rank
@@ -35,6 +35,21 @@ class Failed:
     def by(cls, error: BaseException) -> Failed:
         reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
         return cls(reason, isinstance(error, DoesNotFit))
+
+
+class _KnownToAll(Exception):
+    """The failure of another rank on its way out: every rank has been told, so nobody listens any more."""
+
+    def __init__(self, error: DeviceError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """The message of a rank that ran out of memory."""
+
+    missing_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +89,32 @@ class Ranks:
         """A part that must succeed on all ranks; if it fails on one, it raises on all."""
         try:
             yield
+        except _KnownToAll as known:
+            raise known.error from None
         except BaseException as error:
             with suppress(DeviceError):  # do not hide this rank's own error if the others no longer respond
                 self.exchange(Failed.by(error))
             raise
         self._words(None, what)
+
+    @contextmanager
+    def fitting(self, what: str) -> Iterator[None]:
+        """Inside `together`: a part that may run out of memory. If one rank does, it is out of memory on all."""
+        mine: OutOfMemory | None = None
+        try:
+            yield
+        except OutOfMemory as error:
+            mine = error
+        try:
+            words = self._words(None if mine is None else Short(mine.missing_bytes), what)
+        except DeviceError as error:
+            raise _KnownToAll(error) from error
+        if mine is not None:
+            raise mine
+        short = {rank: word.missing_bytes for rank, word in enumerate(words) if word is not None}
+        if short:
+            known = [size for size in short.values() if size is not None]
+            raise OutOfMemory(f"{what}: out of memory on rank {min(short)}", missing_bytes=max(known, default=None))
 
     def _words(self, mine: Any, what: str = "fit") -> list[Any]:
         """The messages of all ranks; raises if one of them has failed."""

@@ -7,11 +7,9 @@ is no file, and nothing is shown.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.vllm.report import shared_file
+from brim.vllm.report import found_report
 
 if TYPE_CHECKING:
     Base = object
@@ -31,7 +29,8 @@ class BrimGauges(Base):
     """One gauge for each figure, with vLLM's labels."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-        report = read_report(shared_file(vllm_config.instance_id, engine_index))
+        fronts = getattr(vllm_config.parallel_config, "_api_process_count", 1)
+        report = found_report(vllm_config.instance_id, engine_index, fronts)
         if report is not None:
             _show(report, vllm_config.model_config.served_model_name, str(engine_index))
 
@@ -40,15 +39,6 @@ class BrimGauges(Base):
 
     def log_engine_initialized(self) -> None:
         """The worker has logged the fit."""
-
-
-def read_report(path: Path) -> dict[str, Any] | None:
-    """What the worker left; None where there is nothing."""
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found
 
 
 def _show(report: dict[str, Any], model: str, engine: str) -> None:

@@ -55,11 +55,6 @@ def _elastic(config: Any) -> bool:
     return bool(_at(config, "parallel_config.enable_elastic_ep"))
 
 
-def _replicates(config: Any) -> bool:
-    """Replicas of a dense model are engines of their own, and come here without a size."""
-    return (_at(config, "parallel_config.data_parallel_size") or 1) > 1
-
-
 def _pools(config: Any) -> bool:
     return bool(_at(config, "model_config.runner_type") == "pooling")
 
@@ -87,10 +82,6 @@ _RULES: tuple[_Rule, ...] = (
     (
         _elastic,
         Refusal("elastic expert parallelism changes the ranks after the fit", "start without --enable-elastic-ep"),
-    ),
-    (
-        _replicates,
-        Refusal("data parallelism of a mixture of experts was not tried", "start one server for each replica"),
     ),
     (
         _pools,

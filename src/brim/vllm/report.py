@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from brim.errors import DeviceError
 from brim.fit.items import counted
 from brim.folders import leases_folder
 from brim.records.fit import FitReport
+from brim.records.lease import ProcessId
+from brim.reserve.processes import descendants, is_running, this_process
 from brim.units import format_bytes
 
 
@@ -35,6 +40,42 @@ def report_lines(report: FitReport, stock_seconds: float) -> list[str]:
 def shared_file(instance: str, engine: int) -> Path:
     """Where rank 0 of an engine leaves its report for the front process; both know the server's id."""
     return leases_folder() / f"vllm-{instance}-{engine}.json"
+
+
+def signed(report: dict[str, Any]) -> dict[str, Any]:
+    """A report with the process that it is of; as it is where processes cannot be told apart (no /proc of its own)."""
+    try:
+        return {**report, "process": asdict(this_process())}
+    except DeviceError:
+        return report
+
+
+def found_report(instance: str, engine: int, fronts: int) -> dict[str, Any] | None:
+    """What the worker of an engine left for this front process; None where there is nothing.
+
+    Several front processes have an id each, none of them the worker's; but one process has started all of them.
+    """
+    report = read_report(shared_file(instance, engine))
+    if report is not None or fronts == 1:
+        return report
+    here, me = descendants(os.getppid()), this_process()
+    left = map(read_report, leases_folder().glob(f"vllm-*-{engine}.json"))
+    return next((one for one in left if one is not None and _is_of(one, here, me)), None)
+
+
+def _is_of(report: dict[str, Any], processes: frozenset[int], me: ProcessId) -> bool:
+    raw = report.get("process")
+    process = ProcessId(**raw) if raw else None
+    return process is not None and process.pid in processes and is_running(process, me) is True
+
+
+def read_report(path: Path) -> dict[str, Any] | None:
+    """What the worker left; None where there is nothing."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found
 
 
 def write_json(path: Path, report: dict[str, Any]) -> None:

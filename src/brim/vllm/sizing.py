@@ -30,6 +30,7 @@ from brim.reserve.sizing import Sizer, sizing
 from brim.units import GIB, MIB
 from brim.version import __version__
 from brim.vllm.runner.engine import VllmEngine
+from brim.vllm.runner.lockstep import Lockstep
 from brim.vllm.settings import Settings
 
 _LATE_BUFFERS_BYTES = 256 * MIB  # cuBLAS workspaces, and buffers that vLLM makes when it first needs them
@@ -69,6 +70,8 @@ def size_worker(worker: Any, engine: VllmEngine, settings: Settings, say: Say) -
             sizer = _sizer(worker, settings, leases, say)
             device_probe, counting = _device_probe(worker, settings, sizer)
         probe = device_probe if sizer is None else LeasedProbe(device_probe, sizer)
+        if ranks is not ONE_RANK:
+            engine.lockstep = Lockstep(ranks, device_probe)
         with counting:
             report = _fitted(worker, engine, probe, settings, ranks, sizer, say)
             if sizer is not None:
@@ -175,6 +178,10 @@ def is_cap(cache_config: Any, settings: Settings) -> bool:
 
 
 def _ranks(worker: Any) -> Ranks:
+    """All that meet in collectives: vLLM's world has the ranks of every replica of a mixture of experts.
+
+    Replicas of a dense model meet in none: each of them has a world of its own.
+    """
     from vllm.distributed.parallel_state import get_world_group
 
     world = get_world_group()
@@ -206,7 +213,7 @@ def _sizer(worker: Any, settings: Settings, leases: ExitStack, say: Say) -> Size
     shares = settings.share.fraction is not None or settings.share.bytes is not None
     asked = shares or settings.expected.count or settings.expected.roles
     try:
-        device = _leased_device(worker, settings)
+        device = leased_device(worker, settings)
         if device is None:
             return None
         part = sizing(
@@ -225,7 +232,8 @@ def _sizer(worker: Any, settings: Settings, leases: ExitStack, say: Say) -> Size
         return None
 
 
-def _leased_device(worker: Any, settings: Settings) -> LeasedDevice | None:
+def leased_device(worker: Any, settings: Settings) -> LeasedDevice | None:
+    """The device of a worker as its neighbours know it; None for a budget on the CPU without a name."""
     if worker.device.type == "cuda":
         from brim.probes.nvml import device_uuid
         from brim.probes.usage import gpu_usage

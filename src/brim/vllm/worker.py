@@ -18,7 +18,7 @@ from brim.engine.device.segments import let_segments_grow
 from brim.errors import BrimError, InvalidRequest
 from brim.vllm.names import Where, missing_names
 from brim.vllm.refusals import check_allowed, refusals
-from brim.vllm.report import report_lines, shared_file, write_json
+from brim.vllm.report import report_lines, shared_file, signed, write_json
 from brim.vllm.runner.engine import StockCalls, VllmEngine, same_cache
 from brim.vllm.settings import Settings, read_settings
 from brim.vllm.sizing import Sized, is_cap, size_worker
@@ -148,11 +148,11 @@ class FittedWorker:
         report = self.brim_report()
         if self.rank != 0 or report is None or self._brim is None:
             return
-        for path in (self._shared_file(), self._brim.report):
+        for path, body in ((self._shared_file(), signed(report)), (self._brim.report, report)):
             if path is None:
                 continue
             try:
-                write_json(path, report)
+                write_json(path, body)
             except OSError as error:
                 self._say(f"the report could not be written to {path}: {error}")
 

@@ -96,6 +96,32 @@ def test_a_failure_is_raised_as_it_is_where_it_happened_and_told_elsewhere() -> 
         assert str(told) == "part: rank 1 failed (ValueError: boom); the fit ends on all ranks"
 
 
+@pytest.mark.parametrize(("missing", "known"), [([None, 3, 7], 7), ([None, None, None], None)])
+def test_out_of_memory_in_a_part_of_one_is_out_of_memory_on_all(missing: list[int | None], known: int | None) -> None:
+    def task(ranks: Ranks) -> None:
+        with ranks.together("attempt"), ranks.fitting("step"):
+            if ranks.rank > 0:
+                raise OutOfMemory(f"mine {ranks.rank}", missing[ranks.rank])
+
+    first, *others = on_ranks(3, task)
+    assert (str(first), first.missing_bytes) == ("step: out of memory on rank 1", known)
+    assert [(str(error), error.missing_bytes) for error in others] == [("mine 1", missing[1]), ("mine 2", missing[2])]
+
+
+def test_after_a_failure_in_a_part_nobody_is_waited_for() -> None:
+    """Each rank sends one message: where another came in too late, the barrier of this test would break."""
+
+    def task(ranks: Ranks) -> None:
+        with ranks.together("attempt"), ranks.fitting("step"):
+            if ranks.rank == 1:
+                raise ValueError("boom")
+
+    first, second = on_ranks(2, task)
+    assert isinstance(second, ValueError)
+    assert type(first) is DeviceError
+    assert str(first) == "step: rank 1 failed (ValueError: boom); the fit ends on all ranks"
+
+
 def test_an_error_is_not_hidden_by_ranks_that_are_gone() -> None:
     def gone(word: Any) -> list[Any]:
         raise DeviceError("a rank does not respond")

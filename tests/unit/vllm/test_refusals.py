@@ -35,13 +35,16 @@ def test_a_plain_server_is_sized() -> None:
     assert refusals(config()) == ()
 
 
+def test_replicas_of_a_mixture_of_experts_are_sized() -> None:
+    assert refusals(config(parallel_config__data_parallel_size=2)) == ()
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
         ({"model_config__enable_sleep_mode": True}, "sleep mode"),
         ({"kv_transfer_config": SimpleNamespace(kv_connector="NixlConnector")}, "connectors"),
         ({"parallel_config__enable_elastic_ep": True}, "elastic"),
-        ({"parallel_config__data_parallel_size": 2}, "data parallelism"),
         ({"parallel_config__distributed_executor_backend": "ray"}, "executor"),
     ],
 )

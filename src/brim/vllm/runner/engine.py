@@ -7,7 +7,7 @@ capture; the worst steps go through the worker's own `execute_model` and `sample
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -18,8 +18,10 @@ from brim.records.fit import IMAGE_SHAPE
 from brim.records.memory import StressShape
 from brim.units import ceil_div
 from brim.vllm.runner.blocks import SEGMENT_BYTES, Blocks, separate_tensors
+from brim.vllm.runner.lockstep import Lockstep
 from brim.vllm.runner.media import largest_inputs
 from brim.vllm.runner.requests import StepMaker, Vocabulary
+from brim.vllm.runner.scores import earlier_scores
 from brim.vllm.runner.steps import Limits, Step, small_steps, worst_steps
 from brim.vllm.runner.teardown import GraphSettings, tear_down
 
@@ -47,6 +49,7 @@ class VllmEngine:
         self.times: Any = None  # what the warm-up of that build returned
         self.builds = 0
         self.stock_seconds = 0.0  # of the first build in vLLM's own warm-up, which a start without Brim has too
+        self.lockstep = Lockstep()
         self._maker: StepMaker | None = None
         self._largest = largest_inputs(self._config) if self.limits.encodes else ()
         self._steps = {step.shape.name: step for step in worst_steps(self.limits)}
@@ -72,9 +75,10 @@ class VllmEngine:
 
         self.builds += 1
         planned = self._planned(self.blocks.count(kv_tokens))
-        with translated(), set_current_vllm_config(self._config):
-            began = perf_counter()
+        began = perf_counter()
+        with set_current_vllm_config(self._config), self.lockstep.allocation(), translated():
             self._stock.initialize(planned)
+        with set_current_vllm_config(self._config), self.lockstep.warm_up(), translated():
             self.times = self._stock.warm_up()
             self.stock_seconds = self.stock_seconds or perf_counter() - began
             self.built = planned
@@ -91,12 +95,14 @@ class VllmEngine:
 
     def stress(self, shape: StressShape) -> None:
         """One step, twice: while the second runs, the first one's results are still on their way, as in serving."""
-        with translated(), self._adapters():
+        with self.lockstep.step(shape.title), translated(), self._adapters():
             if shape.name == IMAGE_SHAPE:
                 self._encode()
                 return
             step = self._steps[shape.name]
-            for output in [self._run(step) for _ in range(2)]:
+            with self._earlier_scores(step):
+                outputs = [self._run(step) for _ in range(2)]
+            for output in outputs:
                 self._check(output, step)
 
     # -- steps ---------------------------------------------------------------------------------------------------
@@ -131,6 +137,12 @@ class VllmEngine:
         with self._ended(opening):
             output = self._execute(opening)
             return self._execute(self._maker.verifying(step, opening)) if step.drafts else output
+
+    def _earlier_scores(self, step: Step) -> AbstractContextManager[None]:
+        """What the V2 runner keeps on the device of a prompt that is scored in several steps."""
+        if not self._worker.use_v2_model_runner:
+            return nullcontext()
+        return earlier_scores(step, _vocabulary(self._config).score_bytes, self._worker.device)
 
     def _encode(self) -> None:
         """Of every modality as many of the largest inputs as a step may have, through the worker's own encoder."""
@@ -261,5 +273,8 @@ def _check_output(output: Any, step: Step) -> None:
         raise DeviceError(f"{step.shape.title}: vLLM drew tokens for {len(output.req_ids)} of {rows} rows")
     scored = [row for row in step.rows if row.scored]
     given = [one for one in output.prompt_logprobs_dict.values() if one is not None]
-    if len(given) != len(scored) or any(len(one.logprobs) != scored[0].new - 1 for one in given):
+    counts = [(row.new - 1, row.past + row.new - 1) for row in scored]  # of the last chunk (V2), of the prompt (V1)
+    if len(given) != len(scored) or any(
+        len(one.logprobs) not in count for one, count in zip(given, counts, strict=True)
+    ):
         raise DeviceError(f"{step.shape.title}: vLLM did not score the prompt")

@@ -29,6 +29,11 @@ class Vocabulary:
     size: int
     most_logprobs: int  # that a request may ask for
 
+    @property
+    def score_bytes(self) -> int:
+        """Of a token of a prompt that is scored: ids and log-probabilities, its own among them, and its rank."""
+        return (self.most_logprobs + 1) * (8 + 4) + 8
+
 
 class StepMaker:
     """Makes steps for one build; every request has a name of its own."""

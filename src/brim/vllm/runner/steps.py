@@ -125,15 +125,23 @@ def _scored_steps(limits: Limits) -> tuple[Step, ...]:
 def _scores(limits: Limits) -> Step:
     """A prompt that is scored beside decodes which all draw."""
     rows = min(limits.rows, limits.batch_tokens)
-    scored = Row(min(limits.batch_tokens - rows + 1, limits.longest), 0, scored=True)
-    drawn = (scored, *[Row(1, limits.longest - 1)] * (rows - 1))
+    drawn = (_scored(limits, limits.batch_tokens - rows + 1), *[Row(1, limits.longest - 1)] * (rows - 1))
     return Step(_shape(SCORES, drawn, "a prompt is scored beside decodes"), drawn)
 
 
 def _longest_scores(limits: Limits) -> Step:
     """A prompt of a whole batch: the V1 runner makes the logits of all its tokens at once, the V2 runner in pieces."""
-    scored = (Row(min(limits.batch_tokens, limits.longest), 0, scored=True),)
+    scored = (_scored(limits, limits.batch_tokens),)
     return Step(_shape(LONGEST_SCORES, scored, "a prompt is scored alone"), scored)
+
+
+def _scored(limits: Limits, room: int) -> Row:
+    """The last chunk of the longest prompt: it also holds the scores of the chunks before it.
+
+    A chunk before the last has the logits of one token more, which is less than what an allocation is rounded to.
+    """
+    new = min(room, limits.longest)
+    return Row(new, limits.longest - new, scored=True)
 
 
 def _decode(limits: Limits) -> Step:

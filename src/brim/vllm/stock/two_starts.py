@@ -2,10 +2,10 @@
 
     python -m brim.vllm.stock.two_starts FILE MODEL [flags of vllm serve]      # writes {"kv_cache_memory_bytes": N}
 
-The first start, here, is stock vLLM with a KV cache of a quarter of the device. The worst load that the API allows runs
-through it, and every worker is asked by RPC for the peak of its memory; only public interfaces are used. What is left
-beside that peak is the size of the second start. Unlike the fit it is measured and not proven, so more is kept back:
-the canary, and the allocator's rounding.
+The first start, here, is stock vLLM with a KV cache of a quarter of what is left of the device. The worst load that the
+API allows runs through it, and every worker is asked by RPC for the peak of its memory; only public interfaces are
+used. What is left beside that peak, and beside what neighbours hold and were promised, is the size of the second start.
+Unlike the fit it is measured and not proven, so more is kept back: the canary, and the allocator's rounding.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ import os
 import resource
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from brim.errors import DoesNotFit
 from brim.records.memory import MemoryReading
+from brim.reserve.devices import Budget, Gpu, LeasedDevice, budget_key
 from brim.reserve.processes import resident_bytes
+from brim.reserve.promised import promised_bytes
 from brim.units import KIB, MIB, format_bytes
-from brim.vllm.settings import read_settings
+from brim.vllm.settings import Settings, read_settings
+from brim.vllm.sizing import leased_device
 from brim.vllm.stock.load import DemandingRequests
 
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
-_FIRST_PART = 4  # of the device, for the KV cache of the first start: a quarter
+_FIRST_PART = 4  # of what is left of the device, for the KV cache of the first start: a quarter
 _ANSWER_TOKENS = 8
 _SCORED = 8  # every so many prompts one is scored
 
@@ -36,16 +39,29 @@ class MemoryFigures:
     """What a stock worker can be asked (`worker_extension_cls`)."""
 
     device: Any
+    vllm_config: Any
 
     def brim_reading(self) -> dict[str, Any]:
-        """This worker's memory, by its allocator and the driver; on the CPU, by what is resident."""
-        if self.device.type == "cuda":
-            from brim.probes.cuda import CudaProbe
+        """This worker's memory, in which what neighbours were promised is theirs."""
+        settings = read_settings(self.vllm_config.additional_config, os.environ)
+        return asdict(without_promised(_reading(self), leased_device(self, settings)))
 
-            return asdict(CudaProbe(self.device.index or 0).reading())
-        total, held = int(self.requested_cpu_memory), resident_bytes(os.getpid())  # type: ignore[attr-defined]
-        peak = max(held, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
-        return asdict(MemoryReading(total, total - held, held, held, peak, peak, 0))
+
+def _reading(worker: Any) -> MemoryReading:
+    """By the worker's allocator and the driver; on the CPU, by what is resident."""
+    if worker.device.type == "cuda":
+        from brim.probes.cuda import CudaProbe
+
+        return CudaProbe(worker.device.index or 0).reading()
+    total, held = int(worker.requested_cpu_memory), resident_bytes(os.getpid())
+    peak = max(held, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
+    return MemoryReading(total, total - held, held, held, peak, peak, 0)
+
+
+def without_promised(reading: MemoryReading, device: LeasedDevice | None) -> MemoryReading:
+    """A reading in which the memory that neighbours may still take counts as theirs."""
+    promised = 0 if device is None else promised_bytes(device)
+    return replace(reading, free_bytes=reading.free_bytes - promised, other_bytes=reading.other_bytes + promised)
 
 
 def second_size(
@@ -70,7 +86,7 @@ def measured_size(words: list[str]) -> int:
 
     given = _engine_arguments(words)
     settings = read_settings(given.get("additional_config"), os.environ)
-    first = (settings.budget_bytes or _device_bytes()) // _FIRST_PART
+    first = left_bytes(settings) // _FIRST_PART
     extension = f"{__package__}.two_starts.MemoryFigures"
     llm = LLM(**{**given, "kv_cache_memory_bytes": first, "worker_extension_cls": extension})
     llm.generate(*_worst_load(llm), use_tqdm=False)
@@ -97,12 +113,29 @@ def _engine_arguments(words: list[str]) -> dict[str, Any]:
     return {**given, "model": tag} if tag else given
 
 
-def _device_bytes() -> int:
-    """Of the first GPU that this process sees."""
+def left_bytes(settings: Settings) -> int:
+    """What neighbours leave of a budget on the CPU, or of the first GPU that this process sees."""
+    device, free = _first_device(settings)
+    left = free if device is None else free - promised_bytes(device)
+    if left <= 0:
+        raise DoesNotFit(
+            f"neighbours were promised all of the {format_bytes(free)} that are free", missing_bytes=1 - left
+        )
+    return left
+
+
+def _first_device(settings: Settings) -> tuple[LeasedDevice | None, int]:
+    """As neighbours know it, and what is free there; a budget without a name is known to nobody."""
+    size = settings.budget_bytes
+    if size is not None:
+        name = settings.budget_name
+        return (None if name is None else Budget(budget_key(name, "budget_name"), size)), size
     from brim.probes.nvml import device_uuid
     from brim.probes.usage import gpu_usage
 
-    return gpu_usage(device_uuid(0)).total_bytes
+    uuid = device_uuid(0)
+    usage = gpu_usage(uuid)
+    return Gpu(uuid, usage.total_bytes), usage.free_bytes
 
 
 def _worst_load(llm: Any) -> tuple[list[Any], list[Any]]:

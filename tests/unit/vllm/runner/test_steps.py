@@ -55,6 +55,12 @@ def test_the_longest_prompt_that_fits_into_a_step_is_scored(limits: Limits) -> N
     assert max(scored) == min(limits.batch_tokens, limits.longest)
 
 
+@given(LIMITS)
+def test_a_scored_prompt_is_the_end_of_the_longest_one(limits: Limits) -> None:
+    ends = {row.past + row.new for step in worst_steps(limits) for row in step.rows if row.scored}
+    assert ends == {limits.longest}
+
+
 def test_all_tokens_of_a_batch_are_in_the_prefill() -> None:
     limits = Limits(batch_tokens=8192, rows=256, length=8192, drafts=3, encodes=True)
     by_name = {step.shape.name: step.shape for step in worst_steps(limits)}
