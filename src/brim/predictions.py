@@ -114,8 +114,9 @@ def traced_image(engine: Engine) -> int | None:
     image, limits = engine.worst_image(), engine.image_limits
     if image is None or limits is None or engine.feature_bytes:
         return None
-    deep = len(getattr(engine.loaded.full_config.vision_config, "deepstack_visual_indexes", None) or ())
-    return _traced_part(engine, image, levels=1 + deep)
+    from brim.engine.media.families import feature_levels
+
+    return _traced_part(engine, image, levels=feature_levels(engine.loaded.full_config))
 
 
 def traced_audio(engine: Engine) -> int | None:

@@ -22,6 +22,7 @@ from brim.engine.encoders.records import MOST_PARTS, EncoderSource, TowerFacts
 from brim.engine.encoders.tower import Tower, allowed_media, largest_part, made_smaller, towers_of, worst_batches
 from brim.engine.encoders.wire import Message, Wire, WireClosed
 from brim.engine.media.allowed import AllowedMedia
+from brim.engine.media.families import feature_levels
 from brim.engine.media.parts import Kind, MediaPart
 from brim.engine.weights.load import load, read_model
 from brim.engine.weights.parts import ModelPart
@@ -160,10 +161,8 @@ class EncoderWork:
 
     def _features_bytes(self, config: Any, largest: Sequence[MediaPart]) -> int:
         """The buffer in which features of the worst batch come back: on a GPU memory of its own."""
-        levels = 1 + len(getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ())
-        row_bytes = (
-            config.get_text_config(decoder=True).hidden_size * levels * (4 if self._source.dtype == "fp32" else 2)
-        )
+        element_bytes = 4 if self._source.dtype == "fp32" else 2
+        row_bytes = config.get_text_config(decoder=True).hidden_size * feature_levels(config) * element_bytes
         return max(part.tokens for part in largest) * self._source.batch * int(row_bytes)
 
     def _promise(self, predicted: int | None, features_bytes: int) -> None:

@@ -144,3 +144,8 @@ def family_of(config: Any) -> Family | None:
             both_ways = config.get_text_config().use_bidirectional_attention == "vision"
             return Family(_placed_patches, together=both_ways)
     return None
+
+
+def feature_levels(config: Any) -> int:
+    """Rows of features for a token of an image: its own, and those that go to the decoder's first layers."""
+    return 1 + len(getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None) or ())
