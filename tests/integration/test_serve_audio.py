@@ -21,6 +21,7 @@ from brim import SamplingParams
 from brim.engine.front.chat_template import chat_text, conversation
 from brim.serve.server import tokenizer_source
 from brim.serve.settings import Limits
+from tests.conftest import needs_image_files
 from tests.integration.served import Served, served
 from tests.integration.test_chat_remote import typed
 from tests.integration.test_engine_audio import (
@@ -198,6 +199,7 @@ def omni_folder(folder: Path) -> Path:
 
 def test_images_and_audio_in_one_message(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
+    needs_image_files()
     file = BytesIO()
     pillow.new("RGB", (32, 32), "red").save(file, "PNG")
     shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{written(file.getvalue())}"}}
