@@ -89,13 +89,20 @@ def small_steps(limits: Limits) -> tuple[Step, ...]:
     for that while a server runs. Odd lengths and multiples of 16 have variants of their own, and so have rows.
     """
     most = min(limits.batch_tokens, limits.longest)
+    draws = _draws(limits)
     lengths = sorted({1, 2} | {length for power in _powers(most) for length in (power, power * 3 // 2 + 1)})
-    prompts = [(Row(length, 0, draw=draw),) for length, draw in zip(lengths, cycle(Draw)) if length <= most]
+    prompts = [(Row(length, 0, draw=draw),) for length, draw in zip(lengths, cycle(draws)) if length <= most]
     most_rows = min(limits.rows, limits.batch_tokens)
     past = min(1, limits.longest - 1)
     counts = sorted({min(rows, most_rows) for rows in (1, 2, _ODD_ROWS, most_rows)})
-    decodes = [(Row(1, past, draw=draw),) * rows for rows in counts for draw in Draw]
+    decodes = [(Row(1, past, draw=draw),) * rows for rows in counts for draw in draws]
     return tuple(Step(_shape(SMALL, drawn, ""), drawn) for drawn in (*prompts, *decodes))
+
+
+def _draws(limits: Limits) -> tuple[Draw, ...]:
+    """All ways. Where vLLM verifies drafts greedily only, its draw by top-k alone fails in a step without drafts."""
+    greedily = limits.drafts and not limits.draws_drafts
+    return tuple(draw for draw in Draw if not (greedily and draw is Draw.TOP_K))
 
 
 def _powers(most: int) -> Iterator[int]:

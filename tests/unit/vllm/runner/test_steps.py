@@ -90,3 +90,8 @@ def test_small_steps_have_lengths_between_powers_of_two_drawn_in_every_way() -> 
     assert {row.draw for step in steps for row in step.rows} == set(Draw)
     assert [len(step.rows) for step in steps[9:]] == [rows for rows in (1, 2, 9, 32) for _ in Draw]
     assert all({row.draw for row in step.rows} == {draw} for step, draw in zip(steps[9:], [*Draw] * 4, strict=True))
+
+
+def test_no_small_step_draws_by_top_k_alone_where_drafts_are_verified_greedily() -> None:
+    steps = small_steps(Limits(batch_tokens=128, rows=32, length=4096, drafts=4, draws_drafts=False))
+    assert {row.draw for step in steps for row in step.rows} == {*Draw} - {Draw.TOP_K}
