@@ -44,12 +44,7 @@ def _lease(body: dict[str, Any]) -> Lease:
         name=_text(body, "name"),
         device=_text(body, "device"),
         device_bytes=_count(body, "device_bytes"),
-        holder=ProcessId(
-            pid=_count(holder, "pid"),
-            started_ticks=_count(holder, "started_ticks"),
-            boot_id=_text(holder, "boot_id"),
-            pid_space=_count(holder, "pid_space"),
-        ),
+        holder=process_of(holder),
         role=_text(body, "role"),
         generation=_count(body, "generation"),
         state=LeaseState(_text(body, "state")),
@@ -65,6 +60,16 @@ def _lease(body: dict[str, Any]) -> Lease:
     if lease.promised_bytes is None and not lease.sizes:
         raise ValueError("promised_bytes is not there")
     return lease
+
+
+def process_of(body: dict[str, Any]) -> ProcessId:
+    """A process as `asdict` wrote it. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
+    return ProcessId(
+        pid=_count(body, "pid"),
+        started_ticks=_count(body, "started_ticks"),
+        boot_id=_text(body, "boot_id"),
+        pid_space=_count(body, "pid_space"),
+    )
 
 
 def _share(raw: dict[str, Any]) -> Share:

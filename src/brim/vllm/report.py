@@ -13,6 +13,7 @@ from brim.fit.items import counted
 from brim.folders import leases_folder
 from brim.records.fit import FitReport
 from brim.records.lease import ProcessId
+from brim.reserve.codec import process_of
 from brim.reserve.processes import descendants, is_running, this_process
 from brim.units import format_bytes
 
@@ -58,24 +59,29 @@ def found_report(instance: str, engine: int, fronts: int) -> dict[str, Any] | No
     report = read_report(shared_file(instance, engine))
     if report is not None or fronts == 1:
         return report
-    here, me = descendants(os.getppid()), this_process()
+    try:
+        here, me = descendants(os.getppid()), this_process()
+    except DeviceError:  # then no worker has signed its report
+        return None
     left = map(read_report, leases_folder().glob(f"vllm-*-{engine}.json"))
     return next((one for one in left if one is not None and _is_of(one, here, me)), None)
 
 
 def _is_of(report: dict[str, Any], processes: frozenset[int], me: ProcessId) -> bool:
-    raw = report.get("process")
-    process = ProcessId(**raw) if raw else None
-    return process is not None and process.pid in processes and is_running(process, me) is True
+    try:
+        process = process_of(report["process"])
+    except (KeyError, TypeError, ValueError):  # unsigned, or of another version
+        return False
+    return process.pid in processes and is_running(process, me) is True
 
 
 def read_report(path: Path) -> dict[str, Any] | None:
     """What the worker left; None where there is nothing."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found
+    return found if isinstance(found, dict) else None
 
 
 def write_json(path: Path, report: dict[str, Any]) -> None:

@@ -39,5 +39,7 @@ def test_a_report_of_another_server_or_of_a_process_that_has_gone_is_not_theirs(
     write_json(shared_file("17", 0), {**mine, "process": gone})
     write_json(shared_file("18", 0), {**mine, "process": elsewhere})
     write_json(shared_file("19", 0), {"kv_tokens": 8})
+    write_json(shared_file("21", 0), {**mine, "process": {**mine["process"], "started_ticks": "soon", "host": "a"}})
+    shared_file("22", 0).write_text("[]")
     assert os.getppid() != 1
     assert found_report("20", 0, fronts=2) is None
