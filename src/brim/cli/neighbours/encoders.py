@@ -38,7 +38,7 @@ def encoders_beside(
     if settings.encoder != "process":
         if options.encoder_gpus is not None or options.encoder_reserve is not None:
             raise InvalidRequest(
-                "encoder-gpus and encoder-reserve are for encoders in processes; leave them out, or --encoder inline"
+                "encoder-gpus and encoder-reserve are for encoders in processes; leave out them or --encoder inline"
             )
         yield place, None
         return
@@ -48,13 +48,13 @@ def encoders_beside(
     from brim.engine.weights.from_hub import on_this_machine
 
     with showing(False if options.quiet and progress is None else progress) as told:
-        options.model = str(on_this_machine(options.model, options.load_format, told))
+        model = on_this_machine(options.model, options.load_format, told)
     private = place.budget_bytes is not None and place.budget_name is None
     if private:
         place = replace(place, budget_name=f"cpu:engine-{os.getpid()}")
     where = [place] if options.encoder_gpus is None else _places(options.encoder_gpus)
     encoders = start_encoders(
-        options.model,
+        model,
         settings,
         tuple(_of_encoder(one) for one in where),
         load_format=options.load_format,
