@@ -19,6 +19,7 @@ from brim.engine.encoders.records import EncoderSource
 from brim.engine.encoders.wire import Wire, WireClosed
 from brim.engine.encoders.work import EncoderWork
 from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.weights.load import type_of_weights
 from brim.engine.weights.parts import tower_names
 from brim.errors import CannotTrace, InputError
 from brim.predictions import traced_tower
@@ -94,9 +95,8 @@ def _traced_batch(source: EncoderSource, config: Any, part: MediaPart, dtype: st
 
 
 def _dtype(asked: str, config: Any) -> str:
-    if asked != "auto":
-        return asked
-    stored = str(config.dtype or config.get_text_config(decoder=True).dtype or "bfloat16").removeprefix("torch.")
+    """The type that a trace takes by name."""
+    stored = str(type_of_weights(asked, config)).removeprefix("torch.")
     return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(stored, "bf16")
 
 

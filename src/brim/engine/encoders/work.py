@@ -24,7 +24,7 @@ from brim.engine.encoders.wire import Message, Wire, WireClosed
 from brim.engine.media.allowed import AllowedMedia
 from brim.engine.media.families import feature_levels
 from brim.engine.media.parts import Kind, MediaPart
-from brim.engine.weights.load import load, read_model
+from brim.engine.weights.load import load, read_model, type_of_weights
 from brim.engine.weights.parts import ModelPart
 from brim.errors import BrimError, DeviceError, DoesNotFit, InvalidRequest, OutOfMemory, first_line
 from brim.probes.cpu import CpuProbe
@@ -161,9 +161,9 @@ class EncoderWork:
 
     def _features_bytes(self, config: Any, largest: Sequence[MediaPart]) -> int:
         """The buffer in which features of the worst batch come back: on a GPU memory of its own."""
-        element_bytes = 4 if self._source.dtype == "fp32" else 2
-        row_bytes = config.get_text_config(decoder=True).hidden_size * feature_levels(config) * element_bytes
-        return max(part.tokens for part in largest) * self._source.batch * int(row_bytes)
+        width = config.get_text_config(decoder=True).hidden_size * feature_levels(config)
+        row_bytes = int(width * type_of_weights(self._source.dtype, config).itemsize)
+        return max(part.tokens for part in largest) * self._source.batch * row_bytes
 
     def _promise(self, predicted: int | None, features_bytes: int) -> None:
         extra = _CUDA_BYTES + features_bytes if self._device.type == "cuda" else 0

@@ -164,7 +164,7 @@ def _random(
     import torch
 
     place = torch.device(device)
-    wanted = getattr(torch, _NAMES[dtype]) if dtype != "auto" else _stored_dtype(config)
+    wanted = type_of_weights(dtype, config)
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []), place:
         torch.manual_seed(seed)
         if part is ModelPart.TOWERS:
@@ -172,9 +172,12 @@ def _random(
         return keep_part(cls._from_config(config, dtype=wanted, attn_implementation=attention), part)
 
 
-def _stored_dtype(config: Any) -> Any:
+def type_of_weights(dtype: str, config: Any) -> Any:
+    """The type that was asked for, as torch has it; `auto` is what the config says."""
     import torch
 
+    if dtype != "auto":
+        return getattr(torch, _NAMES[dtype])
     found = config.dtype or config.get_text_config(decoder=True).dtype or torch.bfloat16
     return getattr(torch, found) if isinstance(found, str) else found
 
