@@ -283,7 +283,8 @@ def latency(scale: Scale, encoder: str) -> dict[str, Any]:
         return found
 
 
-def case(name: str, tiny: bool, requests: int) -> dict[str, Any]:
+def measure(name: str, tiny: bool, requests: int) -> dict[str, Any]:
+    """One of `CASES`."""
     seen, heard = TINY if tiny else H200, HEARS[tiny]
     match name:
         case "memory with a lease" | "memory without one":
@@ -329,7 +330,7 @@ def main() -> None:
     parser.add_argument("--commit", default="unknown")
     arguments = parser.parse_args()
     if arguments.case:
-        print(json.dumps(case(arguments.case, arguments.tiny, arguments.requests)), flush=True)
+        print(json.dumps(measure(arguments.case, arguments.tiny, arguments.requests)), flush=True)
         return
     held = None if arguments.tiny else ballast(arguments.free)
     report: dict[str, Any] = {**stamp(arguments.commit), "free_gib": arguments.free, "cases": {}}
