@@ -105,6 +105,18 @@ def test_adapters_are_part_of_the_fit_and_gone_after_it() -> None:
     assert found["reports"][0]["kept"]
 
 
+def test_compiled_code_has_the_name_that_it_has_in_plain_vllm() -> None:
+    script = (
+        "from vllm.config import VllmConfig; from brim.vllm.worker import _as_stock;"
+        " given = VllmConfig(additional_config={'brim': {'canary': '1GiB'}});"
+        f" print('{MARK}', VllmConfig().compute_hash(), _as_stock(given).compute_hash(), given.compute_hash())"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=_SECONDS, check=True)
+    (marked,) = (line for line in ended.stdout.splitlines() if line.startswith(MARK))
+    plain_name, ours, by_settings = marked.split()[1:]
+    assert plain_name == ours != by_settings
+
+
 def test_a_pinned_size_is_validated_only() -> None:
     found = result({**sized(), "kv_cache_memory_bytes": PINNED_BYTES})
     (report,) = found["reports"]

@@ -1,7 +1,7 @@
 """What the operator asked of Brim inside vLLM (`Settings`).
 
 In: `--additional-config '{"brim": {…}}'` and the environment of the worker. Out: a frozen record; every wrong value is
-named with the remedy. vLLM hashes these settings into the key of its compile cache: another value compiles again once.
+named with the remedy.
 """
 
 from __future__ import annotations

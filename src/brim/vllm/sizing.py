@@ -100,7 +100,7 @@ def _fitted(
         kept_free = keep_free(settings.keep_free_bytes, facts, before.total_bytes)
         request = _request(worker, engine, settings, kept_free)
         request = replace(request, keeps_promises=sizer is not None and sizer.device.has_driver)
-        parts = _decisive(worker, engine, request, before, ranks)
+        parts = _decisive(worker, engine, request, settings, before, ranks)
         found = find_stored(settings.store if request.kv_tokens is None else None, parts, before.free_bytes)
     report, stored = None, found.report
     if found.unused:
@@ -254,7 +254,7 @@ def _weight_bytes(model: Any) -> int:
 
 
 def _decisive(
-    worker: Any, engine: VllmEngine, request: FitRequest, before: MemoryReading, ranks: Ranks
+    worker: Any, engine: VllmEngine, request: FitRequest, settings: Settings, before: MemoryReading, ranks: Ranks
 ) -> dict[str, Any]:
     """Everything that the size depends on."""
     import torch
@@ -274,6 +274,7 @@ def _decisive(
         "limits": asdict(engine.limits),
         "blocks": asdict(engine.blocks),
         "request": asdict(request),
+        "settings": str(replace(settings, store=None, report=None, wait_seconds=0.0)),
         "stress": [asdict(shape) for shape in engine.stress_shapes()],
         "rank": ranks.rank,
         "device": "cpu" if worker.device.type == "cpu" else str(torch.cuda.get_device_properties(worker.device)),

@@ -8,8 +8,9 @@ afterwards the core's number of blocks is fixed. What was proven stands already,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from brim.vllm.names import Where, missing_names
 from brim.vllm.refusals import check_allowed, refusals
 from brim.vllm.report import report_lines, shared_file, signed, write_json
 from brim.vllm.runner.engine import StockCalls, VllmEngine, same_cache
-from brim.vllm.settings import Settings, read_settings
+from brim.vllm.settings import KEY, Settings, read_settings
 from brim.vllm.sizing import Sized, is_cap, size_worker
 
 _ADOPTED = ("hash_block_size", "cache_hit_alignment_tokens")  # of a cache, decided by the core after the fit
@@ -57,7 +58,7 @@ class FittedWorker:
         self._brim_grows = False  # segments of the allocator, by Brim
         budgeted = self._brim is not None and self._brim.budget_bytes is not None  # it takes the utilization's place
         with _utilization(vllm_config.cache_config, asked=not budgeted):
-            super().__init__(vllm_config, *arguments, **named)  # type: ignore[call-arg]
+            super().__init__(_as_stock(vllm_config), *arguments, **named)  # type: ignore[call-arg]
 
     def init_device(self) -> None:
         """vLLM refuses to start where less than its utilization is free; Brim takes what is there."""
@@ -176,6 +177,16 @@ def _utilization(cache_config: Any, *, asked: bool) -> Iterator[None]:
         yield
     finally:
         cache_config.gpu_memory_utilization = before
+
+
+def _as_stock(vllm_config: Any) -> Any:
+    """The configuration without Brim's settings: vLLM names its compiled code by all of it, so it finds stock's."""
+    given = vllm_config.additional_config
+    if not isinstance(given, Mapping) or KEY not in given:
+        return vllm_config
+    found = copy(vllm_config)  # others in this process keep theirs
+    found.additional_config = {name: value for name, value in given.items() if name != KEY}
+    return found
 
 
 def _begun(vllm_config: Any) -> Settings | None:
