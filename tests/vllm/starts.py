@@ -41,6 +41,7 @@ def main() -> None:
     brims = "brim" in given.get("additional_config", {})
     result = {
         "tokens": [list(one.outputs[0].token_ids) for one in outputs],
+        "scores": [_scores(one.prompt_logprobs) for one in outputs] if scored else [],
         "blocks": llm.llm_engine.vllm_config.cache_config.num_gpu_blocks,
         "adapters": [sorted(one) for one in llm.collective_rpc("list_loras")] if given.get("enable_lora") else [],
         "reports": llm.collective_rpc("brim_report") if brims else [],
@@ -49,6 +50,11 @@ def main() -> None:
     sys.stdout.flush()
     if waits:
         sys.stdin.read()  # until whoever started this has the answers of all
+
+
+def _scores(of_prompt: list[Any]) -> list[list[tuple[int, int, float]]]:
+    """Ids, ranks and log-probabilities for every token of a prompt but the first."""
+    return [sorted((token, one.rank, one.logprob) for token, one in place.items()) for place in of_prompt[1:]]
 
 
 if __name__ == "__main__":

@@ -105,6 +105,15 @@ def test_adapters_are_part_of_the_fit_and_gone_after_it() -> None:
     assert found["reports"][0]["kept"]
 
 
+def test_prompts_scored_in_pieces_have_the_scores_of_plain_vllm() -> None:
+    found = result(sized("tests.vllm.small_pieces.Worker"))
+    flat = [[row for place in prompt for row in place] for prompt in found["scores"]]
+    stock = [[row for place in prompt for row in place] for prompt in plain()["scores"]]
+    assert [[row[:2] for row in prompt] for prompt in flat] == [[row[:2] for row in prompt] for prompt in stock]
+    for ours, theirs in zip(flat, stock, strict=True):
+        assert [row[2] for row in ours] == pytest.approx([row[2] for row in theirs], abs=1e-3)
+
+
 def test_compiled_code_has_the_name_that_it_has_in_plain_vllm() -> None:
     script = (
         "from vllm.config import VllmConfig; from brim.vllm.worker import _as_stock;"

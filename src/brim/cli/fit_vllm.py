@@ -55,7 +55,11 @@ def llm_arguments(options: argparse.Namespace) -> dict[str, Any]:
         raise InvalidRequest(
             "kv-dtype and speculation are not passed on to vLLM; use brim vllm serve with its own flags"
         )
-    settings: dict[str, Any] = {"canary": options.canary, "memory_fraction": options.memory_fraction}
+    settings: dict[str, Any] = {
+        "canary": options.canary,
+        "memory_fraction": options.memory_fraction,
+        "score_in_pieces": False,  # the size is for stock vLLM
+    }
     given = {"keep_free": options.keep_free, "budget": options.memory, "store": False if options.no_store else None}
     settings |= {name: value for name, value in given.items() if value is not None}
     wanted: dict[str, Any] = {

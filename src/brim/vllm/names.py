@@ -93,6 +93,9 @@ NAMES: tuple[Name, ...] = (
         "GPUModelRunner.supports_mm_inputs",
         "GPUModelRunner.execute_model_state",
     ),
+    # Prompts that are scored in pieces.
+    *_names("v1/worker/gpu_model_runner.py", "GPUModelRunner._get_prompt_logprobs_dict"),
+    *_names("v1/sample/sampler.py", "Sampler.compute_logprobs", "Sampler.gather_logprobs"),
     *_names(
         "v1/worker/gpu_model_runner.py",
         "GPUModelRunner.profile_run",

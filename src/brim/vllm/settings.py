@@ -37,6 +37,7 @@ class Settings:
     memory_fraction: float = 1.0
     utilization_given: bool = False  # the operator wrote gpu_memory_utilization: it is a cap also at its default
     growing_segments: bool = True
+    score_in_pieces: bool = True  # prompts, in the V1 runner; False: as stock vLLM, which takes gigabytes for it
     store: Path | None = None  # None: neither read nor written
     report: Path | None = None  # where rank 0 writes the report as JSON
     budget_bytes: int | None = None  # of the CPU; None: gpu_memory_utilization of the machine, as in stock vLLM
@@ -148,6 +149,7 @@ _READERS: dict[str, tuple[str, Any]] = {
     "memory_fraction": ("memory_fraction", _fraction),
     "utilization_given": ("utilization_given", _flag),
     "growing_segments": ("growing_segments", _flag),
+    "score_in_pieces": ("score_in_pieces", _flag),
     "store": ("store", _store),
     "report": ("report", _path),
     "budget": ("budget_bytes", _size),

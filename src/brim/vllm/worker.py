@@ -21,6 +21,7 @@ from brim.vllm.names import Where, missing_names
 from brim.vllm.refusals import check_allowed, refusals
 from brim.vllm.report import report_lines, shared_file, signed, write_json
 from brim.vllm.runner.engine import StockCalls, VllmEngine, same_cache
+from brim.vllm.runner.pieces import score_in_pieces
 from brim.vllm.settings import KEY, Settings, read_settings
 from brim.vllm.sizing import Sized, is_cap, size_worker
 
@@ -49,6 +50,7 @@ class FittedWorker:
     model_runner: Any
     rank: int
     device: Any
+    use_v2_model_runner: bool
 
     def __init__(self, vllm_config: Any, *arguments: Any, **named: Any) -> None:
         self._brim = _begun(vllm_config)
@@ -79,6 +81,8 @@ class FittedWorker:
             StockCalls(super().initialize_from_config, super().compile_or_warm_up_model),  # type: ignore[misc]
         )
         self._compile(engine)
+        if self._brim_scores_in_pieces:
+            score_in_pieces(self.model_runner, self.vllm_config.model_config.get_vocab_size())
         self._brim_sized = size_worker(self, engine, self._brim, self._say)
         report = self._brim_sized.report
         for line in report_lines(report, engine.stock_seconds):
@@ -136,6 +140,12 @@ class FittedWorker:
         should = getattr(self, "_should_warm_up_model", None)  # newer versions skip it where nothing is compiled
         if should is None or should():
             self.model_runner.warming_up_model()
+
+    @property
+    def _brim_scores_in_pieces(self) -> bool:
+        """Only the V1 runner needs it. With LoRA its logits depend on which rows they are made of: left alone."""
+        asked = self._brim is not None and self._brim.score_in_pieces
+        return asked and not self.use_v2_model_runner and self.vllm_config.lora_config is None
 
     def _adopt(self, kv_cache_config: Any) -> None:
         """What the stock call takes from the core's configuration besides the cache, which stands."""
