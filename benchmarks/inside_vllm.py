@@ -259,16 +259,17 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 def described(llm: Any, options: argparse.Namespace) -> dict[str, Any]:
     """What stands after the start."""
     import vllm
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
 
-    worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+    core = llm.llm_engine.engine_core.engine_core
+    worker = core.model_executor.driver_worker.worker
     config = llm.llm_engine.vllm_config
-    cache = config.cache_config
     return {
         "vllm": vllm.__version__,
         "runner": type(worker.model_runner).__module__,
         "async_scheduling": config.scheduler_config.async_scheduling,
-        "blocks": cache.num_gpu_blocks,
-        "kv_tokens": (cache.num_gpu_blocks - 1) * cache.block_size,
+        "blocks": config.cache_config.num_gpu_blocks,
+        "kv_tokens": get_kv_cache_capacity(config, core.scheduler.kv_cache_config)[0],  # as vLLM's log says it
         "after_start": memory(),
         "fit": None if options.stock else worker.brim_report(),
     }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import cache
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,19 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="make test-vll
 WORKER = "brim.vllm.BrimWorker"
 SMALL = {"budget": "64MiB", "canary": "4MiB", "store": False}
 PINNED_BYTES = 16 << 20
+WINDOWS = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "sliding_window": 64,
+    "max_position_embeddings": 1024,
+}
 _SECONDS = 600
 
 
@@ -66,6 +80,18 @@ def test_a_proven_size_is_kept_and_stored_and_tokens_are_those_of_plain_vllm(tmp
     assert [one["outcome"] for one in report["attempts"]] == ["proven"]
     assert report["kv_bytes"] + report["canary_bytes"] < 64 << 20
     assert json.loads((tmp_path / "fit.json").read_text()) == again
+
+
+def test_windows_have_the_size_that_vllm_says_and_the_tokens_of_plain_vllm(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(WINDOWS))
+    ids = [{"prompt_token_ids": [5 + number % 7 for number in range(length)]} for length in (3, 90, 300)]
+    made = {"model": str(tmp_path), "load_format": "dummy", "skip_tokenizer_init": True, "prompts": ids}
+    found, stock = result({**sized(), **made}), result({"kv_cache_memory_bytes": PINNED_BYTES, **made})
+    (report,) = found["reports"]
+    null_block = ceil(found["capacity"] / found["blocks"])
+    assert report["kept"]
+    assert 0 <= found["capacity"] - report["kv_tokens"] <= null_block
+    assert found["tokens"] == stock["tokens"]
 
 
 def test_memory_taken_after_the_measurement_shrinks_the_size() -> None:

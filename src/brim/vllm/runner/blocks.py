@@ -1,7 +1,8 @@
 """The KV cache of a worker in blocks, tokens and bytes (`Blocks`).
 
-Block 0 is vLLM's null block, which no request may have: so many tokens need one block more than they fill. With several
-groups of layers (hybrids, sliding windows) a token is one of the first group.
+Block 0 is vLLM's null block, which no request may have: so many tokens need one block more than they fill. Tokens are
+those of whole requests, as vLLM itself says the size of its cache: with several groups of layers (hybrids, sliding
+windows), every group has blocks of its own for the tokens of a request.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ SEGMENT_BYTES = 2 * MIB  # to which the CUDA allocator rounds large allocations
 class Blocks:
     """What a block holds and costs."""
 
-    tokens: int  # of a request, in a block
+    tokens: int  # of the longest request
+    of_request: int  # blocks that hold them, at most as many
     bytes: int  # of a block, as vLLM's core counts
     tensors: tuple[int, ...]  # bytes of a block in each separate allocation
     rounding_bytes: int = 1  # of an allocation
 
     def count(self, kv_tokens: int) -> int:
         """Blocks that hold so many tokens, and the null block."""
-        return ceil_div(kv_tokens, self.tokens) + 1
+        return ceil_div(kv_tokens * self.of_request, self.tokens) + 1
 
     def held_tokens(self, blocks: int) -> int:
-        return (blocks - 1) * self.tokens
+        """Tokens for which so many blocks are needed, the null block among them."""
+        return (blocks - 1) * self.tokens // self.of_request
 
     def price(self, kv_tokens: int) -> int:
         """Bytes of device memory for so many tokens."""
@@ -42,6 +45,17 @@ class Blocks:
     def tokens_of(self, kv_bytes: int) -> int:
         """The tokens of a given `kv_cache_memory_bytes`."""
         return self.held_tokens(kv_bytes // self.bytes)
+
+
+def request_tokens(longest: int, needed_blocks: int, block_tokens: Sequence[int]) -> tuple[int, int]:
+    """Tokens of the longest request and the blocks that hold them; `block_tokens` are those of every group's blocks.
+
+    With one group, blocks are filled. More blocks than tokens would be no count of either: then a block stands for
+    its own tokens.
+    """
+    if len(block_tokens) == 1 or needed_blocks > longest:
+        return min(block_tokens), 1
+    return longest, needed_blocks
 
 
 def separate_tensors(tensors: Sequence[object], blocks: int, block_bytes: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from brim.probes.translate import translated
 from brim.records.fit import IMAGE_SHAPE
 from brim.records.memory import StressShape
 from brim.units import ceil_div
-from brim.vllm.runner.blocks import SEGMENT_BYTES, Blocks, separate_tensors
+from brim.vllm.runner.blocks import SEGMENT_BYTES, Blocks, request_tokens, separate_tensors
 from brim.vllm.runner.lockstep import Lockstep
 from brim.vllm.runner.media import largest_inputs
 from brim.vllm.runner.requests import StepMaker, Vocabulary
@@ -56,17 +56,14 @@ class VllmEngine:
 
     @property
     def least_tokens(self) -> int:
-        """The fewest that hold one request, by vLLM's own count."""
-        from vllm.v1.core.kv_cache_utils import _max_memory_usage_bytes_from_groups
-
-        needed = _max_memory_usage_bytes_from_groups(self._config, self._groups())
-        return ceil_div(needed, self.blocks.bytes) * self.blocks.tokens
+        """The fewest that hold one request."""
+        return self.blocks.held_tokens(self._request_blocks(self.blocks.bytes) + 1)
 
     @property
     def probe_tokens(self) -> int:
         """Of the build that is measured: one request, and a block for every row where rows hold states."""
         rows = self.limits.rows if self._has_states() else 0
-        return max(self.least_tokens, rows * self.blocks.tokens)
+        return max(self.least_tokens, self.blocks.held_tokens(rows + 1))
 
     # -- SizableEngine -------------------------------------------------------------------------------------------
 
@@ -217,12 +214,24 @@ class VllmEngine:
 
         groups, some = self._groups(), self._planned(2)
         size = _pool_bytes_per_block(self._config, groups)
+        tokens, of_request = request_tokens(
+            self._config.model_config.max_model_len,
+            self._request_blocks(size),
+            [group.kv_cache_spec.block_size for group in groups],
+        )
         return Blocks(
-            tokens=min(group.kv_cache_spec.block_size for group in groups),
+            tokens=tokens,
+            of_request=of_request,
             bytes=size,
             tensors=separate_tensors(some.kv_cache_tensors, some.num_blocks, size),
             rounding_bytes=SEGMENT_BYTES if self._worker.device.type == "cuda" else 1,
         )
+
+    def _request_blocks(self, block_bytes: int) -> int:
+        """Of the longest request, by vLLM's own count."""
+        from vllm.v1.core.kv_cache_utils import _max_memory_usage_bytes_from_groups
+
+        return ceil_div(_max_memory_usage_bytes_from_groups(self._config, self._groups()), block_bytes)
 
     def _has_states(self) -> bool:
         from vllm.v1.kv_cache_interface import MambaSpec

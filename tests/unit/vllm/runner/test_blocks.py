@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.units import MIB
-from brim.vllm.runner.blocks import Blocks, separate_tensors
+from brim.vllm.runner.blocks import Blocks, request_tokens, separate_tensors
 
 BLOCKS = st.builds(
-    lambda tokens, tensors, rounding: Blocks(tokens, sum(tensors), tuple(tensors), rounding),
-    st.sampled_from([1, 16, 128]),
+    lambda request, tensors, rounding: Blocks(*request, sum(tensors), tuple(tensors), rounding),
+    st.tuples(st.integers(1, 20_000), st.integers(1, 1_000)).map(lambda pair: (max(pair), min(pair))),
     st.lists(st.integers(1, 4096), min_size=1, max_size=4),
     st.sampled_from([1, 2 * MIB]),
 )
@@ -33,6 +33,19 @@ def test_the_price_never_falls_and_covers_the_blocks(blocks: Blocks, tokens: int
 def test_a_pinned_size_gives_its_blocks_back(blocks: Blocks, count: int) -> None:
     tokens = blocks.tokens_of(count * blocks.bytes)
     assert blocks.count(tokens) == count
+
+
+def test_with_one_group_blocks_are_filled() -> None:
+    assert request_tokens(1000, 63, [16]) == (16, 1)
+
+
+def test_with_several_groups_tokens_are_those_of_whole_requests() -> None:
+    blocks = Blocks(*request_tokens(8192, 3136, [16, 16, 16, 16, 16, 16, 16]), 100, (100,))
+    assert blocks.held_tokens(3136 * 10 + 1) == 81_920  # ten requests, and the null block
+
+
+def test_a_request_of_more_blocks_than_tokens_is_counted_by_blocks() -> None:
+    assert request_tokens(64, 160, [16] * 40) == (16, 1)
 
 
 def tensor(size: int, stride: int = 0) -> SimpleNamespace:
