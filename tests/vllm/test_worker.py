@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.vllm.several_groups import SEVERAL_GROUPS
 from tests.vllm.starts import MARK, MODEL
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="make test-vllm installs it")
@@ -21,19 +22,6 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="make test-vll
 WORKER = "brim.vllm.BrimWorker"
 SMALL = {"budget": "64MiB", "canary": "4MiB", "store": False}
 PINNED_BYTES = 16 << 20
-WINDOWS = {
-    "architectures": ["Gemma3ForCausalLM"],
-    "model_type": "gemma3_text",
-    "vocab_size": 512,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 7,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "sliding_window": 64,
-    "max_position_embeddings": 1024,
-}
 _SECONDS = 600
 
 
@@ -82,8 +70,9 @@ def test_a_proven_size_is_kept_and_stored_and_tokens_are_those_of_plain_vllm(tmp
     assert json.loads((tmp_path / "fit.json").read_text()) == again
 
 
-def test_windows_have_the_size_that_vllm_says_and_the_tokens_of_plain_vllm(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(WINDOWS))
+@pytest.mark.parametrize("layers", SEVERAL_GROUPS)
+def test_layers_of_several_kinds_have_the_size_that_vllm_says_and_its_tokens(layers: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SEVERAL_GROUPS[layers]))
     ids = [{"prompt_token_ids": [5 + number % 7 for number in range(length)]} for length in (3, 90, 300)]
     made = {"model": str(tmp_path), "load_format": "dummy", "skip_tokenizer_init": True, "prompts": ids}
     found, stock = result({**sized(), **made}), result({"kv_cache_memory_bytes": PINNED_BYTES, **made})
