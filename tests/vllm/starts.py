@@ -21,7 +21,6 @@ PROMPTS = ("The capital of France is", "Two and three is", "Once upon a time the
 def main() -> None:
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     from vllm import LLM, SamplingParams
-    from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
 
     given: dict[str, Any] = json.loads(sys.argv[1])
     prompts, waits = given.pop("prompts", list(PROMPTS) * 4), given.pop("wait", False)
@@ -40,11 +39,10 @@ def main() -> None:
     draw = SamplingParams(max_tokens=24, temperature=0, prompt_logprobs=scored, ignore_eos=True, detokenize=False)
     outputs = llm.generate(prompts, draw, use_tqdm=False)
     brims = "brim" in given.get("additional_config", {})
-    cache = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_config
     result = {
         "tokens": [list(one.outputs[0].token_ids) for one in outputs],
         "scores": [_scores(one.prompt_logprobs) for one in outputs] if scored else [],
-        "capacity": get_kv_cache_capacity(llm.llm_engine.vllm_config, cache)[0],
+        "capacity": _capacity(llm.llm_engine),
         "blocks": llm.llm_engine.vllm_config.cache_config.num_gpu_blocks,
         "adapters": [sorted(one) for one in llm.collective_rpc("list_loras")] if given.get("enable_lora") else [],
         "reports": llm.collective_rpc("brim_report") if brims else [],
@@ -53,6 +51,17 @@ def main() -> None:
     sys.stdout.flush()
     if waits:
         sys.stdin.read()  # until whoever started this has the answers of all
+
+
+def _capacity(engine: Any) -> int | None:
+    """Tokens of the KV cache as vLLM says them; None where its core is another process."""
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
+
+    core = getattr(engine.engine_core, "engine_core", None)
+    if core is None:
+        return None
+    capacity: int = get_kv_cache_capacity(engine.vllm_config, core.scheduler.kv_cache_config)[0]
+    return capacity
 
 
 def _scores(of_prompt: list[Any]) -> list[list[tuple[int, int, float]]]:
