@@ -106,8 +106,16 @@ def test_two_ranks_have_one_size(axis: str, alike: int) -> None:
 @pytest.mark.parametrize(
     "drafted", [{"method": "ngram", "prompt_lookup_max": 3}, {"method": "draft_model", "model": str(MODEL)}]
 )
-def test_drafts_are_verified_in_the_fit(drafted: dict[str, Any]) -> None:
-    found = result({**sized(), "speculative_config": {"num_speculative_tokens": 3, **drafted}})
+def test_drafts_are_made_and_verified_in_the_fit(drafted: dict[str, Any]) -> None:
+    drafting = sized("tests.vllm.drafting.Worker")
+    found = result({**drafting, "speculative_config": {"num_speculative_tokens": 3, **drafted}})
+    assert found["tokens"] == plain()["tokens"]
+    assert found["reports"][0]["kept"]
+
+
+def test_a_drafter_with_little_room_in_a_step_is_part_of_the_fit() -> None:
+    drafted = {"method": "draft_model", "model": str(MODEL), "num_speculative_tokens": 3}
+    found = result({**sized(), "speculative_config": drafted, "max_num_batched_tokens": 256})
     assert found["tokens"] == plain()["tokens"]
     assert found["reports"][0]["kept"]
 

@@ -64,8 +64,10 @@ NAMES: tuple[Name, ...] = (
         "get_kv_cache_config_from_groups",
         "_pool_bytes_per_block",
         "_max_memory_usage_bytes_from_groups",
+        "_project_kv_cache_groups_to_worker",
     ),
     *_names("v1/kv_cache_interface.py", "KVCacheConfig.num_blocks", "KVCacheConfig.kv_cache_tensors", "MambaSpec"),
+    *_names("v1/kv_cache_interface.py", "KVCacheSpec.max_num_blocks_per_req"),
     *_names("config/cache.py", "CacheConfig.num_gpu_blocks_override", "CacheConfig.kv_cache_memory_bytes"),
     # The worst steps.
     *_names(
@@ -81,7 +83,9 @@ NAMES: tuple[Name, ...] = (
         "NewRequestData.prefill_token_ids",
         "SchedulerOutput.scheduled_encoder_inputs",
         "SchedulerOutput.free_encoder_mm_hashes",
+        "SchedulerOutput.num_spec_tokens_to_schedule",
     ),
+    *_names("config/scheduler.py", "SchedulerConfig.max_num_scheduled_tokens"),
     *_names("multimodal/encoder_budget.py", "MultiModalBudget.mm_max_items_per_batch", "MultiModalBudget.processor"),
     *_names("multimodal/inputs.py", "MultiModalFeatureSpec.identifier", "MultiModalFeatureSpec.mm_position"),
     *_names("sampling_params.py", "SamplingParams.for_sampler_warmup"),
@@ -121,6 +125,7 @@ NAMES: tuple[Name, ...] = (
     *_names("platforms/interface.py", "Platform._global_graph_pool", "Platform.get_global_graph_pool", where=Where.GPU),
     *_names("v1/worker/workspace.py", "is_workspace_manager_initialized", "unlock_workspace", where=Where.GPU),
     *_names("config/compilation.py", "CompilationConfig.static_forward_context"),
+    *_names("config/model.py", "ModelConfig.original_max_model_len"),
     # The report for the front process.
     *_names("config/vllm.py", "VllmConfig.instance_id"),
     *_names("config/parallel.py", "ParallelConfig.data_parallel_index"),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import gc
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from enum import Enum
 from typing import Any
 
 from brim.errors import DeviceError
@@ -253,6 +254,19 @@ def _weight_bytes(model: Any) -> int:
     return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 
 
+def plain_values(value: Any) -> Any:
+    """All that a configuration says, without those of others that it holds; as text it leaves things out."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain_values({name: one for name, one in vars(value).items() if not name.endswith("_config")})
+    if isinstance(value, Mapping):
+        return {str(name): plain_values(one) for name, one in sorted(value.items(), key=lambda item: str(item[0]))}
+    if isinstance(value, list | tuple):
+        return [plain_values(one) for one in value]
+    if isinstance(value, Enum):
+        return value.name
+    return value if isinstance(value, str | int | float | bool | None) else type(value).__name__
+
+
 def _decisive(
     worker: Any, engine: VllmEngine, request: FitRequest, settings: Settings, before: MemoryReading, ranks: Ranks
 ) -> dict[str, Any]:
@@ -268,7 +282,8 @@ def _decisive(
         "weights": _weight_bytes(worker.model_runner.get_model()),
         "config": config.compute_hash(),
         "scheduler": str(config.scheduler_config),
-        "speculative": str(config.speculative_config),
+        "speculative": plain_values(config.speculative_config),
+        "media": plain_values(getattr(config.model_config, "multimodal_config", None)),
         "lora": str(config.lora_config),
         "graphs": [str(config.compilation_config.cudagraph_mode), config.compilation_config.cudagraph_capture_sizes],
         "limits": asdict(engine.limits),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.engine.device.segments import let_segments_grow
-from brim.errors import BrimError, InvalidRequest
+from brim.errors import BrimError, DoesNotFit, InvalidRequest
 from brim.vllm.names import Where, missing_names
 from brim.vllm.refusals import check_allowed, refusals
 from brim.vllm.report import report_lines, shared_file, signed, write_json
@@ -25,6 +25,7 @@ from brim.vllm.runner.pieces import score_in_pieces
 from brim.vllm.settings import KEY, Settings, read_settings
 from brim.vllm.sizing import Sized, is_cap, size_worker
 
+_AUTO_LENGTH = -1  # vLLM would lower such a length after it has measured
 _ADOPTED = ("hash_block_size", "cache_hit_alignment_tokens")  # of a cache, decided by the core after the fit
 
 
@@ -83,7 +84,7 @@ class FittedWorker:
         self._compile(engine)
         if self._brim_scores_in_pieces:
             score_in_pieces(self.model_runner, self.vllm_config.model_config.get_vocab_size())
-        self._brim_sized = size_worker(self, engine, self._brim, self._say)
+        self._brim_sized = self._sized(engine, self._brim)
         report = self._brim_sized.report
         for line in report_lines(report, engine.stock_seconds):
             self._say(line)
@@ -130,6 +131,16 @@ class FittedWorker:
             "growing_segments": self._brim_grows,
             "kept": self._brim_kept,
         }
+
+    def _sized(self, engine: VllmEngine, settings: Settings) -> Sized:
+        try:
+            return size_worker(self, engine, settings, self._say)
+        except DoesNotFit as error:
+            if self.vllm_config.model_config.original_max_model_len != _AUTO_LENGTH:
+                raise
+            length = self.vllm_config.model_config.max_model_len
+            words = f"{error}. A length of auto is the model's own here, {length:,}: give a smaller --max-model-len"
+            raise DoesNotFit(words, missing_bytes=error.missing_bytes) from error
 
     def _compile(self, engine: VllmEngine) -> None:
         """What stock vLLM does in this call before it measures: compile, and make communication buffers."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,6 +41,32 @@ def test_what_front_processes_may_take_is_read_from_the_worker_s_own_rule(device
         device=SimpleNamespace(type=device), _reserve_mm_ipc_gpu_memory=lambda available: available - 5 * MIB
     )
     assert sizing.front_bytes(worker) == taken
+
+
+@dataclass
+class Drafts:
+    """vLLM's, as far as it matters."""
+
+    method: str
+    draft_sample_method: str = "greedy"
+    target_model_config: object = None
+    limits: dict[str, CacheConfig] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"Drafts({self.method})"
+
+
+def test_a_stored_fit_depends_on_what_a_configuration_does_not_say_in_words() -> None:
+    greedy, drawn = Drafts("eagle"), Drafts("eagle", "probabilistic")
+    assert str(greedy) == str(drawn)
+    assert sizing.plain_values(greedy) != sizing.plain_values(drawn)
+
+
+def test_a_stored_fit_depends_on_nested_values_and_not_on_configurations_of_others() -> None:
+    one, other = (Drafts("eagle", limits={"image": CacheConfig(part)}) for part in (0.5, 0.6))
+    assert sizing.plain_values(one) != sizing.plain_values(other)
+    assert sizing.plain_values(Drafts("eagle")) == sizing.plain_values(Drafts("eagle", target_model_config=object()))
+    assert json.dumps(sizing.plain_values(one))
 
 
 class Runner(HonestEngine):

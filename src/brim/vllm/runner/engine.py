@@ -42,6 +42,7 @@ class VllmEngine:
         self._stock = stock
         self._config = worker.vllm_config
         self._specs = worker.get_kv_cache_spec()
+        self._all_specs = _of_all_stages(self._specs)
         self._graphs = GraphSettings(self._config.compilation_config)
         self.blocks = self._geometry()
         self.limits = _limits(worker)
@@ -79,7 +80,14 @@ class VllmEngine:
             self.times = self._stock.warm_up()
             self.stock_seconds = self.stock_seconds or perf_counter() - began
             self.built = planned
-            self._maker = StepMaker(planned, _vocabulary(self._config), f"brim-{self.builds}", self._most_adapters)
+            self._maker = StepMaker(
+                planned,
+                self._config,
+                _vocabulary(self._config),
+                f"brim-{self.builds}",
+                adapters=self._most_adapters,
+                drafts=self.limits.drafts,
+            )
             if self.builds == 1:
                 self._load_kernels()
 
@@ -189,9 +197,11 @@ class VllmEngine:
     # -- the KV cache --------------------------------------------------------------------------------------------
 
     def _groups(self) -> Any:
-        from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
+        """Of this rank's layers, grouped as vLLM's core groups those of the whole model."""
+        from vllm.v1.core.kv_cache_utils import _project_kv_cache_groups_to_worker, get_kv_cache_groups
 
-        return get_kv_cache_groups(self._config, dict(self._specs))
+        groups = get_kv_cache_groups(self._config, dict(self._all_specs))
+        return _project_kv_cache_groups_to_worker(groups, self._specs)
 
     def _planned(self, blocks: int) -> Any:
         """vLLM's configuration of a cache of exactly so many blocks, made as its own profiling does."""
@@ -217,7 +227,7 @@ class VllmEngine:
         tokens, of_request = request_tokens(
             self._config.model_config.max_model_len,
             self._request_blocks(size),
-            [group.kv_cache_spec.block_size for group in groups],
+            [self._block_tokens(group.kv_cache_spec) for group in groups],
         )
         return Blocks(
             tokens=tokens,
@@ -233,10 +243,28 @@ class VllmEngine:
 
         return ceil_div(_max_memory_usage_bytes_from_groups(self._config, self._groups()), block_bytes)
 
+    def _block_tokens(self, spec: Any) -> int:
+        """Of a request, in a block: where ranks share a context, a block of each holds a part of them."""
+        tokens: int = spec.block_size * self._config.parallel_config.decode_context_parallel_size
+        return tokens // int(spec.max_num_blocks_per_req(self._config, tokens))
+
     def _has_states(self) -> bool:
         from vllm.v1.kv_cache_interface import MambaSpec
 
         return any(isinstance(group.kv_cache_spec, MambaSpec) for group in self._groups())
+
+
+def _of_all_stages(specs: dict[str, Any]) -> dict[str, Any]:
+    """The layers of all stages of a pipeline; every stage has some."""
+    import torch.distributed
+    from vllm.distributed.parallel_state import get_pp_group
+
+    stages = get_pp_group()
+    if stages.world_size == 1:
+        return specs
+    found: list[Any] = [None] * stages.world_size
+    torch.distributed.all_gather_object(found, specs, group=stages.cpu_group)
+    return {name: spec for stage in found for name, spec in stage.items()}
 
 
 def same_cache(built: Any, asked: Any) -> bool:
@@ -258,14 +286,20 @@ def _limits(worker: Any) -> Limits:
     config, on_cpu = worker.vllm_config, worker.device.type == "cpu"
     scheduler, speculative = config.scheduler_config, config.speculative_config
     return Limits(
-        batch_tokens=scheduler.max_num_batched_tokens,
+        batch_tokens=scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens,
         rows=scheduler.max_num_seqs,
-        length=config.model_config.max_model_len,
+        length=_drafter_length(speculative, config.model_config.max_model_len),
         drafts=0 if speculative is None else speculative.num_speculative_tokens,
         draws_drafts=not on_cpu,
         scores=not on_cpu or config.lora_config is None,
         encodes=bool(worker.model_runner.supports_mm_inputs),
     )
+
+
+def _drafter_length(speculative: Any, longest: int) -> int:
+    """Beyond it nothing is drafted; a drafter that is no model drafts everywhere."""
+    model = getattr(speculative, "draft_model_config", None)
+    return longest if model is None else min(longest, int(model.max_model_len))
 
 
 def _vocabulary(config: Any) -> Vocabulary:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from brim.units import ceil_div
 from brim.vllm.runner.media import LargestInput
 from brim.vllm.runner.steps import Draw, Limits, Row, Step
 
@@ -38,12 +37,16 @@ class Vocabulary:
 class StepMaker:
     """Makes steps for one build; every request has a name of its own."""
 
-    def __init__(self, cache: Any, vocabulary: Vocabulary, prefix: str, adapters: int = 0) -> None:
+    def __init__(
+        self, cache: Any, config: Any, vocabulary: Vocabulary, prefix: str, *, adapters: int = 0, drafts: int = 0
+    ) -> None:
         self._blocks = cache.num_blocks
         self._specs = [group.kv_cache_spec for group in cache.kv_cache_groups]
+        self._config = config  # vLLM's
         self._vocabulary = vocabulary
         self._prefix = prefix
         self._adapters = adapters  # of LoRA, that a step may use
+        self._drafts = drafts  # that every step makes for the next one
         self._made = 0
 
     def opening(self, step: Step) -> Any:
@@ -51,7 +54,7 @@ class StepMaker:
         return self._starting([self._asked(row, step.drafts) for row in step.rows], [row.new for row in step.rows])
 
     def _starting(self, requests: list[Any], tokens: list[int]) -> Any:
-        made = _empty(len(self._specs))
+        made = self._scheduled()
         made.scheduled_new_reqs = requests
         made.num_scheduled_tokens = {one.req_id: new for one, new in zip(requests, tokens, strict=True)}
         made.total_num_scheduled_tokens = sum(tokens)
@@ -76,7 +79,7 @@ class StepMaker:
         rows.num_computed_tokens = [row.past + row.new for row in step.rows]
         rows.num_output_tokens = [1] * len(names)
         rows.new_block_ids = [None] * len(names)
-        made = _empty(len(self._specs))
+        made = self._scheduled()
         made.scheduled_cached_reqs = rows
         made.scheduled_spec_decode_tokens = {name: [0] * step.drafts for name in names}
         made.num_scheduled_tokens = dict.fromkeys(names, step.drafts + 1)
@@ -90,6 +93,11 @@ class StepMaker:
         made.free_encoder_mm_hashes = [
             feature.identifier for one in opening.scheduled_new_reqs for feature in one.mm_features
         ]
+        return made
+
+    def _scheduled(self) -> Any:
+        made = _empty(len(self._specs))
+        made.num_spec_tokens_to_schedule = self._drafts
         return made
 
     def _asked(self, row: Row, drafts: int) -> Any:
@@ -115,7 +123,7 @@ class StepMaker:
             mm_features=[],
             sampling_params=sampling,
             pooling_params=None,
-            block_ids=tuple(self._block_ids(spec, len(prompt) + 1 + drafts) for spec in self._specs),
+            block_ids=tuple(self._block_ids(spec, len(prompt) + 1 + drafts + self._drafts) for spec in self._specs),
             num_computed_tokens=past,
             lora_request=self._adapter(self._made % (self._adapters + 1)),
             prefill_token_ids=prompt,
@@ -130,10 +138,8 @@ class StepMaker:
         return LoRARequest(f"warmup_{number}", number, "/not/a/real/path")
 
     def _block_ids(self, spec: Any, tokens: int) -> list[int]:
-        """Blocks of one request in a group of layers, counted as upstream's warm-up does; never the null block."""
-        count = ceil_div(tokens, spec.block_size)
-        if getattr(spec, "mamba_cache_mode", None) == "align":
-            count += spec.num_speculative_blocks  # snapshots of states, beyond those of tokens
+        """Blocks of one request in a group of layers, by upstream's own count; never the null block."""
+        count = spec.max_num_blocks_per_req(self._config, tokens)
         return [1 + index % (self._blocks - 1) for index in range(count)]
 
     def _sampling(self, row: Row) -> Any:

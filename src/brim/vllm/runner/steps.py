@@ -37,8 +37,13 @@ class Limits:
 
     @property
     def longest(self) -> int:
-        """Tokens that a step may have computed of a request which still draws one."""
-        return self.length - 1
+        """Tokens that a step may have computed of a request which still draws one, and drafts behind it.
+
+        Nearer to its end vLLM does not draft for it, so these are the most with all of a step's work; where that is
+        everywhere, it never drafts.
+        """
+        drafted = self.length - self.drafts - 2
+        return drafted if self.drafts and drafted > 0 else self.length - 1
 
 
 class Draw(Enum):
