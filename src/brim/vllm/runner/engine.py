@@ -19,7 +19,7 @@ from brim.records.memory import StressShape
 from brim.units import ceil_div
 from brim.vllm.runner.blocks import SEGMENT_BYTES, Blocks, request_tokens, separate_tensors
 from brim.vllm.runner.lockstep import Lockstep
-from brim.vllm.runner.media import largest_inputs
+from brim.vllm.runner.media import allocated_bytes, kept_embeddings, largest_inputs
 from brim.vllm.runner.requests import StepMaker, Vocabulary
 from brim.vllm.runner.scores import earlier_scores
 from brim.vllm.runner.steps import Limits, Step, small_steps, worst_steps
@@ -53,6 +53,7 @@ class VllmEngine:
         self.lockstep = Lockstep()
         self._maker: StepMaker | None = None
         self._largest = largest_inputs(self._config) if self.limits.encodes else ()
+        self._encoded_bytes = 0  # what a step leaves in the encoder cache, at most
         self._steps = {step.shape.name: step for step in worst_steps(self.limits)}
 
     @property
@@ -105,7 +106,7 @@ class VllmEngine:
                 self._encode()
                 return
             step = self._steps[shape.name]
-            with self._earlier_scores(step):
+            with self._earlier_scores(step), kept_embeddings(self._encoded_bytes, self._worker.device):
                 outputs = [self._run(step) for _ in range(2)]
             for output in outputs:
                 self._check(output, step)
@@ -124,6 +125,7 @@ class VllmEngine:
         with self._adapters():
             for step in small_steps(self.limits):
                 self._check(self._run(step), step)
+            self._encode()
 
     def _adapters(self) -> AbstractContextManager[None]:
         """Upstream's dummies of LoRA, as many as a step may use, registered as if they had been loaded."""
@@ -155,7 +157,10 @@ class VllmEngine:
         for largest in self._largest:
             opening = self._maker.encoding(largest, self.limits)
             with self._ended(opening):
+                before = allocated_bytes(self._worker.device)
                 self._execute(opening)
+                left = allocated_bytes(self._worker.device) - before
+                self._encoded_bytes = max(self._encoded_bytes, left)
 
     @contextmanager
     def _ended(self, opening: Any) -> Iterator[None]:

@@ -6,6 +6,8 @@ that holds one. They are made on the host, once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,3 +54,20 @@ def _processed(config: Any, budget: Any, counts: dict[str, int]) -> Any:
     if by_processor is not None:
         return by_processor(counts, cache=None)
     return MULTIMODAL_REGISTRY.get_dummy_mm_inputs(config.model_config, counts)
+
+
+def allocated_bytes(device: Any) -> int:
+    """Of this process on a GPU; the CPU has no such count."""
+    import torch
+
+    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else 0
+
+
+@contextmanager
+def kept_embeddings(size: int, device: Any) -> Iterator[None]:
+    """Memory of embeddings that wait in the encoder cache while other steps run, as they do in serving."""
+    import torch
+
+    held = torch.empty(size, dtype=torch.uint8, device=device)
+    yield
+    del held
