@@ -17,7 +17,7 @@ from pathlib import Path
 
 from brim.errors import DoesNotFit, InvalidRequest
 from brim.folders import leases_folder
-from brim.records.lease import Lease, LeaseState, Share
+from brim.records.lease import Lease, LeaseState, LedgerProblem, Share
 from brim.reserve.codec import LONGEST_ROLE
 from brim.reserve.devices import LeasedDevice, find_leased
 from brim.reserve.ledger import Ledger, Page
@@ -31,8 +31,9 @@ from brim.units import format_bytes, parse_bytes
 class OwnLease:
     """A lease of this process."""
 
-    def __init__(self, ledger: Ledger, lease: Lease, mark: LifeMark) -> None:
+    def __init__(self, ledger: Ledger, lease: Lease, mark: LifeMark, problems: tuple[LedgerProblem, ...] = ()) -> None:
         self.ledger = ledger
+        self.problems = problems  # files that were no leases, found when this one was taken
         self._lease = lease
         self._mark = mark
         self._given_up = False
@@ -113,7 +114,7 @@ def take(
     with ledger.opened() as page:
         check_size(device, page)
         check_room(lease, device, page)
-        return OwnLease(ledger, *page.add(lease))
+        return OwnLease(ledger, *page.add(lease), tuple(page.problems))
 
 
 def blank(device: LeasedDevice, role: str, share: Share | None = None) -> Lease:
@@ -150,6 +151,7 @@ def check_size(device: LeasedDevice, page: Page) -> None:
 
 def check_room(lease: Lease, device: LeasedDevice, page: Page) -> None:
     """`DoesNotFit`, with who has what, where a promise is more than what is left."""
+    check_known(lease.role, page, lease)
     others = page.others(lease)
     room, wanted = available_bytes(others, device.now(others)), lease.promised_bytes or 0
     if wanted > room:
@@ -158,6 +160,15 @@ def check_room(lease: Lease, device: LeasedDevice, page: Page) -> None:
             f"{lease.role} wants {format_bytes(wanted)} of {device.key}, and {format_bytes(max(0, room))} of "
             f"{format_bytes(device.total_bytes)} are left: the shortfall is {format_bytes(wanted - room)} ({there})",
             missing_bytes=wanted - room,
+        )
+
+
+def check_known(who: str, page: Page, own: Lease | None = None) -> None:
+    """`DoesNotFit` where a neighbour runs whose lease cannot be read: it may have been promised everything."""
+    unknown = page.unknown_others(own)
+    if unknown:
+        raise DoesNotFit(
+            f"{who} can be promised nothing beside a lease that is unknown: {'; '.join(map(str, unknown))}"
         )
 
 

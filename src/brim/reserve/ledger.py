@@ -7,7 +7,8 @@
 
 There is no daemon: whoever looks removes the leases of processes that have gone. A process of the same pid namespace is
 looked up in /proc (pid and start time); one of another container by its `.alive` file. A suspended process has not
-gone: it still holds its memory. Files that are no leases are moved away and reported, never an error.
+gone: it still holds its memory. Files that are no leases are moved away and reported, never an error. A process that
+runs and has no record that can be read is an `UnknownLease`: nothing new can be promised beside it.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from brim.errors import DeviceError
-from brim.records.lease import Lease, LedgerProblem, ProcessId
+from brim.records.lease import Lease, LedgerProblem, ProcessId, UnknownLease
 from brim.reserve.codec import FromTheFuture, from_body, to_body
 from brim.reserve.files import TEMPORARY, BadFile, private_folder, read_private, refuse_network, write_private
-from brim.reserve.locks import LifeMark, exclusive, has_life
+from brim.reserve.locks import LifeMark, exclusive, has_life, is_open_here
 from brim.reserve.processes import boot_clock, is_running, this_process
 
 LOCK_SECONDS = 20.0  # a change takes milliseconds; only a suspended process keeps the lock
 _RECORD = ".json"
 _MARK = ".alive"
+_ISOLATED = "isolated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class Ledger:
     @property
     def folder(self) -> Path:
         return self.root / quote(self.device, safe="")
+
+    @property
+    def isolated(self) -> Path:
+        """Where files lie that were no leases."""
+        return self.folder / _ISOLATED
 
     @contextmanager
     def opened(self, seconds: float = LOCK_SECONDS) -> Iterator[Page]:
@@ -93,11 +100,16 @@ class Page:
         self._process = this_process()
         self._newest = self._last_generation()
         self.problems: list[LedgerProblem] = []
+        self.unknown: list[UnknownLease] = []
         self.leases: tuple[Lease, ...] = self._swept()
 
     def others(self, lease: Lease | None) -> tuple[Lease, ...]:
         """Everybody else, in the order of arrival."""
         return tuple(one for one in self.leases if lease is None or one.name != lease.name)
+
+    def unknown_others(self, lease: Lease | None) -> tuple[UnknownLease, ...]:
+        """Everybody else that runs and whose lease cannot be read."""
+        return tuple(one for one in self.unknown if lease is None or one.name != lease.name)
 
     def add(self, lease: Lease) -> tuple[Lease, LifeMark]:
         """Publish a lease of this process under a new name and generation."""
@@ -118,6 +130,7 @@ class Page:
         written = replace(lease, heartbeat_seconds=boot_clock())
         write_private(self._path(lease.name, _RECORD), to_body(written))
         self.leases = tuple(sorted((*self.others(lease), written), key=lambda one: one.generation))
+        self.unknown = list(self.unknown_others(lease))
         return written
 
     def remove(self, lease: Lease) -> None:
@@ -161,26 +174,37 @@ class Page:
 
     def _runs(self, holder: ProcessId, name: str) -> bool:
         known = is_running(holder, self._process)
-        return has_life(self._path(name, _MARK)) if known is None else known
+        return self._is_kept(self._path(name, _MARK)) if known is None else known
 
     def _sweep(self, live: list[Lease], marks: list[Path]) -> None:
-        """Remove the records of the dead, and marks that nobody keeps. A record of a newer Brim stays."""
+        """Remove the records of the dead, and marks that nobody keeps. A record of a newer Brim stays.
+
+        A mark that somebody keeps without a lease is of a process whose record was damaged, lost, or is too new.
+        """
         names = {lease.name for lease in live}
-        strange = {problem.path.stem for problem in self.problems}
+        strange = {problem.path.stem for problem in self.problems if problem.moved_to is None}
         for path in self._ledger.folder.glob(f"*{_RECORD}"):
             if path.stem not in names | strange:
                 path.unlink(missing_ok=True)
         for mark in marks:
-            if mark.stem not in names | strange and not self._own(mark) and not has_life(mark):
+            if mark.stem in names:
+                continue
+            if self._is_kept(mark):
+                self.unknown.append(UnknownLease(mark.stem, mark))
+            elif mark.stem not in strange:
                 mark.unlink(missing_ok=True)
 
+    def _is_kept(self, mark: Path) -> bool:
+        """Whether the process that made the mark runs."""
+        return self._own(mark) or has_life(mark)
+
     def _own(self, mark: Path) -> bool:
-        """Whether this process may have made the mark: opening and closing it would drop the lock."""
-        return mark.stem.split("-")[1:2] == [str(os.getpid())]
+        """Whether this process has made the mark, perhaps before it became another program."""
+        return mark.stem.split("-")[1:2] == [str(os.getpid())] and is_open_here(mark)
 
     def _isolated(self, path: Path) -> Path | None:
         """Where a file was moved to; None if it could not be."""
-        folder = self._ledger.folder / "isolated"
+        folder = self._ledger.isolated
         target = folder / f"{path.name}.{secrets.token_hex(3)}"
         with suppress(OSError, DeviceError):
             private_folder(folder)

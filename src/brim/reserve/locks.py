@@ -82,6 +82,19 @@ class LifeMark:
         os.close(self._descriptor)
 
 
+def is_open_here(path: Path) -> bool:
+    """Whether this process has the file open. Looked up, not opened: closing a file drops one's locks on it."""
+    try:
+        wanted = path.lstat()
+    except FileNotFoundError:
+        return False
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if os.path.samestat(entry.stat(), wanted):
+                return True
+    return False
+
+
 def has_life(path: Path) -> bool:
     """Whether the process that made this mark runs. Not for marks of one's own: closing a file drops one's locks."""
     try:

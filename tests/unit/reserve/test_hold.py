@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,13 @@ import pytest
 import brim
 from brim.errors import DoesNotFit, InvalidRequest
 from brim.records.lease import LeaseState
+from brim.reserve.devices import Budget
 from brim.reserve.hold import hold
 from brim.reserve.ledger import Ledger
 from brim.reserve.listing import listed_leases
+from brim.reserve.promised import promised_bytes
+from brim.reserve.sizing import sizing
+from brim.sealed import seal, unseal
 from brim.units import GIB, MIB
 
 LAB = "cpu:lab:1GiB"
@@ -64,6 +70,47 @@ def test_reserve_then_yield(folder: Path) -> None:
         assert states(folder) == []
         with pytest.raises(InvalidRequest, match="was given up"):
             lease.hold(5)
+
+
+def garbage(path: Path) -> None:
+    path.write_text("garbage", encoding="utf-8")
+
+
+def of_a_newer_brim(path: Path) -> None:
+    body = unseal(json.loads(path.read_text(encoding="utf-8")))
+    assert body is not None
+    path.write_text(json.dumps(seal({**body, "version": 2})), encoding="utf-8")
+
+
+@pytest.mark.parametrize("harm", [garbage, of_a_newer_brim, Path.unlink])
+def test_beside_a_running_process_whose_lease_cannot_be_read_nothing_is_promised(
+    folder: Path, harm: Callable[[Path], object]
+) -> None:
+    lab = Budget("cpu:lab", GIB)
+    unknown = rf"its process \(pid {os.getpid()}\) runs and its lease cannot be read.*; end that process"
+    with hold(gpu=LAB, bytes="600MiB", role="embedder") as lease:
+        harm(next(folder.glob("*/*.json")))
+        for _ in range(2):  # also after the file was moved away
+            with pytest.raises(DoesNotFit, match=unknown), hold(gpu=LAB, bytes="1MiB", role="tower"):
+                pass
+            with pytest.raises(DoesNotFit, match=unknown), sizing(lab):
+                pass
+            with pytest.raises(DoesNotFit, match=unknown):
+                promised_bytes(lab)
+            assert [one.pid for one in listed_leases(folder, "cpu:lab").unknown] == [str(os.getpid())]
+        lease.hold(500 * MIB)  # its record is whole again
+        with hold(gpu=LAB, bytes="524MiB") as neighbour:
+            assert neighbour.problems == ()
+        assert promised_bytes(lab) == 500 * MIB
+
+
+def test_a_listing_names_what_others_have_isolated(folder: Path) -> None:
+    with hold(gpu=LAB, bytes="600MiB"):
+        garbage(folder / "cpu%3Alab" / "5-5-x.json")
+        with hold(gpu=LAB, bytes="1MiB") as neighbour:
+            (problem,) = neighbour.problems
+        listing = listed_leases(folder, "cpu:lab")
+    assert ([one.path for one in listing.problems], listing.unknown) == ([problem.moved_to], ())
 
 
 def test_an_exception_inside_gives_the_lease_up(folder: Path) -> None:

@@ -269,9 +269,34 @@ def test_what_is_no_lease_is_moved_away_and_reported_and_its_holder_goes_on(
         assert re.search(reason, problem.reason), problem
     with book.opened() as page:
         assert not page.problems  # once is enough
+        assert [one.name for one in page.unknown] == [lease.name]  # its process runs
         healed = page.publish(replace(lease, promised_bytes=50))
-        assert page.leases == (healed, kept)
-    assert found(book) == (healed, kept)
+        assert (page.leases, page.unknown) == ((healed, kept), [])
+    with book.opened() as page:
+        assert (page.leases, page.unknown) == ((healed, kept), [])
+
+
+def test_a_damaged_record_of_a_process_that_has_gone_claims_nothing(book: Ledger) -> None:
+    with book.opened() as page:
+        lease, mark = page.add(mine(100))
+    damaged(record(book, lease))
+    mark.end()
+    left = record(book, lease).with_suffix(".alive")
+    left.touch(mode=0o600)  # as a process leaves it that is killed
+    with book.opened() as page:
+        assert (page.leases, page.unknown, len(page.problems)) == ((), [], 1)
+    assert not left.exists()
+
+
+def test_a_mark_with_this_process_number_that_another_left_is_swept(book: Ledger) -> None:
+    """A container that is started again has the same numbers."""
+    with book.opened() as page:
+        page.add(mine(100))
+    left = book.folder / f"7-{os.getpid()}-abc.alive"
+    left.touch(mode=0o600)
+    with book.opened() as page:
+        assert (len(page.leases), page.unknown) == (1, [])
+    assert not left.exists()
 
 
 def test_a_record_of_a_newer_brim_is_reported_and_left_where_it_is(book: Ledger) -> None:

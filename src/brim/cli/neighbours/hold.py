@@ -56,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
     from brim.reserve.hold import take
 
     lease = take(find_leased(options.gpu), size, options.role or Path(command[0]).name)
+    for problem in lease.problems:
+        print(f"note: {problem}", file=sys.stderr)
     try:
         _become(program, command, lease)
     except OSError as error:
