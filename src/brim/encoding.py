@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from brim.engine.encoders.areas import Area
@@ -24,7 +23,7 @@ from brim.engine.weights.parts import tower_names
 from brim.errors import CannotTrace, InputError
 from brim.predictions import traced_tower
 from brim.reserve.devices import find_leased
-from brim.reserve.hold import OwnLease, check_room, take
+from brim.reserve.hold import OwnLease, take
 
 
 class LeasedMemory:
@@ -38,16 +37,11 @@ class LeasedMemory:
     def promise(self, promised_bytes: int) -> None:
         if self._lease is None:
             self._lease = take(self._device, promised_bytes, self._role, starting=True)
-            return
-        larger = replace(self._lease.lease, promised_bytes=promised_bytes)
-        with self._lease.ledger.opened() as page:
-            check_room(larger, self._device, page)
-            self._lease.change(larger, page)
+        else:
+            self._lease.promise(promised_bytes)
 
     def hold(self, held_bytes: int) -> None:
         assert self._lease is not None, "memory is promised before it is held"
-        if held_bytes > (self._lease.lease.promised_bytes or 0):
-            self.promise(held_bytes)
         self._lease.hold(held_bytes)
 
     def release(self) -> None:

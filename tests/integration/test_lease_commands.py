@@ -88,7 +88,7 @@ def test_a_hold_that_does_not_fit_starts_nothing(folder: Path, capsys: pytest.Ca
         (["--gpu", LAB, "5MiB", "--rolle", "x", "--", "true"], "no option of brim hold"),
         (["--gpu", LAB, "5MiB", "--role", "--", "true"], "expected one argument"),
         (["--gpu", LAB, "lots", "--", "true"], "size 'lots' is not a size"),
-        (["--gpu", LAB, "0", "--", "true"], "write at least 1"),
+        (["--gpu", LAB, "0", "--", "true"], "at least 1"),
         (["--gpu", "cpu:4GiB", "5MiB", "--", "true"], "needs a name"),
         (["--gpu", "rtx-4090", "5MiB", "--", "true"], "no device of this machine"),
     ],

@@ -121,7 +121,7 @@ def _registered(device: LeasedDevice, role: str, share: Share, folder: Path | No
         check_size(device, page)
         _check_fractions(lease, page)
         check_room(lease, device, page)
-        return OwnLease(ledger, *page.add(lease), tuple(page.problems))
+        return OwnLease(device, ledger, page.add(lease), tuple(page.problems))
 
 
 def _check_fractions(lease: Lease, page: Page) -> None:

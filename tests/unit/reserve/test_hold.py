@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from brim.reserve.promised import promised_bytes
 from brim.reserve.sizing import sizing
 from brim.sealed import seal, unseal
 from brim.units import GIB, MIB
+from tests.unit.probes.fake_nvml import FakeGpu, FakeNvml
 
 LAB = "cpu:lab:1GiB"
 
@@ -70,6 +72,52 @@ def test_reserve_then_yield(folder: Path) -> None:
         assert states(folder) == []
         with pytest.raises(InvalidRequest, match="was given up"):
             lease.hold(5)
+
+
+def test_a_lease_grows_into_what_the_neighbours_leave_and_no_further(folder: Path) -> None:
+    with hold(gpu=LAB, bytes="900MiB", role="tower", starting=True) as lease:
+        lease.hold(100 * MIB)
+        with hold(gpu=LAB, bytes="900MiB", role="neighbour"):
+            lease.hold(124 * MIB)
+            with pytest.raises(
+                DoesNotFit, match=r"tower wants 900.0 MiB of cpu:lab, and 124.0 MiB of 1.00 GiB are left"
+            ):
+                lease.hold(900 * MIB)
+            assert states(folder)[0] == ("tower", 900 * MIB, 124 * MIB, LeaseState.HELD)
+        with pytest.raises(DoesNotFit, match=r"wants 5.00 GiB"):
+            lease.hold(5 * GIB)
+        lease.hold(GIB)
+        assert states(folder) == [("tower", 900 * MIB, GIB, LeaseState.HELD)]
+
+
+def test_more_is_promised_only_where_there_is_room(folder: Path) -> None:
+    with hold(gpu=LAB, bytes="100MiB", role="tower", starting=True) as lease, hold(gpu=LAB, bytes="524MiB"):
+        lease.promise(500 * MIB)
+        with pytest.raises(DoesNotFit, match=r"wants 501.0 MiB of cpu:lab, and 500.0 MiB of 1.00 GiB are left"):
+            lease.promise(501 * MIB)
+        assert states(folder)[0] == ("tower", 500 * MIB, None, LeaseState.STARTING)
+
+
+@pytest.mark.usefixtures("folder")
+def test_on_a_gpu_memory_that_is_measured_is_not_asked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = FakeGpu("NVIDIA L4", "GPU-aa", 24 * GIB, 4 * GIB)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([card]))
+    with hold(gpu="GPU-aa", bytes="6GiB", starting=True) as lease, hold(gpu="GPU-aa", bytes="12GiB"):
+        card.used = 12 * GIB  # the lease's eight, two more than it promised; the neighbour has its twelve still
+        lease.hold(8 * GIB)
+        card.used = 13 * GIB
+        with pytest.raises(DoesNotFit, match=r"shortfall is 1.00 GiB"):
+            lease.hold(9 * GIB)
+        with pytest.raises(DoesNotFit, match=r"wants 1,024.00 GiB"):
+            lease.hold(1024 * GIB)
+
+
+@pytest.mark.parametrize("size", [1.5, True, -1, "4GiB", None])
+def test_what_is_held_is_whole_bytes(folder: Path, size: Any) -> None:
+    with hold(gpu=LAB, bytes="1MiB", starting=True) as lease:
+        with pytest.raises(InvalidRequest, match=r"held_bytes is .*; write whole bytes, at least 0"):
+            lease.hold(size)
+        assert states(folder) == [("holder", MIB, None, LeaseState.STARTING)]
 
 
 def garbage(path: Path) -> None:
@@ -137,8 +185,9 @@ def test_a_forked_child_owns_nothing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"bytes": 0}, "bytes is 0; write at least 1"),
+        ({"bytes": 0}, "bytes is 0; write whole bytes, at least 1"),
         ({"bytes": -5}, "bytes is -5"),
+        ({"bytes": True}, "bytes is True; write whole bytes"),
         ({"bytes": "lots"}, "bytes 'lots' is not a size"),
         ({"role": " "}, "role ' *' is not 1 to 60 printable"),
         ({"role": "a\x00b"}, "printable"),
