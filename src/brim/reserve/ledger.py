@@ -23,8 +23,16 @@ from urllib.parse import quote, unquote
 
 from brim.errors import DeviceError
 from brim.records.lease import Lease, LedgerProblem, ProcessId, UnknownLease
-from brim.reserve.codec import FromTheFuture, from_body, to_body
-from brim.reserve.files import TEMPORARY, BadFile, private_folder, read_private, refuse_network, write_private
+from brim.reserve.codec import MOST_GENERATIONS, FromTheFuture, from_body, to_body
+from brim.reserve.files import (
+    TEMPORARY,
+    BadFile,
+    is_own_file,
+    private_folder,
+    read_private,
+    refuse_network,
+    write_private,
+)
 from brim.reserve.locks import LifeMark, exclusive, has_life, is_open_here
 from brim.reserve.processes import boot_clock, is_running, this_process
 
@@ -46,6 +54,10 @@ class Ledger:
         return self.root / quote(self.device, safe="")
 
     @property
+    def lock(self) -> Path:
+        return self.folder / "lock"
+
+    @property
     def isolated(self) -> Path:
         """Where files lie that were no leases."""
         return self.folder / _ISOLATED
@@ -57,7 +69,7 @@ class Ledger:
             private_folder(self.root)
             refuse_network(self.root)
             private_folder(self.folder)
-            with exclusive(self.folder / "lock", seconds) as lock:
+            with exclusive(self.lock, seconds) as lock:
                 yield Page(self, lock)
 
 
@@ -98,8 +110,8 @@ class Page:
         self._ledger = ledger
         self._lock = lock
         self._process = this_process()
-        self._newest = self._last_generation()
         self.problems: list[LedgerProblem] = []
+        self._newest = self._last_generation()
         self.unknown: list[UnknownLease] = []
         self.leases: tuple[Lease, ...] = self._swept()
 
@@ -128,7 +140,12 @@ class Page:
     def publish(self, lease: Lease) -> Lease:
         """Write a lease, new or changed, as a whole; as it is now in the ledger."""
         written = replace(lease, heartbeat_seconds=boot_clock())
-        write_private(self._path(lease.name, _RECORD), to_body(written))
+        body = to_body(written)
+        try:
+            from_body(body, written.name, self._ledger.device)
+        except BadFile as error:  # nobody could read it: it would be a lease that others do not see
+            raise DeviceError(f"leases: {self._ledger.folder}: a lease cannot be written: {error}") from error
+        write_private(self._path(lease.name, _RECORD), body)
         self.leases = tuple(sorted((*self.others(lease), written), key=lambda one: one.generation))
         self.unknown = list(self.unknown_others(lease))
         return written
@@ -142,8 +159,13 @@ class Page:
         return self._ledger.folder / f"{name}{kind}"
 
     def _last_generation(self) -> int:
+        """The number of the last lease. Where that is damaged, those that are there say how far it goes."""
         written = os.pread(self._lock, 20, 0)
-        return int(written) if written.isdigit() else 0
+        if written.isdigit() and int(written) < MOST_GENERATIONS:
+            return int(written)
+        if written:
+            self.problems.append(LedgerProblem(self._ledger.lock, "holds no number of a lease"))
+        return 0
 
     # -- read ----------------------------------------------------------------------------------------------------
 
@@ -151,8 +173,8 @@ class Page:
         """The leases of processes that run. Everything else is removed, or moved away and reported."""
         live, marks = [], []
         for path in sorted(self._ledger.folder.iterdir()):
-            if path.name.endswith(TEMPORARY):  # its writer was killed: nobody writes while we hold the lock
-                path.unlink(missing_ok=True)
+            if path.name.endswith(TEMPORARY):
+                self._sweep_temporary(path)
             elif path.suffix == _MARK:
                 marks.append(path)
             elif path.suffix == _RECORD:
@@ -163,13 +185,20 @@ class Page:
         self._sweep(live, marks)
         return tuple(sorted(live, key=lambda lease: lease.generation))
 
+    def _sweep_temporary(self, path: Path) -> None:
+        """Its writer was killed: nobody writes while we hold the lock."""
+        if path.is_dir() and not path.is_symlink():
+            self._isolate(path, "no plain file")
+        else:
+            path.unlink(missing_ok=True)
+
     def _read(self, path: Path) -> Lease | None:
         try:
             return from_body(read_private(path), path.name.removesuffix(_RECORD), self._ledger.device)
         except FromTheFuture as error:
             self.problems.append(LedgerProblem(path, str(error)))
         except BadFile as error:
-            self.problems.append(LedgerProblem(path, str(error), self._isolated(path)))
+            self._isolate(path, str(error))
         return None
 
     def _runs(self, holder: ProcessId, name: str) -> bool:
@@ -187,12 +216,22 @@ class Page:
             if path.stem not in names | strange:
                 path.unlink(missing_ok=True)
         for mark in marks:
-            if mark.stem in names:
+            if not is_own_file(mark):
+                self._put_aside(mark, has_lease=mark.stem in names)
+            elif mark.stem in names:
                 continue
-            if self._is_kept(mark):
+            elif self._is_kept(mark):
                 self.unknown.append(UnknownLease(mark.stem, mark))
             elif mark.stem not in strange:
                 mark.unlink(missing_ok=True)
+
+    def _put_aside(self, mark: Path, *, has_lease: bool) -> None:
+        """What was put in the place of a mark. That of a lease stays: in other containers, none means that it ended."""
+        reason = "in the place of a mark, and no plain file of this user's"
+        if has_lease:
+            self.problems.append(LedgerProblem(mark, reason))
+        else:
+            self._isolate(mark, reason)
 
     def _is_kept(self, mark: Path) -> bool:
         """Whether the process that made the mark runs."""
@@ -201,6 +240,9 @@ class Page:
     def _own(self, mark: Path) -> bool:
         """Whether this process has made the mark, perhaps before it became another program."""
         return mark.stem.split("-")[1:2] == [str(os.getpid())] and is_open_here(mark)
+
+    def _isolate(self, path: Path, reason: str) -> None:
+        self.problems.append(LedgerProblem(path, reason, self._isolated(path)))
 
     def _isolated(self, path: Path) -> Path | None:
         """Where a file was moved to; None if it could not be."""

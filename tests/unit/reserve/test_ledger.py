@@ -354,6 +354,73 @@ def test_what_a_killed_writer_left_is_swept(book: Ledger) -> None:
     assert sorted(path.suffix for path in book.folder.iterdir()) == ["", ".alive", ".json"]
 
 
+def a_link_to_somewhere(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+def a_link_to_nowhere(path: Path) -> None:
+    path.symlink_to("/nowhere")
+
+
+@pytest.mark.parametrize("make", [a_link_to_somewhere, a_link_to_nowhere, Path.mkdir, os.mkfifo])
+def test_what_is_put_in_the_place_of_a_mark_is_moved_away_or_believed(
+    book: Ledger, make: Callable[[Path], None]
+) -> None:
+    with book.opened() as page:
+        kept, _ = page.add(mine(100))
+        elsewhere, mark = page.add(replace(mine(200), holder=replace(this_process(), pid_space=1, pid=999)))
+        mark.end()
+    alone, of_a_lease = book.folder / "5-77-abc.alive", book.folder / f"{elsewhere.name}.alive"
+    make(alone)
+    make(of_a_lease)
+    for expected in ({(alone, True), (of_a_lease, False)}, {(of_a_lease, False)}):
+        with book.opened() as page:
+            assert page.leases == (kept, elsewhere)  # whether it runs cannot be known
+            assert {(problem.path, problem.moved_to is not None) for problem in page.problems} == expected
+            assert not page.unknown
+    assert [path.stem for path in book.isolated.iterdir()] == [alone.name]
+
+
+def test_a_folder_in_the_place_of_a_half_written_record_is_moved_away(book: Ledger) -> None:
+    with book.opened() as page:
+        lease, _ = page.add(mine(100))
+    half = book.folder / f"{lease.name}.json.tmp"
+    half.mkdir()
+    with book.opened() as page:
+        assert [problem.path for problem in page.problems] == [half]
+        lease = page.publish(replace(lease, promised_bytes=200))
+    assert found(book) == (lease,)
+
+
+@pytest.mark.parametrize("written", ["99999999999999999999", "4611686018427387903", "garbage", "-5"])
+def test_a_damaged_number_in_the_lock_is_reported_and_leases_stay_readable(book: Ledger, written: str) -> None:
+    with book.opened() as page:
+        first, _ = page.add(mine(100))
+    book.lock.write_text(written, encoding="utf-8")
+    with book.opened() as page:
+        assert [problem.path for problem in page.problems] == [book.lock]
+        second, _ = page.add(mine(200))
+    with book.opened() as page:
+        assert (page.leases, page.problems, second.generation) == ((first, second), [], 2)
+
+
+def test_a_lease_that_nobody_could_read_is_not_written(book: Ledger) -> None:
+    with book.opened() as page:
+        lease, _ = page.add(mine(100))
+        with pytest.raises(DeviceError, match="a lease cannot be written: not a lease"):
+            page.publish(replace(lease, generation=1 << 60))
+    assert found(book) == (lease,)
+
+
+@pytest.mark.parametrize("make", [a_link_to_nowhere, Path.mkdir, os.mkfifo])
+def test_a_lock_that_cannot_be_locked_is_named(book: Ledger, make: Callable[[Path], None]) -> None:
+    book.folder.mkdir(parents=True, mode=0o700)
+    book.root.chmod(0o700)
+    make(book.lock)
+    with pytest.raises(DeviceError, match="lock is no plain file and cannot be locked; remove it"), book.opened():
+        pass
+
+
 # -- folders ---------------------------------------------------------------------------------------------------------
 
 
