@@ -14,6 +14,7 @@ from typing import Any
 
 from brim.engine.encoders.areas import Area
 from brim.engine.encoders.batches import joined
+from brim.engine.encoders.lifeline import end_with_engine
 from brim.engine.encoders.records import EncoderSource
 from brim.engine.encoders.wire import Wire, WireClosed
 from brim.engine.encoders.work import EncoderWork
@@ -98,6 +99,7 @@ def main(arguments: list[str]) -> int:
     """Serve one engine to its end; the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection, inputs, outputs = map(int, arguments)
+    end_with_engine(connection)
     wire = Wire(socket.socket(fileno=connection))
     try:
         source = EncoderSource.from_json(wire.receive())

@@ -83,12 +83,14 @@ def known_devices(root: Path) -> tuple[str, ...]:
 
 
 def forget_device(root: Path, device: str) -> None:
-    """Remove the ledger of a budget that nobody will use again. One with leases in it stays."""
-    folder = Ledger(root, device).folder
-    if not any(path.suffix == _RECORD for path in folder.glob("*")):
-        with suppress(OSError):
-            (folder / "lock").unlink(missing_ok=True)
-            folder.rmdir()
+    """Remove the ledger of a budget that nobody will use again. One with leases in it, or strange files, stays."""
+    ledger = Ledger(root, device)
+    if not ledger.folder.exists():
+        return
+    with suppress(DeviceError), ledger.opened():  # the leases of the dead are removed
+        if list(ledger.folder.iterdir()) == [ledger.lock]:
+            ledger.lock.unlink()
+            ledger.folder.rmdir()
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from typing import Any
 
 from brim.errors import DeviceError, UnknownDevice
 from brim.records.lease import Lease, LedgerProblem, UnknownLease
-from brim.reserve.devices import known_device
-from brim.reserve.ledger import Ledger
+from brim.reserve.devices import is_left_over, known_device
+from brim.reserve.ledger import Ledger, forget_device
 from brim.reserve.processes import boot_clock
 
 
@@ -52,6 +52,8 @@ def listed_leases(folder: Path, device: str) -> Listing:
     with ledger.opened() as page:
         leases, unknown, problems = page.leases, tuple(page.unknown), tuple(page.problems)
         earlier = _isolated_earlier(ledger, problems)
+    if is_left_over(device):
+        forget_device(folder, device)
     try:
         used = known_device(device, leases).used_bytes(leases)
     except (DeviceError, UnknownDevice):  # the driver, or the GPU, is not there any more

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from brim.errors import DeviceError
@@ -52,6 +53,16 @@ def is_running(process: ProcessId, seen_from: ProcessId) -> bool | None:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return _started_ticks(stat) == process.started_ticks and stat[0] not in _GONE
+
+
+def is_there(pid: int) -> bool:
+    """Whether this pid namespace has a process of this number, as the kernel says it even where /proc hides it."""
+    try:
+        with suppress(PermissionError):
+            os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def is_suspended(process: ProcessId) -> bool:

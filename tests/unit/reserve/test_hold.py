@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,9 @@ import pytest
 import brim
 from brim.errors import DoesNotFit, InvalidRequest
 from brim.records.lease import LeaseState
-from brim.reserve.devices import Budget
+from brim.reserve.devices import Budget, private_budget
 from brim.reserve.hold import hold
-from brim.reserve.ledger import Ledger
+from brim.reserve.ledger import Ledger, known_devices
 from brim.reserve.listing import listed_leases
 from brim.reserve.promised import promised_bytes
 from brim.reserve.sizing import sizing
@@ -200,6 +201,18 @@ def test_bad_holds(changes: dict[str, Any], words: str) -> None:
     wanted: dict[str, Any] = {"gpu": LAB, "bytes": 5, **changes}
     with hold(gpu=LAB, bytes="100MiB", role="embedder"), pytest.raises(InvalidRequest, match=words), hold(**wanted):
         pass
+
+
+def test_a_listing_removes_the_private_budget_of_an_engine_that_has_gone(folder: Path) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    left, used = private_budget(gone.pid), private_budget(os.getpid())
+    for key in (left, used):
+        with hold(gpu=f"{key}:1GiB", bytes="1MiB"):
+            listed_leases(folder, key)
+            assert Ledger(folder, key).folder.exists()
+        listed_leases(folder, key)
+    assert known_devices(folder) == (used,)
 
 
 def test_a_listing_has_stable_keys(folder: Path) -> None:
