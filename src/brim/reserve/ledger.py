@@ -6,9 +6,10 @@
     ROOT/cpu%3Alab/isolated/            what was no lease
 
 There is no daemon: whoever looks removes the leases of processes that have gone. A process of the same pid namespace is
-looked up in /proc (pid and start time); one of another container by its `.alive` file. A suspended process has not
-gone: it still holds its memory. Files that are no leases are moved away and reported, never an error. A process that
-runs and has no record that can be read is an `UnknownLease`: nothing new can be promised beside it.
+looked up in /proc (pid and start time); one of another container, or that /proc hides, by its `.alive` file. A
+suspended process has not gone: it still holds its memory. Files that are no leases are moved away and reported, never
+an error. A process that runs and has no record that can be read is an `UnknownLease`: nothing new can be promised
+beside it.
 """
 
 from __future__ import annotations
