@@ -124,6 +124,11 @@ def key_of(text: str, what: str = "gpu") -> str:
     return find_leased(words, what).key
 
 
+def is_key(text: str) -> bool:
+    """Whether a text is the key of a device, as ledgers are named by it."""
+    return any(pattern.fullmatch(text) for pattern in (_UUID, _BUDGET_NAME))
+
+
 def known_device(key: str, leases: Iterable[Lease]) -> LeasedDevice:
     """The device of a ledger, its size as its leases have it."""
     size = max((lease.device_bytes for lease in leases), default=0)

@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote
 from brim.errors import DeviceError
 from brim.records.lease import Lease, LedgerProblem, ProcessId, UnknownLease
 from brim.reserve.codec import MOST_GENERATIONS, FromTheFuture, from_body, to_body
+from brim.reserve.devices import is_key
 from brim.reserve.files import (
     TEMPORARY,
     BadFile,
@@ -63,6 +64,11 @@ class Ledger:
         """Where files lie that were no leases."""
         return self.folder / _ISOLATED
 
+    @property
+    def exists(self) -> bool:
+        """Whether somebody has opened it before."""
+        return self.folder.is_dir() and os.path.lexists(self.lock)
+
     @contextmanager
     def opened(self, seconds: float = LOCK_SECONDS) -> Iterator[Page]:
         """The ledger as it is now, swept, for one look or one change; nobody else is in it meanwhile."""
@@ -75,12 +81,14 @@ class Ledger:
 
 
 def known_devices(root: Path) -> tuple[str, ...]:
-    """The devices that have a ledger."""
+    """The devices that have a ledger. Other folders there are somebody's own, and are left alone."""
     with _in_words(root):
         if not root.exists():
             return ()
         private_folder(root)
-        return tuple(sorted(unquote(path.name) for path in root.iterdir() if path.is_dir()))
+        named = {path: Ledger(root, unquote(path.name)) for path in root.iterdir() if not path.is_symlink()}
+        found = [one.device for path, one in named.items() if one.folder == path and is_key(one.device) and one.exists]
+        return tuple(sorted(found))
 
 
 def forget_device(root: Path, device: str) -> None:

@@ -424,6 +424,17 @@ def test_a_lock_that_cannot_be_locked_is_named(book: Ledger, make: Callable[[Pat
 # -- folders ---------------------------------------------------------------------------------------------------------
 
 
+def test_folders_that_are_no_ledgers_are_left_alone(book: Ledger) -> None:
+    with book.opened() as page:
+        page.add(mine(100))
+    for name in ("notes", "cpu%3Aunlocked", "cpu%3A..", "cpu:lab", "GPU-aa"):
+        (book.root / name).mkdir(mode=0o700)
+    (book.root / "notes" / "lock").touch()
+    (book.root / "GPU-aa" / "lock").touch(mode=0o600)
+    (book.root / "cpu%3Alink").symlink_to(book.folder)
+    assert known_devices(book.root) == ("GPU-aa", LAB.key)
+
+
 def test_a_folder_that_others_can_enter_is_refused(book: Ledger) -> None:
     book.root.mkdir(mode=0o755)
     book.root.chmod(0o755)
