@@ -151,7 +151,7 @@ def _check_count(size: object, what: str, least: int = 1) -> None:
 def blank(device: LeasedDevice, role: str, share: Share | None = None) -> Lease:
     """A lease of this process that nobody has seen yet: name and generation are the ledger's to give."""
     words = " ".join(role.split())
-    if not words.isprintable() or not 0 < len(words) <= LONGEST_ROLE:
+    if not is_role(words):
         raise InvalidRequest(f"role '{shown(role)}' is not 1 to {LONGEST_ROLE} printable characters")
     return Lease(
         name="",
@@ -168,6 +168,10 @@ def blank(device: LeasedDevice, role: str, share: Share | None = None) -> Lease:
         heartbeat_seconds=0.0,
         share=share,
     )
+
+
+def is_role(text: str) -> bool:
+    return text.isprintable() and 0 < len(text) <= LONGEST_ROLE
 
 
 def check_size(device: LeasedDevice, page: Page) -> None:
