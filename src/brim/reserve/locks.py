@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from brim.errors import DeviceError
+from brim.errors import NeighboursUnknown
 
 _PAUSE_SECONDS = 0.002
 _DESCRIPTORS: set[int] = set()  # of ledgers that this process has locked; only for children that are forked meanwhile
@@ -40,7 +40,7 @@ def exclusive(path: Path, seconds: float) -> Iterator[int]:
     descriptor = _locked(path)
     while descriptor is None:
         if time.monotonic() > deadline:
-            raise DeviceError(
+            raise NeighboursUnknown(
                 f"leases: {path} was locked by another process for {seconds:g} s; "
                 "see whether a process that uses leases is suspended, and continue or end it"
             )
@@ -81,8 +81,8 @@ def _opened(path: Path) -> int:
     return descriptor
 
 
-def _no_lock(path: Path) -> DeviceError:
-    return DeviceError(f"leases: {path} is no plain file and cannot be locked; remove it")
+def _no_lock(path: Path) -> NeighboursUnknown:
+    return NeighboursUnknown(f"leases: {path} is no plain file and cannot be locked; remove it")
 
 
 class LifeMark:

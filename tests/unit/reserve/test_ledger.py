@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from brim.errors import DeviceError
+from brim.errors import DeviceError, NeighboursUnknown
 from brim.records.lease import Lease, Share
 from brim.reserve import files
 from brim.reserve.codec import BadFile, from_body, to_body
@@ -417,7 +417,7 @@ def test_a_lock_that_cannot_be_locked_is_named(book: Ledger, make: Callable[[Pat
     book.folder.mkdir(parents=True, mode=0o700)
     book.root.chmod(0o700)
     make(book.lock)
-    with pytest.raises(DeviceError, match="lock is no plain file and cannot be locked; remove it"), book.opened():
+    with pytest.raises(NeighboursUnknown, match="lock is no plain file and cannot be locked; remove it"), book.opened():
         pass
 
 

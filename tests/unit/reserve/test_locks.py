@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brim.errors import DeviceError
+from brim.errors import NeighboursUnknown
 from brim.reserve import processes
 from brim.reserve.locks import LifeMark, exclusive, has_life
 from brim.reserve.processes import descendants, identify, is_running, this_process
@@ -27,7 +27,7 @@ def test_a_lock_is_waited_for_with_a_limit_and_ends_with_its_process(tmp_path: P
         assert process.stdout is not None
         process.stdout.readline()
         refused = r"was locked by another process for 0.05 s; see whether"
-        with pytest.raises(DeviceError, match=refused), exclusive(path, 0.05):
+        with pytest.raises(NeighboursUnknown, match=refused), exclusive(path, 0.05):
             pass
         process.kill()
         with exclusive(path, 30):
