@@ -10,11 +10,11 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from brim.engine.encoders.areas import Area
 from brim.engine.encoders.batches import joined
+from brim.engine.encoders.lifeline import end_with_engine
 from brim.engine.encoders.records import EncoderSource
 from brim.engine.encoders.wire import Wire, WireClosed
 from brim.engine.encoders.work import EncoderWork
@@ -24,7 +24,7 @@ from brim.engine.weights.parts import tower_names
 from brim.errors import CannotTrace, InputError
 from brim.predictions import traced_tower
 from brim.reserve.devices import find_leased
-from brim.reserve.hold import OwnLease, check_room, take
+from brim.reserve.hold import OwnLease, take
 
 
 class LeasedMemory:
@@ -38,16 +38,11 @@ class LeasedMemory:
     def promise(self, promised_bytes: int) -> None:
         if self._lease is None:
             self._lease = take(self._device, promised_bytes, self._role, starting=True)
-            return
-        larger = replace(self._lease.lease, promised_bytes=promised_bytes)
-        with self._lease.ledger.opened() as page:
-            check_room(larger, self._device, page)
-            self._lease.change(larger, page)
+        else:
+            self._lease.promise(promised_bytes)
 
     def hold(self, held_bytes: int) -> None:
         assert self._lease is not None, "memory is promised before it is held"
-        if held_bytes > (self._lease.lease.promised_bytes or 0):
-            self.promise(held_bytes)
         self._lease.hold(held_bytes)
 
     def release(self) -> None:
@@ -104,6 +99,7 @@ def main(arguments: list[str]) -> int:
     """Serve one engine to its end; the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection, inputs, outputs = map(int, arguments)
+    end_with_engine(connection)
     wire = Wire(socket.socket(fileno=connection))
     try:
         source = EncoderSource.from_json(wire.receive())

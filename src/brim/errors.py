@@ -10,6 +10,8 @@
     │   └── CannotTrace          transformers cannot build or run this model on the meta device
     └── DeviceError              the device, its driver or another rank failed
         ├── NeighboursLate       neighbours did not hold what they promised within the time given
+        ├── NeighboursUnknown    the ledger of leases cannot be opened, and there may be neighbours in it
+        ├── EncoderFailed        the process of an encoder could not start
         ├── OutOfMemory          an allocation does not fit on the device
         └── DoesNotFit           no KV cache size fits this device; exit code 1
 
@@ -65,6 +67,14 @@ class DeviceError(BrimError):
 
 class NeighboursLate(DeviceError):
     """Neighbours on the device did not hold what they promised, or did not come, within the time given."""
+
+
+class NeighboursUnknown(DeviceError):
+    """The ledger of leases cannot be opened, and there may be neighbours in it."""
+
+
+class EncoderFailed(DeviceError):
+    """The process of an encoder could not start."""
 
 
 class OutOfMemory(DeviceError):

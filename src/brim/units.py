@@ -24,6 +24,8 @@ def parse_bytes(text: str, what: str = "size") -> int:
     if match is None:
         raise InvalidRequest(f"{what} '{text[:40]}' is not a size; write it like 24GiB, 80GB or 512MiB")
     number, prefix, binary, unit = match.groups()
+    if "." in number and not prefix:
+        raise InvalidRequest(f"{what} '{text[:40]}' is not whole bytes; give it a unit, such as 1.5GiB")
     decimal = bool(prefix) and not binary and unit == "B"
     base = 1000 if decimal else 1024
     size = float(number) * base ** _POWER[prefix.lower()]

@@ -88,7 +88,9 @@ def test_a_hold_that_does_not_fit_starts_nothing(folder: Path, capsys: pytest.Ca
         (["--gpu", LAB, "5MiB", "--rolle", "x", "--", "true"], "no option of brim hold"),
         (["--gpu", LAB, "5MiB", "--role", "--", "true"], "expected one argument"),
         (["--gpu", LAB, "lots", "--", "true"], "size 'lots' is not a size"),
-        (["--gpu", LAB, "0", "--", "true"], "write at least 1"),
+        (["--gpu", LAB, "1.5", "--", "true"], "size '1.5' is not whole bytes; give it a unit"),
+        (["--gpu", LAB, "5MiB", "--role", "", "--", "true"], "role '' is not 1 to 60"),
+        (["--gpu", LAB, "0", "--", "true"], "at least 1"),
         (["--gpu", "cpu:4GiB", "5MiB", "--", "true"], "needs a name"),
         (["--gpu", "rtx-4090", "5MiB", "--", "true"], "no device of this machine"),
     ],
@@ -98,6 +100,13 @@ def test_bad_holds_say_so_in_one_line(arguments: list[str], words: str, capsys: 
     said = capsys.readouterr().err
     assert words in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_command_with_a_long_name_needs_a_role(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / ("n" * 70)
+    program.symlink_to(sys.executable)
+    assert run(["hold", "--gpu", LAB, "5MiB", "--", str(program)]) == 2
+    assert "give --role NAME" in capsys.readouterr().err
 
 
 def test_a_program_that_the_kernel_refuses_leaves_no_lease(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,9 @@ def test_sizes_people_write(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-4GiB", "4 apples", "1e9", "nan", "9" * 30 + "GiB", "9" * 400, "4GiBs"])
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "-4GiB", "4 apples", "1e9", "nan", "9" * 30 + "GiB", "9" * 400, "4GiBs", "1.5", "0.1B"]
+)
 def test_sizes_that_are_not(text: str) -> None:
     with pytest.raises(InvalidRequest, match="reserve"):
         parse_bytes(text, "reserve")

@@ -83,6 +83,25 @@ class LedgerProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownLease:
+    """A lease whose process runs and whose record cannot be read: it may claim all of the device."""
+
+    name: str
+    mark: Path  # the file that its process keeps locked
+
+    @property
+    def pid(self) -> str:
+        """Its process, as the lease's name has it."""
+        return next(iter(self.name.split("-")[1:2]), "unknown")
+
+    def __str__(self) -> str:
+        return (
+            f"{self.mark}: its process (pid {self.pid}) runs and its lease cannot be read, so that what it holds is "
+            "not known; end that process, or delete this file if it holds nothing there"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
     """The neighbours that a sizer waits for although they may not have started: by role, or so many of any."""
 

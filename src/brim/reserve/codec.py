@@ -11,6 +11,7 @@ from brim.reserve.files import BadFile
 
 VERSION = 1
 LONGEST_ROLE = 60
+MOST_GENERATIONS = 1 << 53
 _LARGEST = 1 << 62
 
 
@@ -55,6 +56,8 @@ def _lease(body: dict[str, Any]) -> Lease:
         heartbeat_seconds=_seconds(body, "heartbeat_seconds"),
         share=None if share is None else _share(_part(body, "share")),
     )
+    if lease.generation > MOST_GENERATIONS:
+        raise ValueError(f"generation is {lease.generation}")
     if lease.state is not LeaseState.STARTING and lease.held_bytes is None:
         raise ValueError("held, and held_bytes is not there")
     if lease.promised_bytes is None and not lease.sizes:

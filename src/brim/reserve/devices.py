@@ -17,11 +17,12 @@ from brim.probes.usage import gpu_usage, is_divided
 from brim.probes.visible import VisibleGpu, numbered_as_cuda_does, visible_gpus
 from brim.records.lease import Lease
 from brim.reserve.parts import DeviceNow
-from brim.reserve.processes import FIRST_PID_SPACE, descendants, resident_bytes, this_process
+from brim.reserve.processes import FIRST_PID_SPACE, descendants, is_there, resident_bytes, this_process
 from brim.suggest import shown
 
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}")
 _BUDGET_NAME = re.compile(r"cpu:[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+_PRIVATE_BUDGET = re.compile(r"cpu:engine-(\d{1,9})")
 
 
 class LeasedDevice(Protocol):
@@ -123,6 +124,11 @@ def key_of(text: str, what: str = "gpu") -> str:
     return find_leased(words, what).key
 
 
+def is_key(text: str) -> bool:
+    """Whether a text is the key of a device, as ledgers are named by it."""
+    return any(pattern.fullmatch(text) for pattern in (_UUID, _BUDGET_NAME))
+
+
 def known_device(key: str, leases: Iterable[Lease]) -> LeasedDevice:
     """The device of a ledger, its size as its leases have it."""
     size = max((lease.device_bytes for lease in leases), default=0)
@@ -139,6 +145,17 @@ def budget_key(name: str, what: str = "gpu") -> str:
             "write cpu:lab:4GiB"
         )
     return name
+
+
+def private_budget(pid: int) -> str:
+    """The key of a budget that an engine shares with nobody but its encoders."""
+    return f"cpu:engine-{pid}"
+
+
+def is_left_over(key: str) -> bool:
+    """Whether this is the private budget of an engine that has gone."""
+    private = _PRIVATE_BUDGET.fullmatch(key)
+    return private is not None and not is_there(int(private[1]))
 
 
 def _by_index(indices: tuple[int, ...] | None, what: str) -> VisibleGpu:

@@ -61,6 +61,12 @@ def _filesystem(folder: Path, mounts: str) -> str:
     return kind
 
 
+def is_own_file(path: Path) -> bool:
+    """Whether there is a plain file of this user's."""
+    found = path.lstat()
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+
+
 def read_private(path: Path) -> dict[str, Any]:
     """The body of a sealed file of this user's. Raises `BadFile`, and FileNotFoundError where there is none."""
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from brim.errors import DoesNotFit, InvalidRequest
 from brim.folders import leases_folder
-from brim.records.lease import Lease, LeaseState, Share
+from brim.records.lease import Lease, LeaseState, LedgerProblem, Share
 from brim.reserve.codec import LONGEST_ROLE
 from brim.reserve.devices import LeasedDevice, find_leased
 from brim.reserve.ledger import Ledger, Page
@@ -31,10 +31,17 @@ from brim.units import format_bytes, parse_bytes
 class OwnLease:
     """A lease of this process."""
 
-    def __init__(self, ledger: Ledger, lease: Lease, mark: LifeMark) -> None:
+    def __init__(
+        self,
+        device: LeasedDevice,
+        ledger: Ledger,
+        added: tuple[Lease, LifeMark],
+        problems: tuple[LedgerProblem, ...] = (),
+    ) -> None:
+        self.device = device
         self.ledger = ledger
-        self._lease = lease
-        self._mark = mark
+        self.problems = problems  # files that were no leases, found when this one was taken
+        self._lease, self._mark = added
         self._given_up = False
 
     @property
@@ -43,10 +50,27 @@ class OwnLease:
         return self._lease
 
     def hold(self, held_bytes: int) -> None:
-        """Publish what was measured: the high-water mark, which the allocator keeps. Neighbours may take the rest."""
-        if held_bytes < 0:
-            raise InvalidRequest(f"held_bytes is {held_bytes}; it must not be negative")
-        self.change(replace(self._lease, state=LeaseState.HELD, held_bytes=held_bytes, measured=True))
+        """Publish what was measured: the high-water mark, which the allocator keeps. Neighbours may take the rest.
+
+        `DoesNotFit` where it is more than was promised, and they leave less; the lease is then as before.
+        """
+        _check_count(held_bytes, "held_bytes", least=0)
+        held = replace(self._lease, state=LeaseState.HELD, held_bytes=held_bytes, measured=True)
+        in_driver_bytes = held_bytes if self.device.has_driver else 0
+        self._publish_checked(held, in_driver_bytes)
+
+    def promise(self, promised_bytes: int) -> None:
+        """Promise more, or less, before it is held. `DoesNotFit` where the neighbours leave less."""
+        _check_count(promised_bytes, "promised_bytes")
+        self._publish_checked(replace(self._lease, promised_bytes=promised_bytes))
+
+    def _publish_checked(self, lease: Lease, in_driver_bytes: int = 0) -> None:
+        """Publish in one step with the look at the neighbours, where they must leave more than before."""
+        self._check_own()
+        with self.ledger.opened() as page:
+            if lease.claim_bytes > self._lease.claim_bytes:
+                check_room(lease, self.device, page, in_driver_bytes)
+            self.change(lease, page)
 
     def releasing(self) -> None:
         """Publish that what is held will soon be freed. It counts until `release`."""
@@ -55,14 +79,17 @@ class OwnLease:
 
     def change(self, lease: Lease, page: Page | None = None) -> None:
         """Publish the lease anew; on a page of the ledger, where one is open."""
-        if self._lease.holder.pid != os.getpid() or self._given_up:
-            why = "was given up" if self._given_up else f"belongs to process {self._lease.holder.pid}"
-            raise InvalidRequest(f"the lease of {self._lease.role} on {self._lease.device} {why}; take one of your own")
+        self._check_own()
         if page is not None:
             self._lease = page.publish(lease)
             return
         with self.ledger.opened() as opened:
             self._lease = opened.publish(lease)
+
+    def _check_own(self) -> None:
+        if self._lease.holder.pid != os.getpid() or self._given_up:
+            why = "was given up" if self._given_up else f"belongs to process {self._lease.holder.pid}"
+            raise InvalidRequest(f"the lease of {self._lease.role} on {self._lease.device} {why}; take one of your own")
 
     def keep_over_exec(self) -> None:
         """The lease stays when this process becomes another program: the pid and its start stay too."""
@@ -104,8 +131,7 @@ def take(
     device: LeasedDevice, promised_bytes: int, role: str, *, starting: bool = False, folder: Path | None = None
 ) -> OwnLease:
     """A holder's lease, if it fits beside the others."""
-    if not isinstance(promised_bytes, int) or promised_bytes < 1:
-        raise InvalidRequest(f"bytes is {promised_bytes!r:.40}; write at least 1, or a size such as 4GiB")
+    _check_count(promised_bytes, "bytes")
     lease = replace(blank(device, role), promised_bytes=promised_bytes)
     if not starting:
         lease = replace(lease, state=LeaseState.HELD, held_bytes=promised_bytes)
@@ -113,13 +139,19 @@ def take(
     with ledger.opened() as page:
         check_size(device, page)
         check_room(lease, device, page)
-        return OwnLease(ledger, *page.add(lease))
+        return OwnLease(device, ledger, page.add(lease), tuple(page.problems))
+
+
+def _check_count(size: object, what: str, least: int = 1) -> None:
+    """Whole bytes: a record with anything else in it could not be read."""
+    if not isinstance(size, int) or isinstance(size, bool) or size < least:
+        raise InvalidRequest(f"{what} is {size!r:.40}; write whole bytes, at least {least}")
 
 
 def blank(device: LeasedDevice, role: str, share: Share | None = None) -> Lease:
     """A lease of this process that nobody has seen yet: name and generation are the ledger's to give."""
     words = " ".join(role.split())
-    if not words.isprintable() or not 0 < len(words) <= LONGEST_ROLE:
+    if not is_role(words):
         raise InvalidRequest(f"role '{shown(role)}' is not 1 to {LONGEST_ROLE} printable characters")
     return Lease(
         name="",
@@ -138,6 +170,10 @@ def blank(device: LeasedDevice, role: str, share: Share | None = None) -> Lease:
     )
 
 
+def is_role(text: str) -> bool:
+    return text.isprintable() and 0 < len(text) <= LONGEST_ROLE
+
+
 def check_size(device: LeasedDevice, page: Page) -> None:
     """A budget on the CPU has the size that those who are there have given it."""
     for lease in page.leases:
@@ -148,16 +184,30 @@ def check_size(device: LeasedDevice, page: Page) -> None:
             )
 
 
-def check_room(lease: Lease, device: LeasedDevice, page: Page) -> None:
-    """`DoesNotFit`, with who has what, where a promise is more than what is left."""
+def check_room(lease: Lease, device: LeasedDevice, page: Page, in_driver_bytes: int = 0) -> None:
+    """`DoesNotFit`, with who has what, where a lease claims more than what is left.
+
+    Of its claim, `in_driver_bytes` are taken: the driver's free memory is without them already.
+    """
+    check_known(lease.role, page, lease)
     others = page.others(lease)
-    room, wanted = available_bytes(others, device.now(others)), lease.promised_bytes or 0
+    room = min(available_bytes(others, device.now(others)) + in_driver_bytes, device.total_bytes)
+    wanted = lease.claim_bytes
     if wanted > room:
         there = described(others) or "no leases there"
         raise DoesNotFit(
             f"{lease.role} wants {format_bytes(wanted)} of {device.key}, and {format_bytes(max(0, room))} of "
             f"{format_bytes(device.total_bytes)} are left: the shortfall is {format_bytes(wanted - room)} ({there})",
             missing_bytes=wanted - room,
+        )
+
+
+def check_known(who: str, page: Page, own: Lease | None = None) -> None:
+    """`DoesNotFit` where a neighbour runs whose lease cannot be read: it may have been promised everything."""
+    unknown = page.unknown_others(own)
+    if unknown:
+        raise DoesNotFit(
+            f"{who} can be promised nothing beside a lease that is unknown: {'; '.join(map(str, unknown))}"
         )
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from brim.errors import DeviceError, UnknownDevice
-from brim.records.lease import Lease, LedgerProblem
-from brim.reserve.devices import known_device
-from brim.reserve.ledger import Ledger
+from brim.records.lease import Lease, LedgerProblem, UnknownLease
+from brim.reserve.devices import is_left_over, known_device
+from brim.reserve.ledger import Ledger, forget_device
 from brim.reserve.processes import boot_clock
 
 
@@ -37,24 +37,36 @@ class ListedLease:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Leases in the order of arrival, and files among them that are none."""
+    """Leases in the order of arrival, those of running processes that cannot be read, and files that are no leases."""
 
     leases: tuple[ListedLease, ...]
-    problems: tuple[LedgerProblem, ...]
+    unknown: tuple[UnknownLease, ...] = ()
+    problems: tuple[LedgerProblem, ...] = ()
 
 
 def listed_leases(folder: Path, device: str) -> Listing:
     """The leases of a device; empty where nobody ever took one."""
     ledger = Ledger(folder, device)
     if not ledger.folder.exists():
-        return Listing((), ())
+        return Listing(())
     with ledger.opened() as page:
-        leases, problems = page.leases, tuple(page.problems)
+        leases, unknown, problems = page.leases, tuple(page.unknown), tuple(page.problems)
+        earlier = _isolated_earlier(ledger, problems)
+    if is_left_over(device):
+        forget_device(folder, device)
     try:
         used = known_device(device, leases).used_bytes(leases)
     except (DeviceError, UnknownDevice):  # the driver, or the GPU, is not there any more
         used = {}
     now = boot_clock()
-    return Listing(
-        tuple(ListedLease(lease, used.get(lease.name), now - lease.created_seconds) for lease in leases), problems
-    )
+    listed = tuple(ListedLease(lease, used.get(lease.name), now - lease.created_seconds) for lease in leases)
+    return Listing(listed, unknown, (*earlier, *problems))
+
+
+def _isolated_earlier(ledger: Ledger, found_now: tuple[LedgerProblem, ...]) -> tuple[LedgerProblem, ...]:
+    """What others have moved away: they may have had nobody to tell."""
+    if not ledger.isolated.is_dir():
+        return ()
+    left = set(ledger.isolated.iterdir()) - {problem.moved_to for problem in found_now}
+    reason = "was no lease when it was moved here; delete it once you have looked at it"
+    return tuple(LedgerProblem(path, reason) for path in sorted(left))

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from brim.errors import DeviceError
+from brim.errors import NeighboursUnknown
 
 _PAUSE_SECONDS = 0.002
 _DESCRIPTORS: set[int] = set()  # of ledgers that this process has locked; only for children that are forked meanwhile
@@ -39,7 +40,7 @@ def exclusive(path: Path, seconds: float) -> Iterator[int]:
     descriptor = _locked(path)
     while descriptor is None:
         if time.monotonic() > deadline:
-            raise DeviceError(
+            raise NeighboursUnknown(
                 f"leases: {path} was locked by another process for {seconds:g} s; "
                 "see whether a process that uses leases is suspended, and continue or end it"
             )
@@ -57,13 +58,31 @@ def exclusive(path: Path, seconds: float) -> Iterator[int]:
 
 def _locked(path: Path) -> int | None:
     """The file at this path, locked; None if another has it, or somebody replaced the file meanwhile."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = _opened(path)
     with suppress(BlockingIOError, FileNotFoundError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_ino == path.stat().st_ino:
             return descriptor
     os.close(descriptor)
     return None
+
+
+def _opened(path: Path) -> int:
+    """The lock's file, made where there is none. Nothing else can take its place: it could not be locked first."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError:
+        if path.is_symlink() or path.is_dir():
+            raise _no_lock(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _no_lock(path)
+    return descriptor
+
+
+def _no_lock(path: Path) -> NeighboursUnknown:
+    return NeighboursUnknown(f"leases: {path} is no plain file and cannot be locked; remove it")
 
 
 class LifeMark:
@@ -82,13 +101,33 @@ class LifeMark:
         os.close(self._descriptor)
 
 
+def is_open_here(path: Path) -> bool:
+    """Whether this process has the file open. Looked up, not opened: closing a file drops one's locks on it."""
+    try:
+        wanted = path.lstat()
+    except FileNotFoundError:
+        return False
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if os.path.samestat(entry.stat(), wanted):
+                return True
+    return False
+
+
 def has_life(path: Path) -> bool:
-    """Whether the process that made this mark runs. Not for marks of one's own: closing a file drops one's locks."""
+    """Whether the process that made this mark runs, or may: a mark that is no plain file tells nothing.
+
+    Not for marks of one's own: closing a file drops one's locks.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
+    except OSError:
+        return True
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return True
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # POSIX allows either
         return True

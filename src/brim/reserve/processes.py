@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from brim.errors import DeviceError
@@ -16,6 +17,7 @@ from brim.records.lease import ProcessId
 
 FIRST_PID_SPACE = 0xEFFFFFFC  # the inode of the namespace that the kernel starts with; the same on every Linux
 _PROC = Path("/proc")
+_NOT_SEEN = (FileNotFoundError, ProcessLookupError, PermissionError)  # gone, or hidden (hidepid)
 _GONE = ("Z", "X", "x")  # zombies have given back their memory
 
 
@@ -42,16 +44,28 @@ def identify(pid: int) -> ProcessId:
 
 
 def is_running(process: ProcessId, seen_from: ProcessId) -> bool | None:
-    """Whether a process runs; None where /proc cannot say: it belongs to another container."""
+    """Whether a process runs; None where /proc cannot say: it belongs to another container, or is hidden."""
     if process.boot_id != seen_from.boot_id:
         return False
     if process.pid_space != seen_from.pid_space:
         return None
     try:
         stat = _stat(process.pid)
+    except PermissionError:
+        return None
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return None if is_there(process.pid) else False
     return _started_ticks(stat) == process.started_ticks and stat[0] not in _GONE
+
+
+def is_there(pid: int) -> bool:
+    """Whether this pid namespace has a process of this number, as the kernel says it even where /proc hides it."""
+    try:
+        with suppress(PermissionError):
+            os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def is_suspended(process: ProcessId) -> bool:
@@ -65,13 +79,16 @@ def is_suspended(process: ProcessId) -> bool:
 
 
 def descendants(pid: int, without: frozenset[int] = frozenset()) -> frozenset[int]:
-    """A process and everything it has started that still belongs to it; those in `without` and theirs left out."""
+    """A process and everything it has started that still belongs to it, as far as /proc shows it.
+
+    Those in `without` and what they have started are left out.
+    """
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdecimal():
             try:
                 parent = int(_stat(int(entry.name))[1])
-            except (FileNotFoundError, ProcessLookupError):
+            except _NOT_SEEN:
                 continue
             children.setdefault(parent, []).append(int(entry.name))
     found, waiting = set[int](), [pid]
@@ -83,10 +100,10 @@ def descendants(pid: int, without: frozenset[int] = frozenset()) -> frozenset[in
 
 
 def resident_bytes(pid: int) -> int:
-    """The host memory of a process; 0 once it has gone."""
+    """The host memory of a process; 0 once it has gone, or where it is hidden."""
     try:
         pages = int((_PROC / str(pid) / "statm").read_text(encoding="ascii").split()[1])
-    except (FileNotFoundError, ProcessLookupError):
+    except _NOT_SEEN:
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from brim.folders import leases_folder
 from brim.reserve.devices import LeasedDevice
+from brim.reserve.hold import check_known
 from brim.reserve.ledger import Ledger
 
 
@@ -15,6 +16,7 @@ def promised_bytes(device: LeasedDevice, folder: Path | None = None) -> int:
     if not ledger.folder.exists():
         return 0
     with ledger.opened() as page:
+        check_known("vLLM", page)
         leases = page.leases
     now = device.now(leases)
     return sum(now.outstanding(lease) for lease in leases)

@@ -20,7 +20,7 @@ from brim.records.lease import Expected, Lease, Share
 from brim.records.memory import MemoryReading
 from brim.records.progress import Stage, Told, silent
 from brim.reserve.devices import LeasedDevice
-from brim.reserve.hold import OwnLease, blank, check_room, check_size, described
+from brim.reserve.hold import OwnLease, blank, check_known, check_room, check_size, described
 from brim.reserve.ledger import Ledger, Page
 from brim.reserve.parts import Part, late_neighbours, part_of
 from brim.reserve.processes import is_suspended
@@ -51,7 +51,9 @@ class Sizer:
 
     def note(self) -> str:
         """The neighbours in words."""
-        return described(self.neighbours())
+        with self._own.ledger.opened() as page:
+            unknown = (f"{one.name} (pid {one.pid}) cannot be read" for one in page.unknown_others(self.lease))
+            return ", ".join((described(page.others(self.lease)), *unknown)).removeprefix(", ")
 
     def seen(self, reading: MemoryReading) -> MemoryReading:
         """A reading in which the memory that neighbours may still take counts as theirs."""
@@ -63,7 +65,9 @@ class Sizer:
 
     def _kept_bytes(self, reading: MemoryReading) -> int:
         """What is free by the driver's figure and promised to others, or beyond this process' own part."""
-        others = self.neighbours()
+        with self._own.ledger.opened() as page:
+            check_known(self.lease.role, page, self.lease)
+            others = page.others(self.lease)
         if not others and not self.part.limited:
             return 0
         now = self.device.now(others)
@@ -101,6 +105,8 @@ def sizing(
     """Wait for the neighbours, and have a part of the device until the end."""
     own = _registered(device, role, share or Share(), folder)
     try:
+        for problem in own.problems:
+            told(Stage("neighbours", str(problem)))
         part = _decided(device, own, expected or Expected(), wait_seconds, told)
         yield Sizer(device, own, part)
     finally:
@@ -115,7 +121,7 @@ def _registered(device: LeasedDevice, role: str, share: Share, folder: Path | No
         check_size(device, page)
         _check_fractions(lease, page)
         check_room(lease, device, page)
-        return OwnLease(ledger, *page.add(lease))
+        return OwnLease(device, ledger, page.add(lease), tuple(page.problems))
 
 
 def _check_fractions(lease: Lease, page: Page) -> None:
@@ -142,6 +148,7 @@ def _decided(device: LeasedDevice, own: OwnLease, expected: Expected, wait_secon
 
 
 def _published(device: LeasedDevice, own: OwnLease, page: Page) -> Part:
+    check_known(own.lease.role, page, own.lease)
     others = page.others(own.lease)
     part = part_of(own.lease, others, device.now(page.leases))
     if part.promised_bytes < 1:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from brim.errors import DeviceError
+from brim.errors import DeviceError, NeighboursUnknown
 from brim.records.lease import Lease, Share
 from brim.reserve import files
 from brim.reserve.codec import BadFile, from_body, to_body
@@ -269,9 +269,34 @@ def test_what_is_no_lease_is_moved_away_and_reported_and_its_holder_goes_on(
         assert re.search(reason, problem.reason), problem
     with book.opened() as page:
         assert not page.problems  # once is enough
+        assert [one.name for one in page.unknown] == [lease.name]  # its process runs
         healed = page.publish(replace(lease, promised_bytes=50))
-        assert page.leases == (healed, kept)
-    assert found(book) == (healed, kept)
+        assert (page.leases, page.unknown) == ((healed, kept), [])
+    with book.opened() as page:
+        assert (page.leases, page.unknown) == ((healed, kept), [])
+
+
+def test_a_damaged_record_of_a_process_that_has_gone_claims_nothing(book: Ledger) -> None:
+    with book.opened() as page:
+        lease, mark = page.add(mine(100))
+    damaged(record(book, lease))
+    mark.end()
+    left = record(book, lease).with_suffix(".alive")
+    left.touch(mode=0o600)  # as a process leaves it that is killed
+    with book.opened() as page:
+        assert (page.leases, page.unknown, len(page.problems)) == ((), [], 1)
+    assert not left.exists()
+
+
+def test_a_mark_with_this_process_number_that_another_left_is_swept(book: Ledger) -> None:
+    """A container that is started again has the same numbers."""
+    with book.opened() as page:
+        page.add(mine(100))
+    left = book.folder / f"7-{os.getpid()}-abc.alive"
+    left.touch(mode=0o600)
+    with book.opened() as page:
+        assert (len(page.leases), page.unknown) == (1, [])
+    assert not left.exists()
 
 
 def test_a_record_of_a_newer_brim_is_reported_and_left_where_it_is(book: Ledger) -> None:
@@ -329,7 +354,85 @@ def test_what_a_killed_writer_left_is_swept(book: Ledger) -> None:
     assert sorted(path.suffix for path in book.folder.iterdir()) == ["", ".alive", ".json"]
 
 
+def a_link_to_somewhere(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+def a_link_to_nowhere(path: Path) -> None:
+    path.symlink_to("/nowhere")
+
+
+@pytest.mark.parametrize("make", [a_link_to_somewhere, a_link_to_nowhere, Path.mkdir, os.mkfifo])
+def test_what_is_put_in_the_place_of_a_mark_is_moved_away_or_believed(
+    book: Ledger, make: Callable[[Path], None]
+) -> None:
+    with book.opened() as page:
+        kept, _ = page.add(mine(100))
+        elsewhere, mark = page.add(replace(mine(200), holder=replace(this_process(), pid_space=1, pid=999)))
+        mark.end()
+    alone, of_a_lease = book.folder / "5-77-abc.alive", book.folder / f"{elsewhere.name}.alive"
+    make(alone)
+    make(of_a_lease)
+    for expected in ({(alone, True), (of_a_lease, False)}, {(of_a_lease, False)}):
+        with book.opened() as page:
+            assert page.leases == (kept, elsewhere)  # whether it runs cannot be known
+            assert {(problem.path, problem.moved_to is not None) for problem in page.problems} == expected
+            assert not page.unknown
+    assert [path.stem for path in book.isolated.iterdir()] == [alone.name]
+
+
+def test_a_folder_in_the_place_of_a_half_written_record_is_moved_away(book: Ledger) -> None:
+    with book.opened() as page:
+        lease, _ = page.add(mine(100))
+    half = book.folder / f"{lease.name}.json.tmp"
+    half.mkdir()
+    with book.opened() as page:
+        assert [problem.path for problem in page.problems] == [half]
+        lease = page.publish(replace(lease, promised_bytes=200))
+    assert found(book) == (lease,)
+
+
+@pytest.mark.parametrize("written", ["99999999999999999999", "4611686018427387903", "garbage", "-5"])
+def test_a_damaged_number_in_the_lock_is_reported_and_leases_stay_readable(book: Ledger, written: str) -> None:
+    with book.opened() as page:
+        first, _ = page.add(mine(100))
+    book.lock.write_text(written, encoding="utf-8")
+    with book.opened() as page:
+        assert [problem.path for problem in page.problems] == [book.lock]
+        second, _ = page.add(mine(200))
+    with book.opened() as page:
+        assert (page.leases, page.problems, second.generation) == ((first, second), [], 2)
+
+
+def test_a_lease_that_nobody_could_read_is_not_written(book: Ledger) -> None:
+    with book.opened() as page:
+        lease, _ = page.add(mine(100))
+        with pytest.raises(DeviceError, match="a lease cannot be written: not a lease"):
+            page.publish(replace(lease, generation=1 << 60))
+    assert found(book) == (lease,)
+
+
+@pytest.mark.parametrize("make", [a_link_to_nowhere, Path.mkdir, os.mkfifo])
+def test_a_lock_that_cannot_be_locked_is_named(book: Ledger, make: Callable[[Path], None]) -> None:
+    book.folder.mkdir(parents=True, mode=0o700)
+    book.root.chmod(0o700)
+    make(book.lock)
+    with pytest.raises(NeighboursUnknown, match="lock is no plain file and cannot be locked; remove it"), book.opened():
+        pass
+
+
 # -- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_folders_that_are_no_ledgers_are_left_alone(book: Ledger) -> None:
+    with book.opened() as page:
+        page.add(mine(100))
+    for name in ("notes", "cpu%3Aunlocked", "cpu%3A..", "cpu:lab", "GPU-aa"):
+        (book.root / name).mkdir(mode=0o700)
+    (book.root / "notes" / "lock").touch()
+    (book.root / "GPU-aa" / "lock").touch(mode=0o600)
+    (book.root / "cpu%3Alink").symlink_to(book.folder)
+    assert known_devices(book.root) == ("GPU-aa", LAB.key)
 
 
 def test_a_folder_that_others_can_enter_is_refused(book: Ledger) -> None:

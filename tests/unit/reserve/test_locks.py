@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from brim.errors import DeviceError
+from brim.errors import NeighboursUnknown
+from brim.reserve import processes
 from brim.reserve.locks import LifeMark, exclusive, has_life
-from brim.reserve.processes import identify, is_running, this_process
+from brim.reserve.processes import descendants, identify, is_running, this_process
 
 
 def test_a_lock_is_waited_for_with_a_limit_and_ends_with_its_process(tmp_path: Path) -> None:
@@ -26,7 +27,7 @@ def test_a_lock_is_waited_for_with_a_limit_and_ends_with_its_process(tmp_path: P
         assert process.stdout is not None
         process.stdout.readline()
         refused = r"was locked by another process for 0.05 s; see whether"
-        with pytest.raises(DeviceError, match=refused), exclusive(path, 0.05):
+        with pytest.raises(NeighboursUnknown, match=refused), exclusive(path, 0.05):
             pass
         process.kill()
         with exclusive(path, 30):
@@ -78,6 +79,29 @@ def test_a_mark_is_kept_by_its_process_alone(tmp_path: Path) -> None:
     finally:
         os.kill(grandchild, signal.SIGKILL)
     assert not has_life(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("hidden", [PermissionError, FileNotFoundError])
+def test_a_process_that_proc_hides_is_not_taken_for_dead(
+    hidden: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with hidepid=1 and hidepid=2."""
+    me, shown = this_process(), processes._stat
+
+    def hides_others(pid: int) -> list[str]:
+        if pid != os.getpid():
+            raise hidden(1, "hidden", f"/proc/{pid}/stat")
+        return shown(pid)
+
+    with subprocess.Popen(["sleep", "60"]) as process:
+        found = identify(process.pid)
+        monkeypatch.setattr(processes, "_stat", hides_others)
+        assert is_running(found, me) is None  # its mark decides
+        assert is_running(me, me)
+        assert descendants(os.getpid()) == {os.getpid()}
+        process.kill()
+    monkeypatch.undo()
+    assert is_running(found, me) is False
 
 
 def test_a_process_with_brackets_in_its_name_is_known_by_its_start() -> None:

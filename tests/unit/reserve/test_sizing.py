@@ -29,6 +29,7 @@ from brim.reserve.processes import identify, this_process
 from brim.reserve.sizing import Sizer, sizing
 from brim.units import GIB, MIB
 from tests.unit.probes.fake_nvml import FakeGpu, FakeNvml
+from tests.unit.reserve.made import mine
 
 LAB = Budget("cpu:lab", 1000 * MIB)
 FULL = MemoryReading(LAB.total_bytes, 0, 0, 0, 0, 0, 0)
@@ -162,9 +163,11 @@ def test_who_is_late_is_named() -> None:
     )
 
 
-def test_who_is_suspended_is_named_and_still_waited_for() -> None:
-    with another_process() as process, holding(10, role="tower", starting=True) as lease:
-        lease.change(replace(lease.lease, holder=identify(process.pid)))
+def test_who_is_suspended_is_named_and_still_waited_for(folder: Path) -> None:
+    with another_process() as process:
+        with Ledger(folder, LAB.key).opened() as page:
+            _, mark = page.add(replace(mine(10 * MIB), holder=identify(process.pid)))
+            mark.end()  # that of this process
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         suspended = rf"tower \(pid {process.pid}\); suspended: tower \(pid {process.pid}\)"

@@ -51,7 +51,9 @@ def encoders_beside(
         model = on_this_machine(options.model, options.load_format, told)
     private = place.budget_bytes is not None and place.budget_name is None
     if private:
-        place = replace(place, budget_name=f"cpu:engine-{os.getpid()}")
+        from brim.reserve.devices import private_budget
+
+        place = replace(place, budget_name=private_budget(os.getpid()))
     where = [place] if options.encoder_gpus is None else _places(options.encoder_gpus)
     encoders = start_encoders(
         model,

@@ -55,13 +55,30 @@ def run(options: argparse.Namespace) -> int:
     from brim.reserve.devices import find_leased
     from brim.reserve.hold import take
 
-    lease = take(find_leased(options.gpu), size, options.role or Path(command[0]).name)
+    role = _role_of(command[0]) if options.role is None else options.role
+    lease = take(find_leased(options.gpu), size, role)
+    for problem in lease.problems:
+        print(f"note: {problem}", file=sys.stderr)
     try:
         _become(program, command, lease)
     except OSError as error:
         raise InvalidRequest(f"command '{shown(command[0])}' cannot be run ({error.strerror})") from None
     finally:
         lease.release()
+
+
+def _role_of(program: str) -> str:
+    """The command's name, for neighbours."""
+    from brim.reserve.codec import LONGEST_ROLE
+    from brim.reserve.hold import is_role
+
+    name = Path(program).name
+    if not is_role(name):
+        raise InvalidRequest(
+            f"command '{shown(name)}': its name is not 1 to {LONGEST_ROLE} printable characters, so that neighbours "
+            "cannot call it by it; give --role NAME"
+        )
+    return name
 
 
 def _read(options: argparse.Namespace) -> tuple[str, list[str]]:

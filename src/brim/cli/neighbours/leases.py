@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from brim.cli.options import add_json
 from brim.folders import leases_folder
@@ -29,23 +29,18 @@ def add_command(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     from brim.reserve.devices import key_of
     from brim.reserve.ledger import known_devices
+    from brim.reserve.listing import listed_leases
 
     folder = leases_folder()
     keys = known_devices(folder) if options.gpu is None else (key_of(options.gpu),)
-    rows = [row for key in keys for row in _rows(key)]
+    found = [listed_leases(folder, key) for key in keys]
+    for problem in (one for listing in found for one in (*listing.problems, *listing.unknown)):
+        print(f"note: {problem}", file=sys.stderr)
+    rows = [one.to_json() for listing in found for one in listing.leases]
     if options.as_json:
         print(json.dumps(rows, indent=2))
     else:
         from brim.cli.show.leases import show_leases
 
-        show_leases(rows)
+        show_leases(rows, sum(len(listing.unknown) for listing in found))
     return 0
-
-
-def _rows(key: str) -> list[dict[str, Any]]:
-    from brim.reserve.listing import listed_leases
-
-    found = listed_leases(leases_folder(), key)
-    for problem in found.problems:
-        print(f"note: {problem}", file=sys.stderr)
-    return [one.to_json() for one in found.leases]

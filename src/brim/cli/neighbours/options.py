@@ -103,7 +103,7 @@ def _entered(
             return leased.enter_context(part)
     except DeviceError as error:
         if given or place.device == "cpu" or type(error) is not DeviceError:
-            raise  # asked for, or a neighbour's doing
+            raise  # asked for, or the doing of a neighbour or of an encoder
         print(f"note: neighbours are not asked: {error}", file=sys.stderr)
         return None
 

@@ -13,11 +13,18 @@ from brim.units import format_bytes
 _SIZES = ("promised", "held", "used")
 
 
-def show_leases(rows: Sequence[Mapping[str, object]]) -> None:
+def show_leases(rows: Sequence[Mapping[str, object]], unknown: int = 0) -> None:
+    """A row for each lease; those that are there and cannot be read are counted."""
     console = ReportConsole()
-    if not rows:
+    if rows:
+        console.print(_table(rows))
+    if unknown:
+        console.print(f"leases of running processes that cannot be read: {unknown}")
+    elif not rows:
         console.print("no leases")
-        return
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("device", "pid", "role", "state", *_SIZES, "age"):
         table.add_column(name, justify="left" if name in ("device", "role", "state") else "right")
@@ -25,7 +32,7 @@ def show_leases(rows: Sequence[Mapping[str, object]]) -> None:
         sizes = (_size(row[f"{name}_bytes"]) for name in _SIZES)
         told = (escape(str(row[name])) for name in ("device", "pid", "role", "state"))
         table.add_row(*told, *sizes, _age(float(str(row["age_seconds"]))))
-    console.print(table)
+    return table
 
 
 def _size(size: object) -> str:

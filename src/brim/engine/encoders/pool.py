@@ -20,7 +20,7 @@ from brim.engine.encoders.process import EncoderProcess
 from brim.engine.encoders.records import EncoderSource, TowerFacts
 from brim.engine.encoders.wire import Message, WireClosed
 from brim.engine.media.parts import MediaPart
-from brim.errors import DeviceError, OutOfMemory
+from brim.errors import DeviceError, EncoderFailed, OutOfMemory
 from brim.records.progress import Stage, Told, silent
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Encoders:
                 self.wait(_LOOK_SECONDS)
                 self.check()
                 if time.monotonic() > until:
-                    raise DeviceError(f"the encoder has not started within {seconds:g} s")
+                    raise EncoderFailed(f"the encoder has not started within {seconds:g} s")
         except BaseException:
             self.close()
             raise
@@ -307,4 +307,4 @@ def _releasing(child: EncoderProcess) -> Callable[[], None]:
 
 
 def _cannot_start(worker: _Worker) -> DeviceError:
-    return OutOfMemory(worker.problem) if worker.lacks_memory else DeviceError(worker.problem)
+    return OutOfMemory(worker.problem) if worker.lacks_memory else EncoderFailed(worker.problem)

@@ -100,6 +100,13 @@ class EncoderWork:
     def run(self) -> int:
         """Serve until the engine has gone; the exit code."""
         try:
+            return self._served()
+        except WireClosed:
+            return 0
+
+    def _served(self) -> int:
+        """Batches, one after the other; the exit code where it cannot start. Ends with `WireClosed`."""
+        try:
             facts = self._start()
         except BrimError as error:
             memory = isinstance(error, OutOfMemory | DoesNotFit)
@@ -107,11 +114,8 @@ class EncoderWork:
             return 1
         handle = None if self._shared is None else self._shared.handle.hex()
         self._wire.send({"op": "ready", "facts": facts.to_json(), "handle": handle})
-        try:
-            while True:
-                self._answer(self._wire.receive())
-        except WireClosed:
-            return 0
+        while True:
+            self._answer(self._wire.receive())
 
     # -- start ---------------------------------------------------------------------------------------------------
 

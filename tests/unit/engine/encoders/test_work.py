@@ -38,8 +38,7 @@ class Told:
         self.held = held_bytes
 
 
-def started(told: Told, predicted: int | None = 8 * MIB, **changed: Any) -> Message:
-    """What an encoder says first."""
+def source(**changed: Any) -> EncoderSource:
     values: dict[str, Any] = {
         "model": "brim-tiny-vl",
         "load_format": "dummy",
@@ -53,11 +52,15 @@ def started(told: Told, predicted: int | None = 8 * MIB, **changed: Any) -> Mess
         "batch": 1,
         "lease": "cpu:test:1GiB",
     }
+    return EncoderSource(**{**values, **changed})
+
+
+def started(told: Told, predicted: int | None = 8 * MIB, **changed: Any) -> Message:
+    """What an encoder says first."""
     ours, theirs = socket.socketpair()
     areas = Area.make(), Area.make()
     ours.shutdown(socket.SHUT_WR)  # so that it ends after its start
-    source = EncoderSource(**{**values, **changed})
-    code = EncoderWork(source, Wire(theirs), areas, told, lambda *_: predicted).run()
+    code = EncoderWork(source(**changed), Wire(theirs), areas, told, lambda *_: predicted).run()
     wire = Wire(ours)
     message = wire.receive()
     assert code == (0 if message["op"] == "ready" else 1)
@@ -92,6 +95,17 @@ def test_a_promise_that_was_too_small_is_made_again_before_more_is_taken() -> No
     message = started(Told(room=4 * MIB), predicted=3 * MIB)
     assert (message["op"], message["memory"]) == ("cannot", True)
     assert "are left" in message["why"]
+
+
+@pytest.mark.parametrize("room", [1 << 40, 0])
+def test_an_engine_that_has_gone_is_told_nothing_and_that_is_no_error(room: int) -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    areas = Area.make(), Area.make()
+    with theirs:
+        assert EncoderWork(source(), Wire(theirs), areas, Told(room), lambda *_: 8 * MIB).run() == 0
+    for area in areas:
+        area.close()
 
 
 @pytest.mark.soak
