@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from brim.cli.interpreter import module_command
 from brim.errors import DeviceError, InvalidRequest
 from brim.units import format_bytes, parse_count
 from brim.vllm.settings import SWITCH
@@ -27,7 +28,7 @@ def run_vllm(options: argparse.Namespace) -> int:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "fit.json"
         given = llm_arguments(options)
-        command = [sys.executable, "-m", "brim.vllm.stock.advice", str(file), json.dumps(given)]
+        command = module_command("brim.vllm.stock.advice", str(file), json.dumps(given))
         environment = {name: value for name, value in os.environ.items() if name != SWITCH}
         ended = subprocess.run(command, env=environment, stdout=sys.stderr, check=False)
         if ended.returncode:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from brim.cli.interpreter import module_command
 from brim.errors import DeviceError, InvalidRequest
 from brim.suggest import shown
 from brim.vllm import WORKER
@@ -74,8 +75,7 @@ def _sized_by_two_starts(words: list[str]) -> list[str]:
     """The command of stock vLLM with the exact size, which a first start has measured."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "size.json"
-        first = [sys.executable, "-m", "brim.vllm.stock.two_starts", str(file), *words[1:]]
-        ended = subprocess.run(first, check=False)
+        ended = subprocess.run(module_command("brim.vllm.stock.two_starts", str(file), *words[1:]), check=False)
         if ended.returncode:
             raise DeviceError(f"the first start of vLLM ended with code {ended.returncode}; see its log above")
         size = json.loads(file.read_text(encoding="utf-8"))["kv_cache_memory_bytes"]
@@ -129,4 +129,4 @@ def _become(words: list[str]) -> NoReturn:
     """Replace this process: vLLM has its pid, its signals and its exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "vllm.entrypoints.cli.main", *words])
+    os.execv(sys.executable, module_command("vllm.entrypoints.cli.main", *words))

@@ -37,7 +37,9 @@ def test_options_become_arguments_of_vllm() -> None:
         "max_num_batched_tokens": 2048,
         "tensor_parallel_size": 1,
         "max_model_len": 8192,
-        "additional_config": {"brim": {"canary": "256MiB", "memory_fraction": 1.0, "store": False}},
+        "additional_config": {
+            "brim": {"canary": "256MiB", "memory_fraction": 1.0, "score_in_pieces": False, "store": False}
+        },
     }
 
 
@@ -51,7 +53,7 @@ def test_the_flag_is_printed_with_the_settings_it_was_proven_under(
 ) -> None:
     def fitted(words: list[str], env: dict[str, str], **_: object) -> SimpleNamespace:
         assert "BRIM" not in env
-        Path(words[3]).write_text('{"kv_tokens": 4096, "kv_cache_memory_bytes": 12345, "growing_segments": true}')
+        Path(words[4]).write_text('{"kv_tokens": 4096, "kv_cache_memory_bytes": 12345, "growing_segments": true}')
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace())

@@ -72,7 +72,7 @@ def became(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     words: list[str] = []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
     monkeypatch.setattr(subprocess, "run", _first_start)
-    monkeypatch.setattr(os, "execv", lambda program, given: words.extend(given[3:]) or sys.exit())
+    monkeypatch.setattr(os, "execv", lambda program, given: words.extend(given[4:]) or sys.exit())
     return words
 
 
@@ -117,7 +117,7 @@ def test_a_setting_that_is_wrong_is_named_before_anything_starts(
 
 
 def _first_start(words: list[str], check: bool) -> SimpleNamespace:
-    assert words[2] == "brim.vllm.stock.two_starts"
-    assert words[4:] == ["m", "--port", "1"]
-    Path(words[3]).write_text('{"kv_cache_memory_bytes": 12345}')
+    assert words[3] == "brim.vllm.stock.two_starts"
+    assert words[5:] == ["m", "--port", "1"]
+    Path(words[4]).write_text('{"kv_cache_memory_bytes": 12345}')
     return SimpleNamespace(returncode=0)
