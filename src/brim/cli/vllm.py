@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,15 +21,9 @@ from brim.vllm import WORKER
 if TYPE_CHECKING:
     from brim.cli.options import Commands
 
-_WORKER_FLAGS = ("--worker-cls", "--worker_cls")
-_CONFIG_FLAGS = ("--additional-config", "--additional_config")
-_SIZE_FLAGS = (
-    "--kv-cache-memory-bytes",
-    "--kv_cache_memory_bytes",
-    "--num-gpu-blocks-override",
-    "--num_gpu_blocks_override",
-)
-_UTILIZATION_FLAGS = ("--gpu-memory-utilization", "--gpu_memory_utilization")
+_WORKER_FLAG, _CONFIG_FLAG = "--worker-cls", "--additional-config"
+_UTILIZATION_FLAGS = ("--gpu-memory-utilization", "--device-memory-utilization")
+_SIZE_FLAGS = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
 
 
 def add_command(commands: Commands) -> None:
@@ -52,7 +47,7 @@ def run(options: argparse.Namespace) -> NoReturn:
     found = importlib.util.find_spec("vllm")
     if found is None or found.origin is None:
         raise InvalidRequest("vLLM is not installed; install it with pip install 'brim[vllm]'")
-    _become(_sized(words, Path(found.origin).parent))
+    _become(_sized(words, Path(found.origin).parent), vllm_environment(words))
 
 
 def _sized(words: list[str], folder: Path) -> list[str]:
@@ -60,12 +55,12 @@ def _sized(words: list[str], folder: Path) -> list[str]:
     from brim.vllm.names import Where, in_words, missing_names
     from brim.vllm.settings import read_settings
 
-    if not read_settings(_without_config(words)[1], os.environ).enabled:
+    if not read_settings(_written_config(words), os.environ).enabled:
         return words
     lacks = missing_names(folder, Where.EVERYWHERE)
     if not lacks:
         return vllm_words(words)
-    given = _given(words, _SIZE_FLAGS)
+    given = _is_written(_SIZE_FLAGS, words)
     what = "starts with the size that is given, which is not validated" if given else "is sized by two starts"
     print(f"brim vllm: this vLLM lacks {in_words(lacks)}: it {what}", file=sys.stderr)
     return words if given else _sized_by_two_starts(words)
@@ -83,50 +78,67 @@ def _sized_by_two_starts(words: list[str]) -> list[str]:
 
 
 def vllm_words(words: list[str]) -> list[str]:
-    """The same command with Brim's worker. A utilization that was written is a cap, also if it is vLLM's default."""
-    if _given(words, _WORKER_FLAGS):
+    """The same command with Brim's worker."""
+    if _is_written((_WORKER_FLAG,), words):
         raise InvalidRequest(
             f"--worker-cls is given, and brim vllm sets it to {WORKER}; leave it out, or run vllm serve"
         )
-    words = [*words, "--worker-cls", WORKER]
-    return _with_setting(words, "utilization_given", True) if _given(words, _UTILIZATION_FLAGS) else words
+    return [*words, _WORKER_FLAG, WORKER]
 
 
-def _given(words: list[str], flags: tuple[str, ...]) -> bool:
-    return any(word.partition("=")[0] in flags for word in words)
+def vllm_environment(words: list[str]) -> dict[str, str]:
+    """The environment of vLLM. A utilization that was written is a cap, also if it is vLLM's default."""
+    from brim.vllm.settings import UTILIZATION
+
+    given = {UTILIZATION: "1"} if _is_written(_UTILIZATION_FLAGS, words) else {}
+    return {**os.environ, **given}
 
 
-def _with_setting(words: list[str], name: str, value: Any) -> list[str]:
-    """The command with one more setting of Brim, beside what its additional config has."""
-    kept, config = _without_config(words)
-    brim = config.setdefault("brim", {})
-    if isinstance(brim, dict):
-        brim.setdefault(name, value)
-    return [*kept, "--additional-config", json.dumps(config)]
+def _is_written(flags: tuple[str, ...], words: list[str]) -> bool:
+    """Whether one of them is in the command or in its file; vLLM takes underscores, and the beginning of a name.
+
+    Beginnings of one word are not looked at: `--device` begins `--device-ids` too.
+    """
+    names = (name.partition("=")[0].replace("_", "-") for name in (*words, *_flags_of_file(words)))
+    return any(flag.startswith(name) for name in names if "-" in name.lstrip("-") for flag in flags)
 
 
-def _without_config(words: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """The words without the additional config, and that config."""
-    kept: list[str] = []
-    written = "{}"
-    rest = iter(words)
-    for word in rest:
-        flag, equals, value = word.partition("=")
-        if flag in _CONFIG_FLAGS:
-            written = value if equals else next(rest, "")
-        else:
-            kept.append(word)
+def _flags_of_file(words: list[str]) -> list[str]:
+    """The flags in the file of `--config`; none where vLLM itself will say what is wrong with it."""
+    file = next((value for flag, value in pairwise(words) if flag == "--config"), None)
+    if file is None:
+        return []
+    import yaml
+
+    try:
+        flags = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return []
+    return [f"--{flag}" for flag in flags] if isinstance(flags, dict) else []
+
+
+def _written_config(words: list[str]) -> dict[str, Any]:
+    """The additional config that is written as JSON, to name what is wrong in it before anything starts.
+
+    Settings in the file of `--config` are not known here, and a dotted flag replaces the JSON: the worker reads them.
+    """
+    flags = [word.partition("=")[0].replace("_", "-") for word in words]
+    if any(flag.startswith(f"{_CONFIG_FLAG}.") for flag in flags) or _CONFIG_FLAG not in flags:
+        return {}
+    last = len(flags) - 1 - flags[::-1].index(_CONFIG_FLAG)
+    _, equals, value = words[last].partition("=")
+    written = value if equals else "".join(words[last + 1 : last + 2])
     try:
         config = json.loads(written)
     except ValueError:
         config = None
     if not isinstance(config, dict):
         raise InvalidRequest(f"--additional-config '{shown(written)}' is no JSON object; write '{{\"brim\": {{…}}}}'")
-    return kept, config
+    return config
 
 
-def _become(words: list[str]) -> NoReturn:
+def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
     """Replace this process: vLLM has its pid, its signals and its exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, module_command("vllm.entrypoints.cli.main", *words))
+    os.execve(sys.executable, module_command("vllm.entrypoints.cli.main", *words), environment)
