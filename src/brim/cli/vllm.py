@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,6 +16,7 @@ from brim.cli.interpreter import module_command
 from brim.errors import DeviceError, InvalidRequest
 from brim.suggest import shown
 from brim.vllm import WORKER
+from brim.vllm.command import is_written, written_flags
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
@@ -60,7 +60,7 @@ def _sized(words: list[str], folder: Path) -> list[str]:
     lacks = missing_names(folder, Where.EVERYWHERE)
     if not lacks:
         return vllm_words(words)
-    given = _is_written(_SIZE_FLAGS, words)
+    given = is_written(_SIZE_FLAGS, words)
     what = "starts with the size that is given, which is not validated" if given else "is sized by two starts"
     print(f"brim vllm: this vLLM lacks {in_words(lacks)}: it {what}", file=sys.stderr)
     return words if given else _sized_by_two_starts(words)
@@ -79,7 +79,7 @@ def _sized_by_two_starts(words: list[str]) -> list[str]:
 
 def vllm_words(words: list[str]) -> list[str]:
     """The same command with Brim's worker."""
-    if _is_written((_WORKER_FLAG,), words):
+    if is_written((_WORKER_FLAG,), words):
         raise InvalidRequest(
             f"--worker-cls is given, and brim vllm sets it to {WORKER}; leave it out, or run vllm serve"
         )
@@ -90,44 +90,19 @@ def vllm_environment(words: list[str]) -> dict[str, str]:
     """The environment of vLLM. A utilization that was written is a cap, also if it is vLLM's default."""
     from brim.vllm.settings import UTILIZATION
 
-    given = {UTILIZATION: "1"} if _is_written(_UTILIZATION_FLAGS, words) else {}
+    given = {UTILIZATION: "1"} if is_written(_UTILIZATION_FLAGS, words) else {}
     return {**os.environ, **given}
-
-
-def _is_written(flags: tuple[str, ...], words: list[str]) -> bool:
-    """Whether one of them is in the command or in its file; vLLM takes underscores, and the beginning of a name.
-
-    Beginnings of one word are not looked at: `--device` begins `--device-ids` too.
-    """
-    names = (name.partition("=")[0].replace("_", "-") for name in (*words, *_flags_of_file(words)))
-    return any(flag.startswith(name) for name in names if "-" in name.lstrip("-") for flag in flags)
-
-
-def _flags_of_file(words: list[str]) -> list[str]:
-    """The flags in the file of `--config`; none where vLLM itself will say what is wrong with it."""
-    file = next((value for flag, value in pairwise(words) if flag == "--config"), None)
-    if file is None:
-        return []
-    import yaml
-
-    try:
-        flags = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return []
-    return [f"--{flag}" for flag in flags] if isinstance(flags, dict) else []
 
 
 def _written_config(words: list[str]) -> dict[str, Any]:
     """The additional config that is written as JSON, to name what is wrong in it before anything starts.
 
-    Settings in the file of `--config` are not known here, and a dotted flag replaces the JSON: the worker reads them.
+    Dotted flags replace it, as in vLLM, and are left to the worker: it is given what vLLM's own parser made of them.
     """
-    flags = [word.partition("=")[0].replace("_", "-") for word in words]
-    if any(flag.startswith(f"{_CONFIG_FLAG}.") for flag in flags) or _CONFIG_FLAG not in flags:
+    flags = written_flags(words)
+    written = flags.get(_CONFIG_FLAG, "{}")
+    if any(flag.startswith(f"{_CONFIG_FLAG}.") for flag in flags):
         return {}
-    last = len(flags) - 1 - flags[::-1].index(_CONFIG_FLAG)
-    _, equals, value = words[last].partition("=")
-    written = value if equals else "".join(words[last + 1 : last + 2])
     try:
         config = json.loads(written)
     except ValueError:
