@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _WORKER_FLAG, _CONFIG_FLAG = "--worker-cls", "--additional-config"
 _UTILIZATION_FLAGS = ("--gpu-memory-utilization", "--device-memory-utilization")
-_SIZE_FLAGS = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
 
 
 def add_command(commands: Commands) -> None:
@@ -60,21 +59,22 @@ def _sized(words: list[str], folder: Path) -> list[str]:
     lacks = missing_names(folder, Where.EVERYWHERE)
     if not lacks:
         return vllm_words(words)
-    given = is_written(_SIZE_FLAGS, words)
-    what = "starts with the size that is given, which is not validated" if given else "is sized by two starts"
-    print(f"brim vllm: this vLLM lacks {in_words(lacks)}: it {what}", file=sys.stderr)
-    return words if given else _sized_by_two_starts(words)
+    print(f"brim vllm: this vLLM lacks {in_words(lacks)}: it is sized by two starts", file=sys.stderr)
+    return _sized_by_two_starts(words)
 
 
 def _sized_by_two_starts(words: list[str]) -> list[str]:
-    """The command of stock vLLM with the exact size, which a first start has measured."""
+    """The command of stock vLLM with the exact size, which a first start has measured if there is anything to size."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "size.json"
         ended = subprocess.run(module_command("brim.vllm.stock.two_starts", str(file), *words[1:]), check=False)
         if ended.returncode:
             raise DeviceError(f"the first start of vLLM ended with code {ended.returncode}; see its log above")
-        size = json.loads(file.read_text(encoding="utf-8"))["kv_cache_memory_bytes"]
-    return [*words, "--kv-cache-memory-bytes", str(size)]
+        measured = json.loads(file.read_text(encoding="utf-8"))
+    if measured["kv_cache_memory_bytes"] is None:
+        print(f"brim vllm: stock vLLM as it was asked for: {measured['why']}", file=sys.stderr)
+        return words
+    return [*words, "--kv-cache-memory-bytes", str(measured["kv_cache_memory_bytes"])]
 
 
 def vllm_words(words: list[str]) -> list[str]:

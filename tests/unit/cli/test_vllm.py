@@ -112,14 +112,19 @@ def test_a_version_that_lacks_a_name_is_sized_by_two_starts(
     assert "is sized by two starts" in capsys.readouterr().err
 
 
-def test_a_version_that_lacks_a_name_keeps_a_size_that_is_given(
-    became: list[str], capsys: pytest.CaptureFixture[str]
+def test_a_version_that_lacks_a_name_starts_as_it_was_asked_for_where_nothing_is_sized(
+    became: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def not_sized(words: list[str], check: bool) -> SimpleNamespace:
+        Path(words[4]).write_text('{"kv_cache_memory_bytes": null, "why": "its size is given"}')
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", not_sized)
     words = ["serve", "m", "--kv-cache-memory-bytes=777"]
     with pytest.raises(SystemExit):
         run(["vllm", *words])
     assert became == words
-    assert "not validated" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("stock vLLM as it was asked for: its size is given\n")
 
 
 @pytest.mark.parametrize("switched_off", [True, False])
