@@ -165,7 +165,7 @@ class Load:
         from brim.vllm.stock.load import DemandingRequests
 
         self._llm = llm
-        self._requests = DemandingRequests(llm)
+        self._requests = DemandingRequests(llm.llm_engine.vllm_config)
         self._longest = options.max_len - ANSWER_TOKENS - 1
         self._waiting_or_running = 2 * options.max_seqs
         self._began = time.perf_counter()

@@ -12,22 +12,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from brim.cli.interpreter import module_command
 from brim.errors import DeviceError, InvalidRequest
 from brim.suggest import shown
 from brim.vllm import WORKER
+from brim.vllm.command import is_written, written_flags
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
 
-_WORKER_FLAGS = ("--worker-cls", "--worker_cls")
-_CONFIG_FLAGS = ("--additional-config", "--additional_config")
-_SIZE_FLAGS = (
-    "--kv-cache-memory-bytes",
-    "--kv_cache_memory_bytes",
-    "--num-gpu-blocks-override",
-    "--num_gpu_blocks_override",
-)
-_UTILIZATION_FLAGS = ("--gpu-memory-utilization", "--gpu_memory_utilization")
+_WORKER_FLAG, _CONFIG_FLAG = "--worker-cls", "--additional-config"
+_UTILIZATION_FLAGS = ("--gpu-memory-utilization", "--device-memory-utilization")
 
 
 def add_command(commands: Commands) -> None:
@@ -51,7 +46,7 @@ def run(options: argparse.Namespace) -> NoReturn:
     found = importlib.util.find_spec("vllm")
     if found is None or found.origin is None:
         raise InvalidRequest("vLLM is not installed; install it with pip install 'brim[vllm]'")
-    _become(_sized(words, Path(found.origin).parent))
+    _become(_sized(words, Path(found.origin).parent), vllm_environment(words))
 
 
 def _sized(words: list[str], folder: Path) -> list[str]:
@@ -59,74 +54,66 @@ def _sized(words: list[str], folder: Path) -> list[str]:
     from brim.vllm.names import Where, in_words, missing_names
     from brim.vllm.settings import read_settings
 
-    if not read_settings(_without_config(words)[1], os.environ).enabled:
+    if not read_settings(_written_config(words), os.environ).enabled:
         return words
     lacks = missing_names(folder, Where.EVERYWHERE)
     if not lacks:
         return vllm_words(words)
-    given = _given(words, _SIZE_FLAGS)
-    what = "starts with the size that is given, which is not validated" if given else "is sized by two starts"
-    print(f"brim vllm: this vLLM lacks {in_words(lacks)}: it {what}", file=sys.stderr)
-    return words if given else _sized_by_two_starts(words)
+    print(f"brim vllm: this vLLM lacks {in_words(lacks)}: it is sized by two starts", file=sys.stderr)
+    return _sized_by_two_starts(words)
 
 
 def _sized_by_two_starts(words: list[str]) -> list[str]:
-    """The command of stock vLLM with the exact size, which a first start has measured."""
+    """The command of stock vLLM with the exact size, which a first start has measured if there is anything to size."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "size.json"
-        first = [sys.executable, "-m", "brim.vllm.stock.two_starts", str(file), *words[1:]]
-        ended = subprocess.run(first, check=False)
+        ended = subprocess.run(module_command("brim.vllm.stock.two_starts", str(file), *words[1:]), check=False)
         if ended.returncode:
             raise DeviceError(f"the first start of vLLM ended with code {ended.returncode}; see its log above")
-        size = json.loads(file.read_text(encoding="utf-8"))["kv_cache_memory_bytes"]
-    return [*words, "--kv-cache-memory-bytes", str(size)]
+        measured = json.loads(file.read_text(encoding="utf-8"))
+    if measured["kv_cache_memory_bytes"] is None:
+        print(f"brim vllm: stock vLLM as it was asked for: {measured['why']}", file=sys.stderr)
+        return words
+    return [*words, "--kv-cache-memory-bytes", str(measured["kv_cache_memory_bytes"])]
 
 
 def vllm_words(words: list[str]) -> list[str]:
-    """The same command with Brim's worker. A utilization that was written is a cap, also if it is vLLM's default."""
-    if _given(words, _WORKER_FLAGS):
+    """The same command with Brim's worker."""
+    if is_written((_WORKER_FLAG,), words):
         raise InvalidRequest(
             f"--worker-cls is given, and brim vllm sets it to {WORKER}; leave it out, or run vllm serve"
         )
-    words = [*words, "--worker-cls", WORKER]
-    return _with_setting(words, "utilization_given", True) if _given(words, _UTILIZATION_FLAGS) else words
+    return [*words, _WORKER_FLAG, WORKER]
 
 
-def _given(words: list[str], flags: tuple[str, ...]) -> bool:
-    return any(word.partition("=")[0] in flags for word in words)
+def vllm_environment(words: list[str]) -> dict[str, str]:
+    """The environment of vLLM. A utilization that was written is a cap, also if it is vLLM's default."""
+    from brim.vllm.settings import UTILIZATION
+
+    given = {UTILIZATION: "1"} if is_written(_UTILIZATION_FLAGS, words) else {}
+    return {**os.environ, **given}
 
 
-def _with_setting(words: list[str], name: str, value: Any) -> list[str]:
-    """The command with one more setting of Brim, beside what its additional config has."""
-    kept, config = _without_config(words)
-    brim = config.setdefault("brim", {})
-    if isinstance(brim, dict):
-        brim.setdefault(name, value)
-    return [*kept, "--additional-config", json.dumps(config)]
+def _written_config(words: list[str]) -> dict[str, Any]:
+    """The additional config that is written as JSON, to name what is wrong in it before anything starts.
 
-
-def _without_config(words: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """The words without the additional config, and that config."""
-    kept: list[str] = []
-    written = "{}"
-    rest = iter(words)
-    for word in rest:
-        flag, equals, value = word.partition("=")
-        if flag in _CONFIG_FLAGS:
-            written = value if equals else next(rest, "")
-        else:
-            kept.append(word)
+    Dotted flags replace it, as in vLLM, and are left to the worker: it is given what vLLM's own parser made of them.
+    """
+    flags = written_flags(words)
+    written = flags.get(_CONFIG_FLAG, "{}")
+    if any(flag.startswith(f"{_CONFIG_FLAG}.") for flag in flags):
+        return {}
     try:
         config = json.loads(written)
     except ValueError:
         config = None
     if not isinstance(config, dict):
         raise InvalidRequest(f"--additional-config '{shown(written)}' is no JSON object; write '{{\"brim\": {{…}}}}'")
-    return kept, config
+    return config
 
 
-def _become(words: list[str]) -> NoReturn:
+def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
     """Replace this process: vLLM has its pid, its signals and its exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "vllm.entrypoints.cli.main", *words])
+    os.execve(sys.executable, module_command("vllm.entrypoints.cli.main", *words), environment)

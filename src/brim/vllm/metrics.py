@@ -1,8 +1,8 @@
 """Gauges of the fit in vLLM's own `/metrics`.
 
-vLLM's front process makes a `BrimGauges` (an entry point of the package) when its engine is up. The figures come from
-the file that rank 0 of the worker has written: the fit does not change while a server runs. Without Brim's worker there
-is no file, and nothing is shown.
+vLLM's front process makes a `BrimGauges` (`brim.vllm.plugin` makes it known) when its engine is up. The figures come
+from the file that rank 0 of the worker has written: the fit does not change while a server runs. Where Brim's worker
+was not sized there is no file, and nothing is shown.
 """
 
 from __future__ import annotations

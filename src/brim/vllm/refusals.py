@@ -47,8 +47,17 @@ def _sleeps(config: Any) -> bool:
     return bool(_at(config, "model_config.enable_sleep_mode") or _at(config, "model_config.enable_cumem_allocator"))
 
 
+def _offloads(config: Any) -> bool:
+    """vLLM makes a KV connector of it."""
+    return _at(config, "cache_config.kv_offloading_size") is not None
+
+
 def _connects(config: Any) -> bool:
-    return _at(config, "kv_transfer_config.kv_connector") is not None or _at(config, "ec_transfer_config") is not None
+    return _at(config, "kv_transfer_config.kv_connector") is not None and not _offloads(config)
+
+
+def _sends_features(config: Any) -> bool:
+    return _at(config, "ec_transfer_config") is not None
 
 
 def _elastic(config: Any) -> bool:
@@ -75,9 +84,15 @@ _RULES: tuple[_Rule, ...] = (
     (_sleeps, Refusal("sleep mode keeps the size of its KV cache", "start without --enable-sleep-mode")),
     (
         _connects,
-        Refusal(
-            "KV and encoder connectors register memory that a fit would free", "start without --kv-transfer-config"
-        ),
+        Refusal("KV connectors register memory that a fit would free", "start without --kv-transfer-config"),
+    ),
+    (
+        _offloads,
+        Refusal("offloading registers KV memory that a fit would free", "start without --kv-offloading-size"),
+    ),
+    (
+        _sends_features,
+        Refusal("encoder connectors register memory that a fit would free", "start without --ec-transfer-config"),
     ),
     (
         _elastic,

@@ -22,6 +22,7 @@ from brim.units import parse_bytes, parse_seconds
 _ALL_THAT_IS_LEFT, _NOBODY = Share(), Expected()
 KEY = "brim"  # in vLLM's additional config
 SWITCH = "BRIM"  # in the environment: "off" gives stock vLLM
+UTILIZATION = "BRIM_UTILIZATION_GIVEN"  # in the environment, by `brim vllm`: "1": --gpu-memory-utilization was written
 _OFF = ("off", "0", "false")
 _ON = ("", "on", "1", "true")
 
@@ -63,6 +64,8 @@ def read_settings(additional_config: Any, environment: Mapping[str, str]) -> Set
     for name, value in raw.items():
         field, read = _READERS[name]
         wanted[field] = read(value, f"additional_config.{KEY}.{name}")
+    if environment.get(UTILIZATION) == "1":
+        wanted.setdefault("utilization_given", True)
     if not switched_on(environment):
         wanted["enabled"] = False
     return Settings(**wanted)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from brim.cli.main import make_parser, run
-from brim.cli.vllm import vllm_words
+from brim.cli.vllm import vllm_environment, vllm_words
 from brim.errors import InvalidRequest
 
 WORKER = ["--worker-cls", "brim.vllm.BrimWorker"]
@@ -28,22 +28,48 @@ def test_help_of_vllm_itself_goes_through() -> None:
     assert make_parser().parse_args(["vllm", "serve", "--help=all"]).words == ["serve", "--help=all"]
 
 
-@pytest.mark.parametrize("written", [["--gpu-memory-utilization", "0.92"], ["--gpu-memory-utilization=0.92"]])
+@pytest.mark.parametrize(
+    "written",
+    [
+        ["--gpu-memory-utilization", "0.92"],
+        ["--gpu-memory-utilization=0.92"],
+        ["--gpu_memory_utilization", "0.92"],
+        ["--gpu-memory-util", "0.92"],
+        ["--device-memory-utilization", "0.92"],
+    ],
+)
 def test_a_utilization_that_was_written_is_a_cap(written: list[str]) -> None:
-    config = '{"brim": {"canary": "1GiB"}, "other": 1}'
-    found = vllm_words(["serve", "m", "--additional-config", config, *written])
-    assert found[:-2] == ["serve", "m", *written, *WORKER]
-    assert json.loads(found[-1]) == {"brim": {"canary": "1GiB", "utilization_given": True}, "other": 1}
+    """The command stays as it is: additional config that a file or dotted flags give is not replaced."""
+    words = ["serve", "m", "--additional-config.brim.canary", "1GiB", *written]
+    assert vllm_words(words) == [*words, *WORKER]
+    assert vllm_environment(words)["BRIM_UTILIZATION_GIVEN"] == "1"
+    assert "BRIM_UTILIZATION_GIVEN" not in vllm_environment(["serve", "m", "--device", "0"])
+
+
+@pytest.fixture
+def flags_file(tmp_path: Path) -> str:
+    file = tmp_path / "flags.yaml"
+    file.write_text("gpu_memory_utilization: 0.92\nworker-cls: mine.Worker\n")
+    return str(file)
+
+
+def test_flags_in_a_file_are_noticed(flags_file: str) -> None:
+    assert "BRIM_UTILIZATION_GIVEN" in vllm_environment(["serve", "m", "--config", flags_file])
+    with pytest.raises(InvalidRequest, match="worker-cls is given"):
+        vllm_words(["serve", "m", "--config", flags_file])
+
+
+def test_a_file_that_cannot_be_read_is_left_to_vllm(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [")
+    for file in (tmp_path / "absent.yaml", broken):
+        words = ["serve", "m", "--config", str(file)]
+        assert vllm_words(words) == [*words, *WORKER]
 
 
 def test_another_worker_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="worker-cls is given"):
         vllm_words(["serve", "m", "--worker-cls=mine.Worker"])
-
-
-def test_a_config_that_is_no_json_is_named() -> None:
-    with pytest.raises(InvalidRequest, match="is no JSON object"):
-        vllm_words(["serve", "m", "--gpu-memory-utilization", "0.9", "--additional-config", "{"])
 
 
 def test_another_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +98,7 @@ def became(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     words: list[str] = []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
     monkeypatch.setattr(subprocess, "run", _first_start)
-    monkeypatch.setattr(os, "execv", lambda program, given: words.extend(given[3:]) or sys.exit())
+    monkeypatch.setattr(os, "execve", lambda program, given, environment: words.extend(given[4:]) or sys.exit())
     return words
 
 
@@ -86,14 +112,19 @@ def test_a_version_that_lacks_a_name_is_sized_by_two_starts(
     assert "is sized by two starts" in capsys.readouterr().err
 
 
-def test_a_version_that_lacks_a_name_keeps_a_size_that_is_given(
-    became: list[str], capsys: pytest.CaptureFixture[str]
+def test_a_version_that_lacks_a_name_starts_as_it_was_asked_for_where_nothing_is_sized(
+    became: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def not_sized(words: list[str], check: bool) -> SimpleNamespace:
+        Path(words[4]).write_text('{"kv_cache_memory_bytes": null, "why": "its size is given"}')
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", not_sized)
     words = ["serve", "m", "--kv-cache-memory-bytes=777"]
     with pytest.raises(SystemExit):
         run(["vllm", *words])
     assert became == words
-    assert "not validated" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("stock vLLM as it was asked for: its size is given\n")
 
 
 @pytest.mark.parametrize("switched_off", [True, False])
@@ -116,8 +147,24 @@ def test_a_setting_that_is_wrong_is_named_before_anything_starts(
     assert became == []
 
 
+def test_a_config_that_is_no_json_is_named(became: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["vllm", "serve", "m", "--additional-config", "{"]) == 2
+    assert "is no JSON object" in capsys.readouterr().err
+
+
+def test_a_dotted_flag_replaces_the_json_as_in_vllm(
+    became: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So what is switched off there is on."""
+    monkeypatch.setattr("brim.vllm.names.missing_names", lambda folder, where: ())
+    words = ["serve", "m", "--additional-config", '{"brim": {"enabled": false}}', "--additional-config.other", "1"]
+    with pytest.raises(SystemExit):
+        run(["vllm", *words])
+    assert became == [*words, *WORKER]
+
+
 def _first_start(words: list[str], check: bool) -> SimpleNamespace:
-    assert words[2] == "brim.vllm.stock.two_starts"
-    assert words[4:] == ["m", "--port", "1"]
-    Path(words[3]).write_text('{"kv_cache_memory_bytes": 12345}')
+    assert words[3] == "brim.vllm.stock.two_starts"
+    assert words[5:] == ["m", "--port", "1"]
+    Path(words[4]).write_text('{"kv_cache_memory_bytes": 12345}')
     return SimpleNamespace(returncode=0)

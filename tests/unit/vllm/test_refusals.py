@@ -14,6 +14,7 @@ from brim.vllm.refusals import check_allowed, refusals
 def config(**changed: Any) -> SimpleNamespace:
     """A configuration of vLLM that is sized, but for what is given as `part__name`."""
     parts: dict[str, dict[str, Any]] = {
+        "cache_config": {"kv_offloading_size": None},
         "model_config": {"enable_sleep_mode": False, "runner_type": "generate"},
         "parallel_config": {
             "enable_elastic_ep": False,
@@ -21,7 +22,7 @@ def config(**changed: Any) -> SimpleNamespace:
             "distributed_executor_backend": "uni",
         },
     }
-    whole: dict[str, Any] = {"kv_transfer_config": None}
+    whole: dict[str, Any] = {"kv_transfer_config": None, "ec_transfer_config": None}
     for path, value in changed.items():
         part, _, name = path.partition("__")
         if name:
@@ -54,6 +55,21 @@ def test_what_was_not_tried_is_refused_by_name(changed: dict[str, Any], named: s
     with pytest.raises(InvalidRequest, match=named):
         check_allowed(found, stock_where_refused=False)
     check_allowed(found, stock_where_refused=True)
+
+
+CONNECTOR = SimpleNamespace(kv_connector="OffloadingConnector")
+
+
+@pytest.mark.parametrize(
+    ("changed", "flag"),
+    [
+        ({"kv_transfer_config": CONNECTOR}, "--kv-transfer-config"),
+        ({"kv_transfer_config": CONNECTOR, "cache_config__kv_offloading_size": 4.0}, "--kv-offloading-size"),
+        ({"ec_transfer_config": SimpleNamespace()}, "--ec-transfer-config"),
+    ],
+)
+def test_the_remedy_names_the_flag_that_was_written(changed: dict[str, Any], flag: str) -> None:
+    assert [one.remedy for one in refusals(config(**changed))] == [f"start without {flag}"]
 
 
 def test_missing_names_are_a_refusal() -> None:

@@ -63,6 +63,12 @@ def test_the_setting_switches_brim_off() -> None:
     assert not read_settings({"brim": {"enabled": False}}, {}).enabled
 
 
+def test_the_environment_says_that_a_utilization_was_written() -> None:
+    said = {"BRIM_UTILIZATION_GIVEN": "1"}
+    assert read_settings({}, said).utilization_given
+    assert not read_settings({"brim": {"utilization_given": False}}, said).utilization_given
+
+
 @pytest.mark.parametrize(
     ("raw", "words"),
     [

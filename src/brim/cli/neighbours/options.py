@@ -54,7 +54,7 @@ def part_of_device(
 
     `progress` is as in `brim.progress`; None: as the options say. `encoders` on the device are neighbours too.
     """
-    wanted = _read(options)
+    wanted = read_neighbours(options)
     with ExitStack() as leased:
         shown = _shown(options) if progress is None else progress
         sizer = _entered(options, place, wanted, leased, shown, encoders)
@@ -127,7 +127,8 @@ def leased_device(place: Place) -> LeasedDevice:
     return Gpu(uuid, gpu_usage(uuid).total_bytes)
 
 
-def _read(options: argparse.Namespace) -> tuple[float, Expected, Share]:
+def read_neighbours(options: argparse.Namespace) -> tuple[float, Expected, Share]:
+    """How long to wait, for whom, and the most that this process takes."""
     return (
         parse_seconds(options.wait_neighbours or "120s", "wait-neighbours"),
         _expected(options.expect_neighbours),

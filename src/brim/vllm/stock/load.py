@@ -10,16 +10,16 @@ _LEAST_ID, _MARGIN = 3, 8  # ids of prompts: beyond most models' special tokens,
 
 
 class DemandingRequests:
-    """Makes them for one engine; no two are alike, so that nothing is found in its prefix cache."""
+    """Makes them for the configuration of an engine; no two are alike, so that nothing is found in its prefix cache."""
 
-    def __init__(self, llm: Any) -> None:
+    def __init__(self, config: Any) -> None:
         from vllm.platforms import current_platform
 
-        model = llm.llm_engine.vllm_config.model_config
+        model = config.model_config
         self._vocabulary: int = model.get_vocab_size()
         self._most_logprobs: int = model.max_logprobs
         self._seeds = not current_platform.is_cpu()  # there, vLLM's second draw by a seed fails
-        drafts = llm.llm_engine.vllm_config.speculative_config is not None
+        drafts = config.speculative_config is not None
         self._without_drafts: dict[str, Any] = {} if drafts else {"min_p": 0.05, "logit_bias": {0: -1.0, 1: 0.5}}
         self._ids = random.Random(0)
         self._made = 0

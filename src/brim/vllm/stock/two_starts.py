@@ -1,97 +1,108 @@
 """The exact size of stock vLLM by two starts, for a version whose private names Brim does not know.
 
-    python -m brim.vllm.stock.two_starts FILE MODEL [flags of vllm serve]      # writes {"kv_cache_memory_bytes": N}
+    python -m brim.vllm.stock.two_starts FILE MODEL [flags of vllm serve]      # writes a `Measured` as JSON
 
-The first start, here, is stock vLLM with a KV cache of a quarter of what is left of the device. The worst load that the
-API allows runs through it, and every worker is asked by RPC for the peak of its memory; only public interfaces are
-used. What is left beside that peak, and beside what neighbours hold and were promised, is the size of the second start.
-Unlike the fit it is measured and not proven, so more is kept back: the canary, and the allocator's rounding.
+The first start, here, is stock vLLM with the same arguments and a small KV cache. The worst load that the API allows
+runs through it, and every worker is asked by RPC for the peak of its memory; only public interfaces are used. What is
+left beside that peak, and beside what neighbours hold and were promised, is the size of the second start. Unlike a fit
+it is measured and not proven, so more is kept back: the canary, and the allocator's rounding.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import resource
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from copy import copy
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from math import floor
 from pathlib import Path
 from typing import Any
 
-from brim.errors import DoesNotFit
+from brim.errors import BrimError, DoesNotFit
 from brim.records.memory import MemoryReading
-from brim.reserve.devices import Budget, Gpu, LeasedDevice, budget_key
-from brim.reserve.processes import resident_bytes
-from brim.reserve.promised import promised_bytes
-from brim.units import KIB, MIB, format_bytes
+from brim.units import MIB, format_bytes
+from brim.vllm.refusals import refusals
 from brim.vllm.settings import Settings, read_settings
-from brim.vllm.sizing import leased_device
+from brim.vllm.stock.first_cache import first_kv_bytes
 from brim.vllm.stock.load import DemandingRequests
+from brim.vllm.stock.readings import EXTENSION, RankMemory, rank_memory
+from brim.vllm.stock.serve_arguments import ServeArguments, serve_arguments
 
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
-_FIRST_PART = 4  # of what is left of the device, for the KV cache of the first start: a quarter
 _ANSWER_TOKENS = 8
 _SCORED = 8  # every so many prompts one is scored
 
 
-class MemoryFigures:
-    """What a stock worker can be asked (`worker_extension_cls`)."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The size of the second start; None: it is started as it was asked for, and why."""
 
-    device: Any
-    vllm_config: Any
-
-    def brim_reading(self) -> dict[str, Any]:
-        """This worker's memory, in which what neighbours were promised is theirs."""
-        settings = read_settings(self.vllm_config.additional_config, os.environ)
-        return asdict(without_promised(_reading(self), leased_device(self, settings)))
-
-
-def _reading(worker: Any) -> MemoryReading:
-    """By the worker's allocator and the driver; on the CPU, by what is resident."""
-    if worker.device.type == "cuda":
-        from brim.probes.cuda import CudaProbe
-
-        return CudaProbe(worker.device.index or 0).reading()
-    total, held = int(worker.requested_cpu_memory), resident_bytes(os.getpid())
-    peak = max(held, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
-    return MemoryReading(total, total - held, held, held, peak, peak, 0)
-
-
-def without_promised(reading: MemoryReading, device: LeasedDevice | None) -> MemoryReading:
-    """A reading in which the memory that neighbours may still take counts as theirs."""
-    promised = 0 if device is None else promised_bytes(device)
-    return replace(reading, free_bytes=reading.free_bytes - promised, other_bytes=reading.other_bytes + promised)
+    kv_cache_memory_bytes: int | None
+    why: str = ""
 
 
 def second_size(
-    readings: Iterable[MemoryReading], first_kv_bytes: int, canary_bytes: int, utilization: float = 1.0
+    ranks: Iterable[RankMemory], first_kv_bytes: int, settings: Settings, utilization: float | None = None
 ) -> int:
     """The KV cache that fits beside the peak of everything else, on the tightest rank; a utilization is a cap."""
-    return min(
+    return min(_size_on(rank, first_kv_bytes, settings, utilization) for rank in ranks)
+
+
+def _size_on(rank: RankMemory, first_kv_bytes: int, settings: Settings, utilization: float | None) -> int:
+    reading = rank.reading
+    left = (
         min(
-            reading.total_bytes - reading.other_bytes,  # driver, context, kernels, neighbours
-            round(reading.total_bytes * utilization),
+            reading.total_bytes - reading.other_bytes - rank.keep_free_bytes,  # driver, context, kernels, neighbours
+            _limit_bytes(reading, settings, utilization) - _outside_bytes(reading),
         )
         - (reading.peak_reserved_bytes - first_kv_bytes)  # this process at its peak, without KV
-        - canary_bytes
+        - settings.canary_bytes
         - _ROUNDING_BYTES
-        for reading in readings
     )
+    return floor(left * Fraction(settings.memory_fraction))
 
 
-def measured_size(words: list[str]) -> int:
+def _limit_bytes(reading: MemoryReading, settings: Settings, utilization: float | None) -> int:
+    """The most that this process may hold of the device."""
+    total, share = reading.total_bytes, settings.share
+    limits = [total]
+    if utilization is not None:
+        limits.append(round(total * utilization))
+    if share.bytes is not None:
+        limits.append(share.bytes)
+    if share.fraction is not None:
+        neighbours = reading.other_bytes - _outside_bytes(reading)
+        limits.append(floor((total - neighbours) * Fraction(share.fraction)))
+    return min(limits)
+
+
+def _outside_bytes(reading: MemoryReading) -> int:
+    """What this process holds outside its allocator: its context and kernels. 0 where the driver does not say."""
+    held = reading.process_bytes
+    return 0 if held is None else max(0, held - reading.reserved_bytes)
+
+
+def measured(words: list[str]) -> Measured:
+    """The size for a command, if there is anything to size."""
+    given = serve_arguments(words)
+    settings = read_settings(given.engine.additional_config, os.environ)
+    why = _why_not(given, settings)
+    return Measured(None, why) if why else Measured(_measured_size(given, settings))
+
+
+def _measured_size(given: ServeArguments, settings: Settings) -> int:
     """Start stock vLLM small, run the load, and compute the size of the next start."""
-    from vllm import LLM
+    from vllm.platforms import current_platform
 
-    given = _engine_arguments(words)
-    settings = read_settings(given.get("additional_config"), os.environ)
-    first = left_bytes(settings) // _FIRST_PART
-    extension = f"{__package__}.two_starts.MemoryFigures"
-    llm = LLM(**{**given, "kv_cache_memory_bytes": first, "worker_extension_cls": extension})
-    llm.generate(*_worst_load(llm), use_tqdm=False)
-    readings = [MemoryReading(**one) for one in llm.collective_rpc("brim_reading")]
-    size = second_size(readings, first, settings.canary_bytes, given.get("gpu_memory_utilization", 1.0))
+    on_cpu = current_platform.is_cpu()
+    first = first_kv_bytes(settings, given.engine, on_cpu=on_cpu)
+    ranks = asyncio.run(_loaded(given, first))
+    capped = given.utilization_given and not on_cpu  # there it is the reading's total
+    size = second_size(ranks, first, settings, given.engine.gpu_memory_utilization if capped else None)
     if size <= 0:
         raise DoesNotFit(
             f"nothing is left for the KV cache; the shortfall is {format_bytes(-size)}", missing_bytes=-size
@@ -99,57 +110,60 @@ def measured_size(words: list[str]) -> int:
     return size
 
 
-def _engine_arguments(words: list[str]) -> dict[str, Any]:
-    """The flags of `vllm serve` that are the engine's and were given, read by vLLM's own parser."""
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
-    parser.add_argument("model_tag", nargs="?")
-    known, _ = parser.parse_known_args(words)
-    defaults = vars(parser.parse_known_args([])[0])
-    given = {name: value for name, value in vars(known).items() if value != defaults[name]}
-    tag = given.pop("model_tag", None)
-    return {**given, "model": tag} if tag else given
+def _why_not(given: ServeArguments, settings: Settings) -> str:
+    """Why there is nothing to measure; empty where there is."""
+    if not settings.enabled:
+        return "Brim is switched off"
+    config = copy(given.engine).create_engine_config(_usage())
+    cache = config.cache_config
+    if cache.kv_cache_memory_bytes is not None or cache.num_gpu_blocks_override is not None:
+        return "its size is given, and is not validated"
+    return "; ".join(one.what for one in refusals(config) if one.stock)
 
 
-def left_bytes(settings: Settings) -> int:
-    """What neighbours leave of a budget on the CPU, or of the first GPU that this process sees."""
-    device, free = _first_device(settings)
-    left = free if device is None else free - promised_bytes(device)
-    if left <= 0:
-        raise DoesNotFit(
-            f"neighbours were promised all of the {format_bytes(free)} that are free", missing_bytes=1 - left
-        )
-    return left
+def _usage() -> Any:
+    """That of a server: vLLM's defaults depend on it."""
+    from vllm.usage.usage_lib import UsageContext
+
+    return UsageContext.OPENAI_API_SERVER
 
 
-def _first_device(settings: Settings) -> tuple[LeasedDevice | None, int]:
-    """As neighbours know it, and what is free there; a budget without a name is known to nobody."""
-    size = settings.budget_bytes
-    if size is not None:
-        name = settings.budget_name
-        return (None if name is None else Budget(budget_key(name, "budget_name"), size)), size
-    from brim.probes.nvml import device_uuid
-    from brim.probes.usage import gpu_usage
+async def _loaded(given: ServeArguments, first_kv_bytes: int) -> list[RankMemory]:
+    """The memory of every rank after the worst load."""
+    from vllm import AsyncLLMEngine
 
-    uuid = device_uuid(0)
-    usage = gpu_usage(uuid)
-    return Gpu(uuid, usage.total_bytes), usage.free_bytes
+    arguments = copy(given.engine)
+    arguments.kv_cache_memory_bytes, arguments.worker_extension_cls = first_kv_bytes, EXTENSION
+    engine = AsyncLLMEngine.from_engine_args(arguments, usage_context=_usage())
+    try:
+        await asyncio.gather(*(_answered(engine, str(number), *one) for number, one in enumerate(_worst_load(engine))))
+        return [rank_memory(told) for told in await engine.collective_rpc("brim_memory")]
+    finally:
+        engine.shutdown()
 
 
-def _worst_load(llm: Any) -> tuple[list[Any], list[Any]]:
+async def _answered(engine: Any, name: str, prompt: Any, drawn: Any) -> None:
+    async for _ in engine.generate(prompt, drawn, name):
+        pass
+
+
+def _worst_load(engine: Any) -> list[tuple[Any, Any]]:
     """As many requests as may run, at full length; some prompts are scored."""
-    config = llm.llm_engine.vllm_config
+    config = engine.vllm_config
     length = config.model_config.max_model_len - _ANSWER_TOKENS - 1
-    makes = DemandingRequests(llm)
-    asked = [
-        makes.request(length, _ANSWER_TOKENS, scored=number % _SCORED == 0)
-        for number in range(config.scheduler_config.max_num_seqs)
-    ]
-    return [prompt for prompt, _ in asked], [drawn for _, drawn in asked]
+    makes = DemandingRequests(config)
+    rows = config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size
+    return [makes.request(length, _ANSWER_TOKENS, scored=number % _SCORED == 0) for number in range(rows)]
+
+
+def main(file: str, *words: str) -> None:
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # as vLLM's own command
+    try:
+        found = measured(list(words))
+    except BrimError as error:
+        raise SystemExit(f"brim vllm: {error}") from None
+    Path(file).write_text(json.dumps(asdict(found)), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    found = {"kv_cache_memory_bytes": measured_size(sys.argv[2:])}
-    Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")
+    main(*sys.argv[1:])
