@@ -22,7 +22,7 @@ from brim import Chat, Engine, EngineSettings, SamplingParams
 from brim.engine.attention.paged import NAME, register
 from brim.engine.chat.chat import send_all
 from brim.engine.chat.turns import Turn, exchanges_of
-from brim.engine.front.chat_template import chat_text, chat_tokens
+from brim.engine.front.chat_template import ChatTemplate, chat_text, chat_tokens
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import BrimError, InvalidRequest
 from brim.model.packaged import packaged_folder
@@ -309,12 +309,14 @@ def test_usage_costs_two_renderings_and_not_one_for_each_turn(engine: Engine, mo
     chat.conversation = replace(chat.conversation, exchanges=exchanges_of(turns))
     rendered = 0
 
-    def counted(*args: Any, **kwargs: Any) -> str:
+    render = ChatTemplate.render
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
         nonlocal rendered
         rendered += 1
-        return chat_text(*args, **kwargs)
+        return render(*args, **kwargs)
 
-    monkeypatch.setattr("brim.engine.chat.turn_ends.chat_text", counted)
+    monkeypatch.setattr(ChatTemplate, "render", counted)
     usage = chat.usage
     assert rendered == 5  # the text, its opening, the marks, the first of each role
     one_by_one = [chat._prompts.count(chat.conversation.until(turn), answering=False) for turn in range(1, 81)]
