@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import tempfile
 from collections.abc import Mapping
@@ -11,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from brim.engine.chat.conversation import Conversation
+from brim.engine.chat.saved_media import audio_entry, audio_of, image_entry, image_of
 from brim.engine.chat.turns import ROLES, Turn, exchanges_of
 from brim.errors import InvalidRequest
 from brim.guard.rolling import RollingSettings
@@ -53,33 +50,14 @@ def write_chat(path: Path, chat: SavedChat) -> None:
 def _turn_entry(turn: Turn) -> dict[str, Any]:
     entry: dict[str, Any] = {"role": turn.role, "content": turn.content}
     if turn.images:
-        entry["images"] = [_image_entry(image) for image in turn.images]
+        entry["images"] = [image_entry(image) for image in turn.images]
     if turn.audios:
-        entry["audios"] = [_audio_entry(audio) for audio in turn.audios]
+        entry["audios"] = [audio_entry(audio) for audio in turn.audios]
     if turn.tool_calls:
         entry["tool_calls"] = list(turn.tool_calls)
     if turn.pinned:
         entry["pinned"] = True
     return entry
-
-
-def _image_entry(image: Any) -> dict[str, str]:
-    """A path as a path, everything else as what it shows."""
-    if isinstance(image, (str, Path)):
-        return {"path": str(image)}
-    if not isinstance(image, bytes):
-        written = io.BytesIO()
-        image.save(written, format="PNG")
-        image = written.getvalue()
-    return {"base64": base64.b64encode(image).decode("ascii")}
-
-
-def _audio_entry(audio: Any) -> dict[str, Any]:
-    """The same; samples as numbers of 32 bits."""
-    if isinstance(audio, (str, Path, bytes)):
-        return _image_entry(audio)
-    samples, rate = audio
-    return {"samples": base64.b64encode(np.asarray(samples, "<f4").tobytes()).decode("ascii"), "rate": int(rate)}
 
 
 def read_chat(path: Path) -> SavedChat:
@@ -143,29 +121,10 @@ def _read_turn(entry: Any, number: int) -> Turn:
         return Turn(
             role,
             fields.get("content", str),
-            tuple(_read_file(image, "images") for image in fields.get("images", list, [])),
+            tuple(image_of(image) for image in fields.get("images", list, [])),
             tuple(fields.get("tool_calls", list, [])),
             fields.get("pinned", bool, False),
-            tuple(_read_audio(audio) for audio in fields.get("audios", list, [])),
+            tuple(audio_of(audio) for audio in fields.get("audios", list, [])),
         )
     except InvalidRequest as error:
         raise InvalidRequest(f"turn {number}: {error}") from None
-
-
-def _read_audio(entry: Any) -> Any:
-    if not isinstance(entry, dict) or "samples" not in entry:
-        return _read_file(entry, "audios")
-    try:
-        written, rate = base64.b64decode(entry["samples"], validate=True), int(entry["rate"])
-        return np.frombuffer(written, "<f4"), rate
-    except (TypeError, KeyError, ValueError):
-        raise InvalidRequest("audios: one has no samples and rate; the file is damaged") from None
-
-
-def _read_file(entry: Any, field: str) -> Any:
-    if isinstance(entry, dict) and isinstance(entry.get("path"), str):
-        return entry["path"]
-    try:
-        return base64.b64decode(entry["base64"], validate=True)
-    except (TypeError, KeyError, ValueError):
-        raise InvalidRequest(f"{field}: one is neither a path nor base64; the file is damaged") from None
