@@ -239,6 +239,14 @@ def test_half_a_turn_is_kept_or_dropped_as_asked(engine: Engine, keep: bool) -> 
     chat.send("And now?", GREEDY)
 
 
+@pytest.mark.parametrize("text", ["\ud800", 5, None])
+def test_what_is_no_text_is_refused(engine: Engine, text: Any) -> None:
+    chat = Chat(engine)
+    with pytest.raises(InvalidRequest, match="text: it"):
+        chat.send(text, GREEDY)
+    assert chat.turns == ()
+
+
 def test_one_turn_at_a_time(engine: Engine) -> None:
     chat = Chat(engine)
     with chat.stream("Hi.", GREEDY), pytest.raises(InvalidRequest, match="being answered"):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from brim.cli.chat.commands import Ended
 from brim.cli.chat.reading import Reader
-from brim.errors import BrimError
+from brim.errors import BrimError, InvalidRequest
 
 _HINT = "Ctrl-C stops an answer, Ctrl-D ends the conversation, /help lists the commands."
 
@@ -37,6 +37,7 @@ def converse(partner: Partner, lines: Reader, as_json: bool) -> None:
         if not line.strip():
             continue
         try:
+            _check_unicode(line)
             if line.startswith("/"):
                 partner.obey(line)
             elif as_json:
@@ -50,3 +51,10 @@ def converse(partner: Partner, lines: Reader, as_json: bool) -> None:
                 print(json.dumps({"error": str(error)}), flush=True)
             else:
                 print(f"brim chat: {error}", file=sys.stderr)
+
+
+def _check_unicode(line: str) -> None:
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"the line is not UTF-8 at its character {error.start}; it was left out") from None

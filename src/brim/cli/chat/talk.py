@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from brim.cli.chat.reply_entry import reply_entry
 
 if TYPE_CHECKING:
     from brim.engine.chat.chat import Chat
@@ -29,7 +31,7 @@ class Talk:
         obey(self, line, COMMANDS)
 
     def reply(self, text: str) -> dict[str, Any]:
-        return asdict(self._stream(text).read())
+        return reply_entry(self._stream(text).read())
 
     def answer(self, text: str) -> None:
         """Show the answer as it grows. An interrupt ends it, and keeps what there is of it."""

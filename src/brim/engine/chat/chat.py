@@ -19,6 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from brim.engine.chat.checks import check_text
 from brim.engine.chat.conversation import Conversation
 from brim.engine.chat.inbox import inbox_of
 from brim.engine.chat.prompting import Prompts
@@ -137,8 +138,7 @@ class Chat:
         """The same, with the answer in pieces."""
         if role not in ROLES or role == "assistant":
             raise InvalidRequest(f"role is {role!r}; it must be user or tool")
-        if not isinstance(text, str):
-            raise InvalidRequest(f"text: it must be a text, not {type(text).__name__}")
+        check_text("text", text)
         return self._ask(self.conversation.with_turn(Turn(role, text, tuple(images), audios=tuple(audios))), params)
 
     def retry(self, params: SamplingParams | None = None) -> Reply:
