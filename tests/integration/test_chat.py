@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -19,12 +20,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brim import Chat, Engine, EngineSettings, SamplingParams
+from brim.cli.chat.command import Opener
+from brim.cli.chat.talk import Talk
 from brim.engine.attention.paged import NAME, register
 from brim.engine.chat.chat import send_all
 from brim.engine.chat.turns import Turn, exchanges_of
 from brim.engine.front.chat_template import ChatTemplate, chat_text, chat_tokens
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import BrimError, InvalidRequest
+from brim.guard.rolling import RollingSettings
 from brim.model.packaged import packaged_folder
 from tests.conftest import needs_image_files
 from tests.integration.faults import out_of_memory
@@ -341,6 +345,44 @@ def test_a_conversation_is_resumed_from_disk(engine: Engine, tmp_path: Path) -> 
     assert other.send("blue.", GREEDY).text == chat.send("blue.", GREEDY).text
 
 
+def test_defaults_are_those_of_the_engine_that_loads(tmp_path: Path) -> None:
+    with engine_of(max_length=512) as wide, engine_of(max_length=256, copy=1) as narrow:
+        chat = Chat(wide)
+        chat.send("one two three.", GREEDY)
+        chat.save(tmp_path / "chat.json")
+        other = Chat.load(narrow, tmp_path / "chat.json")
+        assert (chat.rolling.threshold, other.rolling.threshold, other.params.max_tokens) == (512, 256, 64)
+        assert other.branch().rolling == other.rolling
+
+
+def test_what_is_given_wins_over_what_was_saved(engine: Engine, tmp_path: Path) -> None:
+    params = SamplingParams(max_tokens=7, temperature=0.7, seed=5)
+    Chat(engine, rolling_threshold=300, low_water=100, params=params).save(tmp_path / "chat.json")
+    for given, wanted in (
+        ({}, (RollingSettings(300, 100), "evict")),
+        ({"low_water": 50}, (RollingSettings(300, 50), "evict")),
+        ({"rolling_threshold": 60, "strategy": "error"}, (RollingSettings(60, 30), "error")),
+    ):
+        chat = Chat.load(engine, tmp_path / "chat.json", **given)  # type: ignore[arg-type]
+        assert (chat.rolling, chat.strategy) == wanted
+        assert chat.params == params
+
+
+def test_the_command_line_wins_for_each_conversation_that_is_loaded(engine: Engine, tmp_path: Path) -> None:
+    Chat(engine, rolling_threshold=64).save(tmp_path / "chat.json")
+    options = {"rolling_threshold": None, "low_water": None, "strategy": None, "max_tokens": None, "top_p": None}
+    plain = Opener(engine, Namespace(**options, temperature=None, seed=3))
+    talk = Talk(plain.new(), plain.load)
+    assert talk.chat.params == SamplingParams(max_tokens=128, temperature=0, seed=3)
+    talk.load(tmp_path / "chat.json")
+    assert talk.chat.params == SamplingParams(max_tokens=16, temperature=0, seed=3)
+    assert talk.chat.rolling == RollingSettings(64, 32)
+    said = Namespace(**options | {"rolling_threshold": "200", "strategy": "error"}, temperature=0.5, seed=None)
+    chat = Opener(engine, said).load(tmp_path / "chat.json")
+    assert (chat.rolling, chat.strategy) == (RollingSettings(200, 100), "error")
+    assert chat.params == SamplingParams(max_tokens=50, temperature=0.5)
+
+
 def test_a_failed_answer_takes_its_turn_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = Chat(engine)
     chat.send("one.", GREEDY)
@@ -378,7 +420,7 @@ def test_a_model_without_a_template_is_refused() -> None:
 # -- whatever happens ----------------------------------------------------------------------------------------------
 
 
-class Talk(RuleBasedStateMachine):
+class Talking(RuleBasedStateMachine):
     """Any sequence of turns, pins, edits, cancels and saves."""
 
     @initialize(threshold=st.integers(90, 260), low=st.floats(0.1, 1))
@@ -446,5 +488,5 @@ class Talk(RuleBasedStateMachine):
             self.engine.close()
 
 
-Talk.TestCase.settings = examples(max_examples=12, stateful_step_count=12, deadline=None)
-TestTalk = Talk.TestCase
+Talking.TestCase.settings = examples(max_examples=12, stateful_step_count=12, deadline=None)
+TestTalk = Talking.TestCase

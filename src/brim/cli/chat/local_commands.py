@@ -54,10 +54,8 @@ def _save(talk: Talk, argument: str) -> None:
 
 
 def _load(talk: Talk, argument: str) -> None:
-    chat = type(talk.chat).load(talk.chat.engine, Path(argument).expanduser())
-    talk.chat.rest()
-    talk.chat = chat
-    tell(f"{len(chat.turns)} turns loaded")
+    talk.load(Path(argument).expanduser())
+    tell(f"{len(talk.chat.turns)} turns loaded")
 
 
 def _image(talk: Talk, argument: str) -> None:

@@ -34,7 +34,7 @@ def run_remote(options: argparse.Namespace) -> int:
     with asyncio.Runner() as runner:
         client = Client(parse_url(options.url), key)
         model, context = runner.run(_model(client, options.model))
-        chat = Conversation(client, _sampling(options, model), system=options.system, rolls=options.strategy == "evict")
+        chat = Conversation(client, _sampling(options, model), system=options.system, rolls=options.strategy != "error")
         talk = RemoteTalk(chat, runner, context)
         converse(talk, reader(talk.gauge, list(COMMANDS)), options.as_json)
         client.close()
@@ -54,9 +54,9 @@ async def _model(client: Client, wanted: str) -> tuple[str, int | None]:
 
 
 def _sampling(options: argparse.Namespace, model: str) -> dict[str, Any]:
-    wanted = {"max_tokens": options.max_tokens, "seed": options.seed}
-    found = {name: value for name, value in wanted.items() if value is not None}
-    return {"model": model, "temperature": options.temperature, "top_p": options.top_p, **found}
+    wanted = {name: getattr(options, name) for name in ("max_tokens", "temperature", "top_p", "seed")}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return {"model": model, "temperature": 0.0, "top_p": 1.0, **given}
 
 
 class RemoteTalk:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,14 @@ from brim.cli.chat.reply_entry import reply_entry
 if TYPE_CHECKING:
     from brim.engine.chat.chat import Chat
     from brim.engine.chat.reply import ReplyStream
-    from brim.engine.requests.params import SamplingParams
 
 
 class Talk:
     """A chat, how it is answered, and what the next turn brings."""
 
-    def __init__(self, chat: Chat, params: SamplingParams) -> None:
+    def __init__(self, chat: Chat, load: Callable[[Path], Chat]) -> None:
         self.chat = chat
-        self.params = params
+        self._load = load
         self.images: list[Path] = []
         self.audios: list[Path] = []
 
@@ -39,13 +39,19 @@ class Talk:
 
     def retry(self) -> None:
         """Another answer to the last turn; with another seed, where one was given."""
-        if self.params.seed is not None:
-            self.params = replace(self.params, seed=self.params.seed + 1)
-        self.show(self.chat.stream_again(self.params))
+        if (seed := self.chat.params.seed) is not None:
+            self.chat.params = replace(self.chat.params, seed=seed + 1)
+        self.show(self.chat.stream_again())
+
+    def load(self, path: Path) -> None:
+        """Go on with a conversation that was saved."""
+        chat = self._load(path)
+        self.chat.rest()
+        self.chat = chat
 
     def _stream(self, text: str) -> ReplyStream:
         images, audios = ([str(path) for path in paths] for paths in (self.images, self.audios))
-        stream = self.chat.stream(text, self.params, images, audios=audios)
+        stream = self.chat.stream(text, images=images, audios=audios)
         self.images, self.audios = [], []
         return stream
 

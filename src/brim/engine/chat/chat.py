@@ -91,12 +91,17 @@ class Chat:
             )
         self.engine = engine
         self.strategy = strategy
-        self.params = params or SamplingParams(max_tokens=max(1, min(DEFAULT_ANSWER, threshold // 4)), temperature=0)
+        self.params = params or self._usual_params
+        self._asked_marks = rolling_threshold, low_water  # None: the engine decides
         self._summarise = summarise
         self._prompts = Prompts(engine)
         self._session = f"chat-{next(_numbers)}"
         self._open: ReplyStream | None = None
         self.conversation = Conversation(system, tuple(tools))
+
+    @property
+    def _usual_params(self) -> SamplingParams:
+        return SamplingParams(max_tokens=max(1, min(DEFAULT_ANSWER, self.rolling.threshold // 4)), temperature=0)
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
@@ -192,9 +197,9 @@ class Chat:
         """Another conversation with the same beginning, which both find in the KV pool."""
         twin = Chat(
             self.engine,
-            rolling_threshold=self.rolling.threshold,
-            low_water=self.rolling.low_water,
-            strategy=self.strategy,
+            None,
+            *self._asked_marks,
+            self.strategy,
             summarise=self._summarise,
             params=self.params,
         )
@@ -314,18 +319,35 @@ class Chat:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the conversation and its settings to a file; keys and values are computed again when it is loaded."""
-        write_chat(Path(path), SavedChat(self.conversation, self.rolling, self.strategy))
+        params = None if self.params == self._usual_params else self.params
+        write_chat(Path(path), SavedChat(self.conversation, *self._asked_marks, self.strategy, params))
 
     @classmethod
-    def load(cls, engine: Engine, path: str | PathLike[str], *, summarise: Summarise | None = None) -> Chat:
-        """The conversation as it was saved."""
+    def load(
+        cls,
+        engine: Engine,
+        path: str | PathLike[str],
+        *,
+        rolling_threshold: int | None = None,
+        low_water: int | None = None,
+        strategy: str | None = None,
+        summarise: Summarise | None = None,
+    ) -> Chat:
+        """The conversation as it was saved, but for what is given. With another threshold goes another low-water mark:
+        the default, if none is given.
+        """
         saved = read_chat(Path(path))
+        if rolling_threshold is None:
+            rolling_threshold = saved.rolling_threshold
+            low_water = saved.low_water if low_water is None else low_water
         chat = cls(
             engine,
-            rolling_threshold=saved.rolling.threshold,
-            low_water=saved.rolling.low_water,
-            strategy=saved.strategy,
+            None,
+            rolling_threshold,
+            low_water,
+            strategy or saved.strategy,
             summarise=summarise,
+            params=saved.params,
         )
         chat.conversation = saved.conversation
         return chat

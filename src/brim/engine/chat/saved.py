@@ -11,18 +11,24 @@ from typing import Any
 
 from brim.engine.chat.conversation import Conversation
 from brim.engine.chat.saved_media import audio_entry, audio_of, image_entry, image_of
+from brim.engine.chat.saved_params import params_entry, params_of
 from brim.engine.chat.turns import ROLES, Turn, exchanges_of
+from brim.engine.requests.params import SamplingParams
 from brim.errors import InvalidRequest
-from brim.guard.rolling import RollingSettings
+from brim.guard.rolling import check_marks
 
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SavedChat:
+    """A conversation and its settings; None: the default of the engine that it is loaded into."""
+
     conversation: Conversation
-    rolling: RollingSettings
+    rolling_threshold: int | None
+    low_water: int | None
     strategy: str
+    params: SamplingParams | None = None
 
 
 def write_chat(path: Path, chat: SavedChat) -> None:
@@ -30,9 +36,10 @@ def write_chat(path: Path, chat: SavedChat) -> None:
     talk = chat.conversation
     entry = {
         "brim_chat": VERSION,
-        "rolling_threshold": chat.rolling.threshold,
-        "low_water": chat.rolling.low_water,
+        "rolling_threshold": chat.rolling_threshold,
+        "low_water": chat.low_water,
         "strategy": chat.strategy,
+        "params": None if chat.params is None else params_entry(chat.params),
         "system": talk.system,
         "summary": talk.summary,
         "tools": list(talk.tools),
@@ -93,11 +100,13 @@ class _Fields:
         return value
 
 
-_OPTIONAL = ("system", "summary")
+_OPTIONAL = ("system", "summary", "rolling_threshold", "low_water", "params")
 
 
 def _read(fields: _Fields) -> SavedChat:
-    rolling = RollingSettings(fields.get("rolling_threshold", int), fields.get("low_water", int))
+    threshold, low_water = fields.get("rolling_threshold", int), fields.get("low_water", int)
+    check_marks(threshold, low_water)
+    params = fields.get("params", dict)
     turns = [_read_turn(entry, number) for number, entry in enumerate(fields.get("turns", list))]
     if turns and turns[0].role != "user":
         raise InvalidRequest(f"turns: the first is of the {turns[0].role}; a conversation begins with the user")
@@ -107,7 +116,8 @@ def _read(fields: _Fields) -> SavedChat:
         exchanges=exchanges_of(turns),
         summary=fields.get("summary", str),
     )
-    return SavedChat(conversation, rolling, fields.get("strategy", str))
+    strategy = fields.get("strategy", str)
+    return SavedChat(conversation, threshold, low_water, strategy, None if params is None else params_of(params))
 
 
 def _read_turn(entry: Any, number: int) -> Turn:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from brim.engine.chat.conversation import Conversation
 from brim.engine.chat.saved import SavedChat, read_chat, write_chat
 from brim.engine.chat.turns import Turn, exchanges_of
+from brim.engine.requests.grammar import Grammar
+from brim.engine.requests.params import SamplingParams
 from brim.errors import InvalidRequest
-from brim.guard.rolling import RollingSettings
 
 TURNS = (
     Turn("user", "Who is it?", images=("cat.png", b"\x00png"), audios=("cat.wav", b"\x00wav")),
@@ -24,7 +25,11 @@ TURNS = (
     Turn("user", "Thanks.", pinned=True),
 )
 CHAT = SavedChat(
-    Conversation("Be kind.", ({"name": "look"},), exchanges_of(TURNS), "They met."), RollingSettings(100, 40), "evict"
+    Conversation("Be kind.", ({"name": "look"},), exchanges_of(TURNS), "They met."),
+    100,
+    40,
+    "evict",
+    SamplingParams(3, 0.7, seed=5, stop=("x",), logit_bias=((1, 2.0),), grammar=Grammar.regex("a+"), speculate=False),
 )
 
 
@@ -34,12 +39,23 @@ def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
 
 
+def test_defaults_are_saved_as_defaults(tmp_path: Path) -> None:
+    chat = SavedChat(Conversation(), None, None, "evict", None)
+    write_chat(tmp_path / "chat.json", chat)
+    assert read_chat(tmp_path / "chat.json") == chat
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"brim_chat": 2}, "brim_chat is 2"),
         ({"low_water": 101}, "low_water is 101"),
-        ({"rolling_threshold": None}, "rolling_threshold is None"),
+        ({"rolling_threshold": "8k"}, "rolling_threshold is '8k'"),
+        ({"rolling_threshold": True}, "rolling_threshold is True"),
+        ({"rolling_threshold": None, "low_water": 0}, "low_water is 0"),
+        ({"params": {"top_p": 7}}, "top_p is 7"),
+        ({"params": {"luck": 7}}, "params: 'luck'"),
+        ({"params": {"grammar": {"kind": "verse", "text": "a"}}}, "params: grammar"),
         ({"turns": "none"}, "turns is 'none'"),
         ({"turns": [{"role": "assistant", "content": "Hi"}]}, "begins with the user"),
         ({"turns": [{"role": "king", "content": "Hi"}]}, "turn 0: role is 'king'"),
