@@ -37,6 +37,9 @@ from tests.integration.tiny_models import tiny_config
 GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
 WORDS = "red green blue one two three Ada Bob what is my name the code please remember".split()  # noqa: SIM905
 
+OPTIONS = ("rolling_threshold", "low_water", "strategy", "max_tokens", "temperature", "top_p", "seed")
+NOTHING_SAID: dict[str, Any] = dict.fromkeys(OPTIONS)
+
 
 @cache
 def tokenizer() -> Any:
@@ -180,6 +183,34 @@ def test_images_of_kept_turns_stay_and_others_go(turns: int, check_every: int) -
         assert len(chat._prompts._media_tokens) == len(chat.conversation.images)
         assert engine.figures.blocks_held == 0
         assert len(engine._parts.runner._features) == 0
+
+
+def test_a_file_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleted behind its turn, and saved under a relative name."""
+    needs_image_files()
+    pillow = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    pillow.new("RGB", (32, 32), (200, 30, 30)).save("red.png")
+    with Engine("brim-tiny-vl", kv_tokens=1024, device="cpu", dtype="fp32", progress=False) as engine:
+        chat = Chat(engine)
+        chat.send("What is it?", GREEDY, ["red.png"])
+        Path("red.png").unlink()
+        chat.save("chat.json")
+        monkeypatch.chdir("/")
+        other = Chat.load(engine, tmp_path / "chat.json")
+        assert chat.send("And now?", GREEDY).text == other.send("And now?", GREEDY).text
+        with pytest.raises(InvalidRequest, match=r"images: 'red.png' cannot be read \(No such file"):
+            chat.send("Again?", GREEDY, ["red.png"])
+
+
+def test_files_of_a_refused_turn_are_let_go(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "red.png").write_bytes(b"red")
+    opener = Opener(engine, Namespace(**NOTHING_SAID))
+    talk = Talk(opener.new(), opener.load)
+    talk.images = [tmp_path / "red.png"]
+    with pytest.raises(InvalidRequest):
+        talk.reply("What is it?")
+    assert talk.reply("Hi.")["evicted"] == []
 
 
 # -- what happens to a turn ----------------------------------------------------------------------------------------
@@ -370,15 +401,14 @@ def test_what_is_given_wins_over_what_was_saved(engine: Engine, tmp_path: Path) 
 
 def test_the_command_line_wins_for_each_conversation_that_is_loaded(engine: Engine, tmp_path: Path) -> None:
     Chat(engine, rolling_threshold=64).save(tmp_path / "chat.json")
-    options = {"rolling_threshold": None, "low_water": None, "strategy": None, "max_tokens": None, "top_p": None}
-    plain = Opener(engine, Namespace(**options, temperature=None, seed=3))
+    plain = Opener(engine, Namespace(**NOTHING_SAID | {"seed": 3}))
     talk = Talk(plain.new(), plain.load)
     assert talk.chat.params == SamplingParams(max_tokens=128, temperature=0, seed=3)
     talk.load(tmp_path / "chat.json")
     assert talk.chat.params == SamplingParams(max_tokens=16, temperature=0, seed=3)
     assert talk.chat.rolling == RollingSettings(64, 32)
-    said = Namespace(**options | {"rolling_threshold": "200", "strategy": "error"}, temperature=0.5, seed=None)
-    chat = Opener(engine, said).load(tmp_path / "chat.json")
+    said = {"rolling_threshold": "200", "strategy": "error", "temperature": 0.5}
+    chat = Opener(engine, Namespace(**NOTHING_SAID | said)).load(tmp_path / "chat.json")
     assert (chat.rolling, chat.strategy) == (RollingSettings(200, 100), "error")
     assert chat.params == SamplingParams(max_tokens=50, temperature=0.5)
 

@@ -28,6 +28,10 @@ def _names(media: Iterable[Any]) -> list[str]:
 
 
 def _name(medium: Any) -> str:
+    from brim.engine.chat.media_files import MediaFile
+
+    if isinstance(medium, MediaFile):
+        return medium.path
     if isinstance(medium, (str, PathLike)):
         return fspath(medium)
     if isinstance(medium, bytes):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.cli.chat.reply_entry import reply_entry
+from brim.errors import BrimError
 
 if TYPE_CHECKING:
     from brim.engine.chat.chat import Chat
@@ -50,10 +51,14 @@ class Talk:
         self.chat = chat
 
     def _stream(self, text: str) -> ReplyStream:
-        images, audios = ([str(path) for path in paths] for paths in (self.images, self.audios))
-        stream = self.chat.stream(text, images=images, audios=audios)
-        self.images, self.audios = [], []
-        return stream
+        """Media go with this turn. Where it is refused they are let go: else the next one would bring them too."""
+        images, audios, self.images, self.audios = self.images, self.audios, [], []
+        try:
+            return self.chat.stream(text, images=images, audios=audios)
+        except BrimError:
+            for path in (*images, *audios):
+                tell(f"{path.name} is no longer attached")
+            raise
 
     def show(self, stream: ReplyStream) -> None:
         if stream.evicted.turns:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from brim.engine.chat.checks import check_text
 from brim.engine.chat.conversation import Conversation
 from brim.engine.chat.inbox import inbox_of
+from brim.engine.chat.media_files import held
 from brim.engine.chat.prompting import Prompts
 from brim.engine.chat.reply import Evicted, Reply, ReplyStream
 from brim.engine.chat.saved import SavedChat, read_chat, write_chat
@@ -144,7 +145,8 @@ class Chat:
         if role not in ROLES or role == "assistant":
             raise InvalidRequest(f"role is {role!r}; it must be user or tool")
         check_text("text", text)
-        return self._ask(self.conversation.with_turn(Turn(role, text, tuple(images), audios=tuple(audios))), params)
+        turn = Turn(role, text, held(images, "images"), audios=held(audios, "audios"))
+        return self._ask(self.conversation.with_turn(turn), params)
 
     def retry(self, params: SamplingParams | None = None) -> Reply:
         """Answer the last turn of the user again, in place of the answer it got."""
@@ -167,8 +169,8 @@ class Chat:
         old = self._turn(turn)
         if old.role != "user":
             raise InvalidRequest(f"turn {turn} is of the {old.role}; only a turn of the user can be said otherwise")
-        shown = old.images if images is None else tuple(images)
-        heard = old.audios if audios is None else tuple(audios)
+        shown = old.images if images is None else held(images, "images")
+        heard = old.audios if audios is None else held(audios, "audios")
         new = replace(old, content=text, images=shown, audios=heard)
         return self._ask(self.conversation.until(self._place(turn)).with_turn(new), params).read()
 

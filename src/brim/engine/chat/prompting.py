@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from brim.engine.chat.conversation import Conversation
+from brim.engine.chat.media_files import given
 from brim.engine.chat.turn_ends import turn_ends
 from brim.engine.chat.turns import Turn
 from brim.engine.front.chat_template import ChatTemplate, has_chat_template
@@ -60,8 +61,8 @@ class Prompts:
 
     def _tokens_of_media(self, turn: Turn) -> int:
         """How many tokens more than their placeholders the media of a turn take."""
-        images = (self._beyond(image, self._engine.image_tokens) for image in turn.images)
-        audios = (self._beyond(audio, self._engine.audio_tokens) for audio in turn.audios)
+        images = (self._beyond(given(image), self._engine.image_tokens) for image in turn.images)
+        audios = (self._beyond(given(audio), self._engine.audio_tokens) for audio in turn.audios)
         return sum(images) + sum(audios)
 
     def _beyond(self, medium: Any, tokens_of: Callable[[Any], int]) -> int:

@@ -13,6 +13,7 @@ import pytest
 from brim.cli.chat.loop import converse
 from brim.cli.chat.reading import Lines
 from brim.cli.chat.reply_entry import reply_entry
+from brim.engine.chat.media_files import MediaFile
 from brim.engine.chat.reply import Reply
 from brim.engine.chat.turns import Turn
 
@@ -43,7 +44,7 @@ def test_a_line_that_is_not_utf8_is_left_out(
 
 
 def test_evicted_media_are_named() -> None:
-    turn = Turn("user", "see", images=("a.png", Path("b.png"), b"\x00png"), audios=(([0.0], 16_000),))
+    turn = Turn("user", "see", images=(MediaFile("a.png", b""), Path("b.png"), b"\x00png"), audios=(([0.0], 16_000),))
     found = json.loads(json.dumps(reply_entry(Reply("Hi", (1, 2), 2, 30, 40, 8, "stop", (turn,)))))
     (evicted,) = found.pop("evicted")
     assert evicted["images"] == ["a.png", "b.png", "4 bytes"]

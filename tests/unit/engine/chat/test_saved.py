@@ -11,14 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.engine.chat.conversation import Conversation
+from brim.engine.chat.media_files import MediaFile
 from brim.engine.chat.saved import SavedChat, read_chat, write_chat
 from brim.engine.chat.turns import Turn, exchanges_of
 from brim.engine.requests.grammar import Grammar
 from brim.engine.requests.params import SamplingParams
 from brim.errors import InvalidRequest
 
+CAT, MEOW = MediaFile("cat.png", b"a cat"), MediaFile("cat.wav", b"meow")
 TURNS = (
-    Turn("user", "Who is it?", images=("cat.png", b"\x00png"), audios=("cat.wav", b"\x00wav")),
+    Turn("user", "Who is it?", images=(CAT, b"\x00png"), audios=(MEOW, b"\x00wav")),
     Turn("assistant", "", tool_calls=({"function": {"name": "look"}},)),
     Turn("tool", "a cat"),
     Turn("assistant", "A cat – ещё."),
@@ -62,6 +64,7 @@ def test_defaults_are_saved_as_defaults(tmp_path: Path) -> None:
         ({"turns": [{"role": "user"}]}, "turn 0: content"),
         ({"turns": [{"role": "user", "content": "", "images": [{"base64": "!"}]}]}, "turn 0: images"),
         ({"turns": [{"role": "user", "content": "", "audios": [{"samples": "AAAA"}]}]}, "turn 0: audios"),
+        ({"turns": [{"role": "user", "content": "", "images": [{"path": "/none.png"}]}]}, "'/none.png' cannot be"),
         ({"system": 3}, "system is 3"),
     ],
 )
