@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
@@ -280,6 +281,41 @@ def test_what_is_no_text_is_refused(engine: Engine, text: Any) -> None:
     with pytest.raises(InvalidRequest, match="text: it"):
         chat.send(text, GREEDY)
     assert chat.turns == ()
+
+
+def test_instructions_turns_and_tools_are_checked_when_they_are_given(engine: Engine) -> None:
+    chat = Chat(engine)
+    chat.send("Hi.", GREEDY)
+    before = chat.conversation
+    wrong: list[tuple[str, Callable[[], Any]]] = [
+        ("system: it must be a text, not int", lambda: setattr(chat, "system", 5)),
+        ("system: its character 0", lambda: Chat(engine, system="\ud800")),
+        ("text: it must be a text, not int", lambda: chat.edit(0, 5)),  # type: ignore[arg-type]
+        ("turn False: the conversation has 2", lambda: chat.edit(False, "x")),
+        ("tools: one cannot be written as JSON", lambda: Chat(engine, tools=[{"name": {1}}])),
+        ("tools: one is a str", lambda: Chat(engine, tools=["look"])),  # type: ignore[list-item]
+    ]
+    for named, ask in wrong:
+        with pytest.raises(InvalidRequest, match=named):
+            ask()
+    assert chat.conversation == before
+
+
+def test_conversations_that_are_gone_leave_no_session(engine: Engine) -> None:
+    for _ in range(20):
+        Chat(engine).send("one two three four five six.", GREEDY)
+    gc.collect()
+    last = Chat(engine)
+    last.send("red.", GREEDY)
+    assert len(engine._loop.scheduler.ledger.sessions) == 1  # type: ignore[union-attr]
+
+
+def test_media_of_a_refused_turn_are_let_go(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "image_tokens", lambda *_: 10_000)
+    chat = Chat(engine)
+    with pytest.raises(InvalidRequest, match="more than the rolling_threshold"):
+        chat.send("What is it?", GREEDY, [b"an image"])
+    assert not chat._prompts._media_tokens
 
 
 def test_one_turn_at_a_time(engine: Engine) -> None:

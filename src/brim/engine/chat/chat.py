@@ -18,8 +18,9 @@ from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
-from brim.engine.chat.checks import check_text
+from brim.engine.chat.checks import check_objects, check_text
 from brim.engine.chat.conversation import Conversation
 from brim.engine.chat.inbox import inbox_of
 from brim.engine.chat.media_files import held
@@ -98,7 +99,11 @@ class Chat:
         self._prompts = Prompts(engine)
         self._session = f"chat-{next(_numbers)}"
         self._open: ReplyStream | None = None
-        self.conversation = Conversation(system, tuple(tools))
+        given_tools = tuple(tools)
+        check_objects("tools", given_tools)
+        self.conversation = Conversation(tools=given_tools)
+        self.system = system
+        finalize(self, inbox_of(engine).leave, self._session).atexit = False
 
     @property
     def _usual_params(self) -> SamplingParams:
@@ -113,6 +118,8 @@ class Chat:
     @system.setter
     def system(self, text: str | None) -> None:
         self._check_settled()
+        if text is not None:
+            check_text("system", text)
         self.conversation = replace(self.conversation, system=text)
 
     @property
@@ -169,6 +176,7 @@ class Chat:
         old = self._turn(turn)
         if old.role != "user":
             raise InvalidRequest(f"turn {turn} is of the {old.role}; only a turn of the user can be said otherwise")
+        check_text("text", text)
         shown = old.images if images is None else held(images, "images")
         heard = old.audios if audios is None else held(audios, "audios")
         new = replace(old, content=text, images=shown, audios=heard)
@@ -214,7 +222,7 @@ class Chat:
     def _place(self, number: int) -> int:
         """The place of a turn; negative numbers count from the end."""
         turns = len(self.turns)
-        if not isinstance(number, int) or not -turns <= number < turns:
+        if not isinstance(number, int) or isinstance(number, bool) or not -turns <= number < turns:
             raise InvalidRequest(f"turn {number!r}: the conversation has {turns} turns, counted from 0")
         return number % turns
 
@@ -231,14 +239,17 @@ class Chat:
         params = params or self.params
         if params.n != 1:
             raise InvalidRequest(f"n is {params.n}; a conversation goes on with one answer")
-        kept, evicted = self._rolled(asked, params.max_tokens)
         inbox = inbox_of(self.engine)
-        request_id = inbox.submit(self._prompts.prompt(kept), params, kept.images, kept.audios, self._session)
+        try:
+            kept, evicted = self._rolled(asked, params.max_tokens)
+            request_id = inbox.submit(self._prompts.prompt(kept), params, kept.images, kept.audios, self._session)
+        except BaseException:
+            self._prompts.forget_other_media(self.conversation)
+            raise
 
         def settle(text: str, stays: bool) -> None:
             self._open = None
-            if stays:
-                self._set(kept.with_turn(Turn("assistant", text)))
+            self._set(kept.with_turn(Turn("assistant", text)) if stays else self.conversation)
 
         self._open = ReplyStream(inbox, request_id, evicted, settle)
         return self._open
@@ -276,8 +287,7 @@ class Chat:
         assert self._summarise is not None
         earlier = () if kept.summary is None else (Turn("system", kept.summary),)
         summary = self._summarise((*earlier, *dropped))
-        if not isinstance(summary, str):
-            raise InvalidRequest(f"summarise: it must return a text, not {type(summary).__name__}")
+        check_text("summarise", summary)
         return replace(kept, summary=summary)
 
     def _too_large(self, tokens: int, room: int) -> InvalidRequest:

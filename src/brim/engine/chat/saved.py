@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brim.engine.chat.checks import check_objects, check_text
 from brim.engine.chat.conversation import Conversation
 from brim.engine.chat.saved_media import audio_entry, audio_of, image_entry, image_of
 from brim.engine.chat.saved_params import params_entry, params_of
 from brim.engine.chat.turns import ROLES, Turn, exchanges_of
 from brim.engine.requests.params import SamplingParams
-from brim.errors import InvalidRequest
+from brim.errors import InvalidRequest, first_line
 from brim.guard.rolling import check_marks
 
 VERSION = 1
@@ -42,16 +43,29 @@ def write_chat(path: Path, chat: SavedChat) -> None:
         "params": None if chat.params is None else params_entry(chat.params),
         "system": talk.system,
         "summary": talk.summary,
-        "tools": list(talk.tools),
+        "tools": [dict(tool) for tool in talk.tools],
         "turns": [_turn_entry(turn) for turn in talk.turns],
     }
     try:
-        text = json.dumps(entry, indent=1, ensure_ascii=False)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            file.write(text + "\n")
-        Path(file.name).replace(path)
+        content = (json.dumps(entry, indent=1, ensure_ascii=False) + "\n").encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"chat {path}: cannot be written as JSON ({first_line(error)})") from None
+    try:
+        _replace(path, content)
     except OSError as error:
         raise InvalidRequest(f"chat {path}: cannot be written ({error.strerror})") from None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        written = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            written.replace(path)
+        except BaseException:
+            written.unlink()
+            raise
 
 
 def _turn_entry(turn: Turn) -> dict[str, Any]:
@@ -73,7 +87,7 @@ def read_chat(path: Path) -> SavedChat:
         entry = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidRequest(f"chat {path}: cannot be read ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidRequest(f"chat {path}: is not a saved conversation (no JSON)") from None
     if not isinstance(entry, dict) or "brim_chat" not in entry:
         raise InvalidRequest(f"chat {path}: is not a saved conversation (brim_chat is missing)")
@@ -99,6 +113,18 @@ class _Fields:
             raise InvalidRequest(f"{name} is {value!r:.60}; the file is damaged")
         return value
 
+    def text(self, name: str) -> Any:
+        """A text, or None where it may be missing."""
+        found = self.get(name, str)
+        if found is not None:
+            check_text(name, found)
+        return found
+
+    def objects(self, name: str) -> tuple[Any, ...]:
+        found = tuple(self.get(name, list, []))
+        check_objects(name, found)
+        return found
+
 
 _OPTIONAL = ("system", "summary", "rolling_threshold", "low_water", "params")
 
@@ -111,10 +137,10 @@ def _read(fields: _Fields) -> SavedChat:
     if turns and turns[0].role != "user":
         raise InvalidRequest(f"turns: the first is of the {turns[0].role}; a conversation begins with the user")
     conversation = Conversation(
-        system=fields.get("system", str),
-        tools=tuple(fields.get("tools", list, [])),
+        system=fields.text("system"),
+        tools=fields.objects("tools"),
         exchanges=exchanges_of(turns),
-        summary=fields.get("summary", str),
+        summary=fields.text("summary"),
     )
     strategy = fields.get("strategy", str)
     return SavedChat(conversation, threshold, low_water, strategy, None if params is None else params_of(params))
@@ -130,9 +156,9 @@ def _read_turn(entry: Any, number: int) -> Turn:
             raise InvalidRequest(f"role is {role!r}; it must be one of {', '.join(ROLES)}")
         return Turn(
             role,
-            fields.get("content", str),
+            fields.text("content"),
             tuple(image_of(image) for image in fields.get("images", list, [])),
-            tuple(fields.get("tool_calls", list, [])),
+            fields.objects("tool_calls"),
             fields.get("pinned", bool, False),
             tuple(audio_of(audio) for audio in fields.get("audios", list, [])),
         )

@@ -57,7 +57,7 @@ def audio_of(entry: Any) -> Any:
     try:
         written, rate = base64.b64decode(entry["samples"], validate=True), int(entry["rate"])
         return np.frombuffer(written, "<f4"), rate
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         raise InvalidRequest("audios: one has no samples and rate; the file is damaged") from None
 
 

@@ -65,6 +65,13 @@ def test_defaults_are_saved_as_defaults(tmp_path: Path) -> None:
         ({"turns": [{"role": "user", "content": "", "images": [{"base64": "!"}]}]}, "turn 0: images"),
         ({"turns": [{"role": "user", "content": "", "audios": [{"samples": "AAAA"}]}]}, "turn 0: audios"),
         ({"turns": [{"role": "user", "content": "", "images": [{"path": "/none.png"}]}]}, "'/none.png' cannot be"),
+        (
+            {"turns": [{"role": "user", "content": "", "audios": [{"samples": "AAAAAA==", "rate": float("inf")}]}]},
+            "turn 0: audios",
+        ),
+        ({"turns": [{"role": "user", "content": "\ud800"}]}, "turn 0: content: its character 0"),
+        ({"turns": [{"role": "user", "content": "", "tool_calls": [5]}]}, "turn 0: tool_calls: one is a int"),
+        ({"tools": ["look"]}, "tools: one is a str"),
         ({"system": 3}, "system is 3"),
     ],
 )
@@ -90,3 +97,24 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         write_chat(tmp_path / "none" / "chat.json", CHAT)
     with pytest.raises(InvalidRequest, match="cannot be read"):
         read_chat(tmp_path / "none.json")
+
+
+def test_a_file_that_never_ends_its_brackets_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "chat.json").write_text("[" * 100_000)
+    with pytest.raises(InvalidRequest, match="is not a saved conversation"):
+        read_chat(tmp_path / "chat.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "conversation"),
+    [
+        ("folder", Conversation("Be kind.")),
+        ("a.json", Conversation("\ud800")),
+        ("a.json", Conversation(None, ({"x": {1}},))),
+    ],
+)
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, path: str, conversation: Conversation) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InvalidRequest, match="cannot be written"):
+        write_chat(tmp_path / path, SavedChat(conversation, None, None, "evict"))
+    assert [one.name for one in tmp_path.iterdir()] == ["folder"]
