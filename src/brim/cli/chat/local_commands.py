@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from brim.cli.chat.commands import Command, with_common
 from brim.cli.chat.talk import Talk, tell
@@ -28,6 +30,10 @@ def _usage(talk: Talk, _: str) -> None:
         f"{'':4} {'all':9} {usage.tokens:>7} {format_bytes(usage.bytes):>10}  the oldest go at {rolling.threshold:,} "
         f"tokens, down to {rolling.low_water:,}"
     )
+
+
+def _usage_entry(talk: Talk, _: str) -> dict[str, Any]:
+    return asdict(talk.chat.usage)
 
 
 def _number(text: str) -> int:
@@ -78,7 +84,7 @@ def _checked(argument: str, kind: str, tokens_of: Callable[[str], int]) -> Path:
 
 COMMANDS = with_common(
     {
-        "/usage": Command("", "tokens and bytes of every turn", _usage),
+        "/usage": Command("", "tokens and bytes of every turn", _usage, _usage_entry),
         "/pin": Command("[TURN]", "keep the exchange of a turn (the last one), whatever is dropped", _pin),
         "/unpin": Command("[TURN]", "let it go again", _unpin),
         "/image": Command("FILE", "show an image with the next turn", _image),

@@ -16,8 +16,8 @@ _HINT = "Ctrl-C stops an answer, Ctrl-D ends the conversation, /help lists the c
 class Partner(Protocol):
     """Who is talked with."""
 
-    def obey(self, line: str) -> None:
-        """A line that begins with a slash."""
+    def obey(self, line: str, as_json: bool) -> dict[str, Any] | None:
+        """A line that begins with a slash; for programs, what it shows comes back."""
         ...
 
     def answer(self, text: str) -> None:
@@ -39,7 +39,9 @@ def converse(partner: Partner, lines: Reader, as_json: bool) -> None:
         try:
             _check_unicode(line)
             if line.startswith("/"):
-                partner.obey(line)
+                entry = partner.obey(line, as_json)
+                if entry is not None:
+                    print(json.dumps(entry), flush=True)
             elif as_json:
                 print(json.dumps(partner.reply(line)), flush=True)
             else:

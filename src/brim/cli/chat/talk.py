@@ -25,11 +25,11 @@ class Talk:
         self.images: list[Path] = []
         self.audios: list[Path] = []
 
-    def obey(self, line: str) -> None:
+    def obey(self, line: str, as_json: bool) -> dict[str, Any] | None:
         from brim.cli.chat.commands import obey
         from brim.cli.chat.local_commands import COMMANDS
 
-        obey(self, line, COMMANDS)
+        return obey(self, line, COMMANDS, as_json)
 
     def reply(self, text: str) -> dict[str, Any]:
         return reply_entry(self._stream(text).read())
@@ -40,9 +40,15 @@ class Talk:
 
     def retry(self) -> None:
         """Another answer to the last turn; with another seed, where one was given."""
+        self.show(self._stream_again())
+
+    def reply_again(self) -> dict[str, Any]:
+        return reply_entry(self._stream_again().read())
+
+    def _stream_again(self) -> ReplyStream:
         if (seed := self.chat.params.seed) is not None:
             self.chat.params = replace(self.chat.params, seed=seed + 1)
-        self.show(self.chat.stream_again())
+        return self.chat.stream_again()
 
     def load(self, path: Path) -> None:
         """Go on with a conversation that was saved."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from io import BytesIO, TextIOWrapper
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from brim.cli.chat.commands import obey, with_common
 from brim.cli.chat.loop import converse
 from brim.cli.chat.reading import Lines
 from brim.cli.chat.reply_entry import reply_entry
@@ -21,8 +23,17 @@ from brim.engine.chat.turns import Turn
 class Echo:
     """Says what it hears."""
 
-    def obey(self, line: str) -> dict[str, Any] | None:
-        raise AssertionError(line)
+    def __init__(self) -> None:
+        self.chat = SimpleNamespace(system="Be kind.")
+
+    def obey(self, line: str, as_json: bool) -> dict[str, Any] | None:
+        return obey(self, line, with_common({}), as_json)
+
+    def retry(self) -> None:
+        raise AssertionError
+
+    def reply_again(self) -> dict[str, Any]:
+        return {"text": "again"}
 
     def answer(self, text: str) -> None:
         raise AssertionError(text)
@@ -41,6 +52,16 @@ def test_a_line_that_is_not_utf8_is_left_out(
     first, refused, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (first, last) == ({"text": "hi"}, {"text": "hello"})
     assert refused == {"error": "the line is not UTF-8 at its character 3; it was left out"}
+
+
+def test_commands_answer_programs_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = "/retry\n/system\n/system Be short.\n/system\n/help\n/none\n"
+    monkeypatch.setattr(sys, "stdin", StringIO(lines))
+    converse(Echo(), Lines(), as_json=True)
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found[:3] == [{"text": "again"}, {"system": "Be kind."}, {"system": "Be short."}]
+    assert "/retry" in found[3]["commands"]
+    assert list(found[4]) == ["error"]
 
 
 def test_evicted_media_are_named() -> None:
