@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
@@ -19,12 +21,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brim import Chat, Engine, EngineSettings, SamplingParams
+from brim.cli.chat.command import Opener
+from brim.cli.chat.talk import Talk
 from brim.engine.attention.paged import NAME, register
 from brim.engine.chat.chat import send_all
 from brim.engine.chat.turns import Turn, exchanges_of
-from brim.engine.front.chat_template import chat_text, chat_tokens
+from brim.engine.front.chat_template import ChatTemplate, chat_text, chat_tokens
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import BrimError, InvalidRequest
+from brim.guard.rolling import RollingSettings
 from brim.model.packaged import packaged_folder
 from tests.conftest import needs_image_files
 from tests.integration.faults import out_of_memory
@@ -32,6 +37,9 @@ from tests.integration.tiny_models import tiny_config
 
 GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
 WORDS = "red green blue one two three Ada Bob what is my name the code please remember".split()  # noqa: SIM905
+
+OPTIONS = ("rolling_threshold", "low_water", "strategy", "max_tokens", "temperature", "top_p", "seed")
+NOTHING_SAID: dict[str, Any] = dict.fromkeys(OPTIONS)
 
 
 @cache
@@ -178,6 +186,34 @@ def test_images_of_kept_turns_stay_and_others_go(turns: int, check_every: int) -
         assert len(engine._parts.runner._features) == 0
 
 
+def test_a_file_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleted behind its turn, and saved under a relative name."""
+    needs_image_files()
+    pillow = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    pillow.new("RGB", (32, 32), (200, 30, 30)).save("red.png")
+    with Engine("brim-tiny-vl", kv_tokens=1024, device="cpu", dtype="fp32", progress=False) as engine:
+        chat = Chat(engine)
+        chat.send("What is it?", GREEDY, ["red.png"])
+        Path("red.png").unlink()
+        chat.save("chat.json")
+        monkeypatch.chdir("/")
+        other = Chat.load(engine, tmp_path / "chat.json")
+        assert chat.send("And now?", GREEDY).text == other.send("And now?", GREEDY).text
+        with pytest.raises(InvalidRequest, match=r"images: 'red.png' cannot be read \(No such file"):
+            chat.send("Again?", GREEDY, ["red.png"])
+
+
+def test_files_of_a_refused_turn_are_let_go(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "red.png").write_bytes(b"red")
+    opener = Opener(engine, Namespace(**NOTHING_SAID))
+    talk = Talk(opener.new(), opener.load)
+    talk.images = [tmp_path / "red.png"]
+    with pytest.raises(InvalidRequest):
+        talk.reply("What is it?")
+    assert talk.reply("Hi.")["evicted"] == []
+
+
 # -- what happens to a turn ----------------------------------------------------------------------------------------
 
 
@@ -237,6 +273,49 @@ def test_half_a_turn_is_kept_or_dropped_as_asked(engine: Engine, keep: bool) -> 
         assert chat.turns[1].content.startswith("".join(pieces))
     assert engine.figures.running == 0
     chat.send("And now?", GREEDY)
+
+
+@pytest.mark.parametrize("text", ["\ud800", 5, None])
+def test_what_is_no_text_is_refused(engine: Engine, text: Any) -> None:
+    chat = Chat(engine)
+    with pytest.raises(InvalidRequest, match="text: it"):
+        chat.send(text, GREEDY)
+    assert chat.turns == ()
+
+
+def test_instructions_turns_and_tools_are_checked_when_they_are_given(engine: Engine) -> None:
+    chat = Chat(engine)
+    chat.send("Hi.", GREEDY)
+    before = chat.conversation
+    wrong: list[tuple[str, Callable[[], Any]]] = [
+        ("system: it must be a text, not int", lambda: setattr(chat, "system", 5)),
+        ("system: its character 0", lambda: Chat(engine, system="\ud800")),
+        ("text: it must be a text, not int", lambda: chat.edit(0, 5)),  # type: ignore[arg-type]
+        ("turn False: the conversation has 2", lambda: chat.edit(False, "x")),
+        ("tools: one cannot be written as JSON", lambda: Chat(engine, tools=[{"name": {1}}])),
+        ("tools: one is a str", lambda: Chat(engine, tools=["look"])),  # type: ignore[list-item]
+    ]
+    for named, ask in wrong:
+        with pytest.raises(InvalidRequest, match=named):
+            ask()
+    assert chat.conversation == before
+
+
+def test_conversations_that_are_gone_leave_no_session(engine: Engine) -> None:
+    for _ in range(20):
+        Chat(engine).send("one two three four five six.", GREEDY)
+    gc.collect()
+    last = Chat(engine)
+    last.send("red.", GREEDY)
+    assert len(engine._loop.scheduler.ledger.sessions) == 1  # type: ignore[union-attr]
+
+
+def test_media_of_a_refused_turn_are_let_go(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "image_tokens", lambda *_: 10_000)
+    chat = Chat(engine)
+    with pytest.raises(InvalidRequest, match="more than the rolling_threshold"):
+        chat.send("What is it?", GREEDY, [b"an image"])
+    assert not chat._prompts._media_tokens
 
 
 def test_one_turn_at_a_time(engine: Engine) -> None:
@@ -309,12 +388,14 @@ def test_usage_costs_two_renderings_and_not_one_for_each_turn(engine: Engine, mo
     chat.conversation = replace(chat.conversation, exchanges=exchanges_of(turns))
     rendered = 0
 
-    def counted(*args: Any, **kwargs: Any) -> str:
+    render = ChatTemplate.render
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
         nonlocal rendered
         rendered += 1
-        return chat_text(*args, **kwargs)
+        return render(*args, **kwargs)
 
-    monkeypatch.setattr("brim.engine.chat.turn_ends.chat_text", counted)
+    monkeypatch.setattr(ChatTemplate, "render", counted)
     usage = chat.usage
     assert rendered == 5  # the text, its opening, the marks, the first of each role
     one_by_one = [chat._prompts.count(chat.conversation.until(turn), answering=False) for turn in range(1, 81)]
@@ -329,6 +410,43 @@ def test_a_conversation_is_resumed_from_disk(engine: Engine, tmp_path: Path) -> 
     other = Chat.load(engine, tmp_path / "chat.json")
     assert (other.conversation, other.rolling) == (chat.conversation, chat.rolling)
     assert other.send("blue.", GREEDY).text == chat.send("blue.", GREEDY).text
+
+
+def test_defaults_are_those_of_the_engine_that_loads(tmp_path: Path) -> None:
+    with engine_of(max_length=512) as wide, engine_of(max_length=256, copy=1) as narrow:
+        chat = Chat(wide)
+        chat.send("one two three.", GREEDY)
+        chat.save(tmp_path / "chat.json")
+        other = Chat.load(narrow, tmp_path / "chat.json")
+        assert (chat.rolling.threshold, other.rolling.threshold, other.params.max_tokens) == (512, 256, 64)
+        assert other.branch().rolling == other.rolling
+
+
+def test_what_is_given_wins_over_what_was_saved(engine: Engine, tmp_path: Path) -> None:
+    params = SamplingParams(max_tokens=7, temperature=0.7, seed=5)
+    Chat(engine, rolling_threshold=300, low_water=100, params=params).save(tmp_path / "chat.json")
+    for given, wanted in (
+        ({}, (RollingSettings(300, 100), "evict")),
+        ({"low_water": 50}, (RollingSettings(300, 50), "evict")),
+        ({"rolling_threshold": 60, "strategy": "error"}, (RollingSettings(60, 30), "error")),
+    ):
+        chat = Chat.load(engine, tmp_path / "chat.json", **given)  # type: ignore[arg-type]
+        assert (chat.rolling, chat.strategy) == wanted
+        assert chat.params == params
+
+
+def test_the_command_line_wins_for_each_conversation_that_is_loaded(engine: Engine, tmp_path: Path) -> None:
+    Chat(engine, rolling_threshold=64).save(tmp_path / "chat.json")
+    plain = Opener(engine, Namespace(**NOTHING_SAID | {"seed": 3}))
+    talk = Talk(plain.new(), plain.load)
+    assert talk.chat.params == SamplingParams(max_tokens=128, temperature=0, seed=3)
+    talk.load(tmp_path / "chat.json")
+    assert talk.chat.params == SamplingParams(max_tokens=16, temperature=0, seed=3)
+    assert talk.chat.rolling == RollingSettings(64, 32)
+    said = {"rolling_threshold": "200", "strategy": "error", "temperature": 0.5}
+    chat = Opener(engine, Namespace(**NOTHING_SAID | said)).load(tmp_path / "chat.json")
+    assert (chat.rolling, chat.strategy) == (RollingSettings(200, 100), "error")
+    assert chat.params == SamplingParams(max_tokens=50, temperature=0.5)
 
 
 def test_a_failed_answer_takes_its_turn_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +486,7 @@ def test_a_model_without_a_template_is_refused() -> None:
 # -- whatever happens ----------------------------------------------------------------------------------------------
 
 
-class Talk(RuleBasedStateMachine):
+class Talking(RuleBasedStateMachine):
     """Any sequence of turns, pins, edits, cancels and saves."""
 
     @initialize(threshold=st.integers(90, 260), low=st.floats(0.1, 1))
@@ -436,5 +554,5 @@ class Talk(RuleBasedStateMachine):
             self.engine.close()
 
 
-Talk.TestCase.settings = examples(max_examples=12, stateful_step_count=12, deadline=None)
-TestTalk = Talk.TestCase
+Talking.TestCase.settings = examples(max_examples=12, stateful_step_count=12, deadline=None)
+TestTalk = Talking.TestCase

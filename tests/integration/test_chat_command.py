@@ -65,10 +65,12 @@ def test_json_lines_and_images(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
     image = tmp_path / "red.png"
     pillow.new("RGB", (64, 48), (200, 30, 30)).save(image)
-    lines = [f"/image {image}", "What is it?", "word " * 3000, "And now?"]
+    lines = [f"/image {image}", "What is it?", "word " * 3000, "And now?", "/usage", "/retry"]
     done = chat(lines, "--json", "--max-tokens", "4", "--load-format", "auto", "brim-tiny-vl")
     assert done.returncode == 0, done.stderr
-    first, refused, second = (json.loads(line) for line in done.stdout.splitlines())
+    first, refused, second, usage, again = (json.loads(line) for line in done.stdout.splitlines())
     assert first["prompt_tokens"] > 6
     assert second["reused_tokens"] + 32 > first["prompt_tokens"]
     assert "rolling_threshold of 2048" in refused["error"]
+    assert [turn["role"] for turn in usage["turns"]] == ["user", "assistant"] * 2
+    assert (again["text"], again["prompt_tokens"]) == (second["text"], second["prompt_tokens"])

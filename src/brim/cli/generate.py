@@ -164,7 +164,7 @@ def _messages(number: int, found: Any) -> list[dict[str, Any]]:
 
 def _as_asked(engine: Engine, prompts: list[Any], options: argparse.Namespace) -> list[Any]:
     """Prompts as the engine takes them: as turns of a chat where that was asked for, or the model is made for it."""
-    from brim.engine.front.chat_template import chat_text, chat_tokens, conversation, has_chat_template
+    from brim.engine.front.chat_template import ChatTemplate, chat_tokens, conversation, has_chat_template
 
     chat = options.system is not None or (has_chat_template(engine.tokenizer) if options.chat is None else options.chat)
     found: list[Any] = []
@@ -175,7 +175,7 @@ def _as_asked(engine: Engine, prompts: list[Any], options: argparse.Namespace) -
             found.append(prompt)
         elif options.image or options.audio:  # the model's processor makes tokens of the text
             turn = conversation(prompt, options.system, len(options.image), len(options.audio))
-            found.append(chat_text(engine.tokenizer, turn))
+            found.append(ChatTemplate(engine.tokenizer).render(turn))
         else:
             found.append(chat_tokens(engine.tokenizer, conversation(prompt, options.system)))
     return found

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 from brim.engine.device.interrupts import Interrupts
 from brim.engine.figures import EngineFigures, RequestFigures, figures_of, requests_of
 from brim.engine.front.answers import Answer, Completion, Update
-from brim.engine.front.door import Door, Prompt, find_tokenizer
+from brim.engine.front.door import Door, find_tokenizer
 from brim.engine.front.grammars import Grammars
 from brim.engine.loop import ServingLoop
 from brim.engine.media.allowed import AllowedMedia
 from brim.engine.media.parts import Kind
-from brim.engine.media.prepare import Given, GivenMedia
+from brim.engine.media.prepare import Given, GivenMedia, Prompt
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence

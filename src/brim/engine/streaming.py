@@ -28,8 +28,7 @@ from typing import Any
 
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion, Update
-from brim.engine.front.door import Prompt
-from brim.engine.media.prepare import Given
+from brim.engine.media.prepare import Given, Prompt
 from brim.engine.requests.params import SamplingParams
 from brim.errors import DeviceError, InvalidRequest
 from brim.records.health import Health, Status

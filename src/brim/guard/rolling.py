@@ -26,17 +26,17 @@ class RollingSettings:
     low_water: int
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "low_water"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InvalidRequest(f"{_SAID[name]} is {value!r}; it must be an integer of at least 1")
-        if self.low_water > self.threshold:
-            raise InvalidRequest(
-                f"low_water is {self.low_water}, more than the rolling_threshold of {self.threshold}; lower it"
-            )
+        check_marks(self.threshold, self.low_water, optional=False)
 
 
-_SAID = {"threshold": "rolling_threshold", "low_water": "low_water"}
+def check_marks(threshold: int | None, low_water: int | None, optional: bool = True) -> None:
+    """Refuse marks that are no numbers of tokens, or in the wrong order; None: it was left open."""
+    for name, value in (("rolling_threshold", threshold), ("low_water", low_water)):
+        if (value is None and optional) or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+            continue
+        raise InvalidRequest(f"{name} is {value!r}; it must be an integer of at least 1")
+    if threshold is not None and low_water is not None and low_water > threshold:
+        raise InvalidRequest(f"low_water is {low_water}, more than the rolling_threshold of {threshold}; lower it")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ from brim.units import parse_count
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
+    from brim.engine.chat.chat import Chat
     from brim.engine.engine import Engine
-    from brim.engine.requests.params import SamplingParams
 
 
 def add_command(commands: Commands) -> None:
@@ -45,12 +46,12 @@ def add_command(commands: Commands) -> None:
     )
     rolling.add_argument("--low-water", metavar="N", help="tokens that are left then (half of the threshold)")
     rolling.add_argument(
-        "--strategy", default="evict", choices=("evict", "error"), help="drop the oldest turns, or refuse the new one"
+        "--strategy", choices=("evict", "error"), help="drop the oldest turns (evict), or refuse the new one"
     )
     answers = parser.add_argument_group("answers")
     answers.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer (512, or less)")
-    answers.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (0)")
-    answers.add_argument("--top-p", type=float, default=1.0, metavar="P", help="sample from tokens that sum to P")
+    answers.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (0)")
+    answers.add_argument("--top-p", type=float, metavar="P", help="sample from tokens that sum to P")
     answers.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answers")
     add_engine_options(parser)
     add_json(parser)
@@ -63,34 +64,43 @@ def run(options: argparse.Namespace) -> int:
         return run_remote(options)
     if options.tp != 1:
         raise InvalidRequest(f"tp is {options.tp}; brim chat runs on one device, since one process reads what is typed")
-    from brim.engine.chat.chat import Chat
-
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
     with serving(make_engine(options, kv_tokens=kv_tokens)) as engine:
-        chat = Chat.load(engine, options.load) if options.load else _new(engine, options)
+        opener = Opener(engine, options)
+        talk = Talk(opener.load(options.load) if options.load else opener.new(), opener.load)
         if options.system is not None:
-            chat.system = options.system
-        talk = Talk(chat, _params(chat.params, options))
+            talk.chat.system = options.system
         converse(talk, reader(lambda: gauge(talk.chat), list(COMMANDS)), options.as_json)
     return 0
 
 
-def _new(engine: Engine, options: argparse.Namespace) -> Any:
-    from brim.engine.chat.chat import Chat
+class Opener:
+    """New and saved conversations. What the command line says wins over what was saved."""
 
-    def mark(name: str, value: str | None) -> int | None:
-        return None if value is None else parse_count(value, name)
+    def __init__(self, engine: Engine, options: argparse.Namespace) -> None:
+        self._engine = engine
+        self._rolling: dict[str, Any] = {
+            "rolling_threshold": _mark("rolling-threshold", options.rolling_threshold),
+            "low_water": _mark("low-water", options.low_water),
+        }
+        self._strategy: str | None = options.strategy
+        wanted = {name: getattr(options, name) for name in ("max_tokens", "temperature", "top_p", "seed")}
+        self._sampling = {name: value for name, value in wanted.items() if value is not None}
 
-    return Chat(
-        engine,
-        rolling_threshold=mark("rolling-threshold", options.rolling_threshold),
-        low_water=mark("low-water", options.low_water),
-        strategy=options.strategy,
-    )
+    def new(self) -> Chat:
+        from brim.engine.chat.chat import Chat
+
+        return self._with_sampling(Chat(self._engine, strategy=self._strategy or "evict", **self._rolling))
+
+    def load(self, path: Path) -> Chat:
+        from brim.engine.chat.chat import Chat
+
+        return self._with_sampling(Chat.load(self._engine, path, strategy=self._strategy, **self._rolling))
+
+    def _with_sampling(self, chat: Chat) -> Chat:
+        chat.params = replace(chat.params, **self._sampling)
+        return chat
 
 
-def _params(usual: SamplingParams, options: argparse.Namespace) -> SamplingParams:
-    from brim.engine.requests.params import SamplingParams
-
-    most = usual.max_tokens if options.max_tokens is None else options.max_tokens
-    return SamplingParams(max_tokens=most, temperature=options.temperature, top_p=options.top_p, seed=options.seed)
+def _mark(name: str, value: str | None) -> int | None:
+    return None if value is None else parse_count(value, name)

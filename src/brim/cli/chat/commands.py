@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from brim.cli.chat.talk import tell
 from brim.errors import InvalidRequest
@@ -27,7 +27,11 @@ class AnyTalk(Protocol):
     def chat(self) -> Chatting: ...
 
     def retry(self) -> None:
-        """Another answer to the last turn."""
+        """Show another answer to the last turn."""
+        ...
+
+    def reply_again(self) -> dict[str, Any]:
+        """The same for programs."""
         ...
 
 
@@ -46,17 +50,23 @@ class Command(Generic[Talking]):
     argument: str
     does: str
     run: Callable[[Talking, str], None]
+    entry: Callable[[Talking, str], dict[str, Any] | None] | None = None  # for programs, where `run` shows something
 
 
-def obey(talk: Talking, line: str, commands: Mapping[str, Command[Talking]]) -> None:
-    """Do what a line says."""
+def obey(
+    talk: Talking, line: str, commands: Mapping[str, Command[Talking]], as_json: bool = False
+) -> dict[str, Any] | None:
+    """Do what a line says; for programs, what it shows comes back."""
     name, _, argument = line.partition(" ")
     command = commands.get(name)
     if command is None:
         raise InvalidRequest(f"'{name[:40]}' is no command; /help lists them, and a space before it makes it a text")
     if command.argument and not command.argument.startswith("[") and not argument.strip():
         raise InvalidRequest(f"{name} needs {command.argument}: write {name} {command.argument}")
+    if as_json and command.entry is not None:
+        return command.entry(talk, argument.strip())
     command.run(talk, argument.strip())
+    return None
 
 
 def with_common(own: Mapping[str, Command[Own]]) -> dict[str, Command[Own]]:
@@ -67,7 +77,10 @@ def with_common(own: Mapping[str, Command[Own]]) -> dict[str, Command[Own]]:
         for name, command in commands.items():
             print(f"{f'{name} {command.argument}':<16} {command.does}")
 
-    commands |= {"/help": Command("", "this list", show), **own, **_COMMON}
+    def entry(_: AnyTalk, __: str) -> dict[str, Any]:
+        return {"commands": {name: command.does for name, command in commands.items()}}
+
+    commands |= {"/help": Command("", "this list", show, entry), **own, **_COMMON}
     return commands
 
 
@@ -79,6 +92,13 @@ def _system(talk: AnyTalk, argument: str) -> None:
     tell("the instruction counts from the next turn on")
 
 
+def _system_entry(talk: AnyTalk, argument: str) -> dict[str, Any] | None:
+    if argument:
+        _system(talk, argument)
+        return None
+    return {"system": talk.chat.system}
+
+
 def _undo(talk: AnyTalk, _: str) -> None:
     tell(f"{len(talk.chat.undo())} turns taken back")
 
@@ -87,13 +107,17 @@ def _retry(talk: AnyTalk, _: str) -> None:
     talk.retry()
 
 
+def _retry_entry(talk: AnyTalk, _: str) -> dict[str, Any]:
+    return talk.reply_again()
+
+
 def _quit(_: AnyTalk, __: str) -> None:
     raise Ended
 
 
 _COMMON = {
-    "/system": Command("[TEXT]", "show or change the instruction", _system),
+    "/system": Command("[TEXT]", "show or change the instruction", _system, _system_entry),
     "/undo": Command("", "take the last exchange back", _undo),
-    "/retry": Command("", "answer the last turn again", _retry),
+    "/retry": Command("", "answer the last turn again", _retry, _retry_entry),
     "/quit": Command("", "end the conversation", _quit),
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from brim.cli.chat.commands import Command, with_common
 from brim.cli.chat.talk import Talk, tell
@@ -30,6 +32,10 @@ def _usage(talk: Talk, _: str) -> None:
     )
 
 
+def _usage_entry(talk: Talk, _: str) -> dict[str, Any]:
+    return asdict(talk.chat.usage)
+
+
 def _number(text: str) -> int:
     """The number of a turn; the last one where nothing is said."""
     try:
@@ -54,10 +60,8 @@ def _save(talk: Talk, argument: str) -> None:
 
 
 def _load(talk: Talk, argument: str) -> None:
-    chat = type(talk.chat).load(talk.chat.engine, Path(argument).expanduser())
-    talk.chat.rest()
-    talk.chat = chat
-    tell(f"{len(chat.turns)} turns loaded")
+    talk.load(Path(argument).expanduser())
+    tell(f"{len(talk.chat.turns)} turns loaded")
 
 
 def _image(talk: Talk, argument: str) -> None:
@@ -80,7 +84,7 @@ def _checked(argument: str, kind: str, tokens_of: Callable[[str], int]) -> Path:
 
 COMMANDS = with_common(
     {
-        "/usage": Command("", "tokens and bytes of every turn", _usage),
+        "/usage": Command("", "tokens and bytes of every turn", _usage, _usage_entry),
         "/pin": Command("[TURN]", "keep the exchange of a turn (the last one), whatever is dropped", _pin),
         "/unpin": Command("[TURN]", "let it go again", _unpin),
         "/image": Command("FILE", "show an image with the next turn", _image),

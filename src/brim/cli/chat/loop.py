@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from brim.cli.chat.commands import Ended
 from brim.cli.chat.reading import Reader
-from brim.errors import BrimError
+from brim.errors import BrimError, InvalidRequest
 
 _HINT = "Ctrl-C stops an answer, Ctrl-D ends the conversation, /help lists the commands."
 
@@ -16,8 +16,8 @@ _HINT = "Ctrl-C stops an answer, Ctrl-D ends the conversation, /help lists the c
 class Partner(Protocol):
     """Who is talked with."""
 
-    def obey(self, line: str) -> None:
-        """A line that begins with a slash."""
+    def obey(self, line: str, as_json: bool) -> dict[str, Any] | None:
+        """A line that begins with a slash; for programs, what it shows comes back."""
         ...
 
     def answer(self, text: str) -> None:
@@ -37,8 +37,11 @@ def converse(partner: Partner, lines: Reader, as_json: bool) -> None:
         if not line.strip():
             continue
         try:
+            _check_unicode(line)
             if line.startswith("/"):
-                partner.obey(line)
+                entry = partner.obey(line, as_json)
+                if entry is not None:
+                    print(json.dumps(entry), flush=True)
             elif as_json:
                 print(json.dumps(partner.reply(line)), flush=True)
             else:
@@ -50,3 +53,10 @@ def converse(partner: Partner, lines: Reader, as_json: bool) -> None:
                 print(json.dumps({"error": str(error)}), flush=True)
             else:
                 print(f"brim chat: {error}", file=sys.stderr)
+
+
+def _check_unicode(line: str) -> None:
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"the line is not UTF-8 at its character {error.start}; it was left out") from None

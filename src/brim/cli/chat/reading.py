@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from io import TextIOWrapper
 from typing import Any, Protocol
 
 from brim.errors import InvalidRequest
@@ -19,11 +20,13 @@ class Reader(Protocol):
 
 
 class Lines:
-    """The lines of standard input."""
+    """The lines of standard input. Bytes that are no UTF-8 become surrogates, and do not end the conversation."""
 
     interactive = False
 
     def __iter__(self) -> Iterator[str]:
+        if isinstance(sys.stdin, TextIOWrapper):
+            sys.stdin.reconfigure(errors="surrogateescape")
         for line in sys.stdin:
             yield line.rstrip("\n")
 

@@ -34,7 +34,7 @@ def run_remote(options: argparse.Namespace) -> int:
     with asyncio.Runner() as runner:
         client = Client(parse_url(options.url), key)
         model, context = runner.run(_model(client, options.model))
-        chat = Conversation(client, _sampling(options, model), system=options.system, rolls=options.strategy == "evict")
+        chat = Conversation(client, _sampling(options, model), system=options.system, rolls=options.strategy != "error")
         talk = RemoteTalk(chat, runner, context)
         converse(talk, reader(talk.gauge, list(COMMANDS)), options.as_json)
         client.close()
@@ -54,9 +54,9 @@ async def _model(client: Client, wanted: str) -> tuple[str, int | None]:
 
 
 def _sampling(options: argparse.Namespace, model: str) -> dict[str, Any]:
-    wanted = {"max_tokens": options.max_tokens, "seed": options.seed}
-    found = {name: value for name, value in wanted.items() if value is not None}
-    return {"model": model, "temperature": options.temperature, "top_p": options.top_p, **found}
+    wanted = {name: getattr(options, name) for name in ("max_tokens", "temperature", "top_p", "seed")}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return {"model": model, "temperature": 0.0, "top_p": 1.0, **given}
 
 
 class RemoteTalk:
@@ -69,8 +69,8 @@ class RemoteTalk:
         self._runner = runner
         self._context = context
 
-    def obey(self, line: str) -> None:
-        obey(self, line, COMMANDS)
+    def obey(self, line: str, as_json: bool) -> dict[str, Any] | None:
+        return obey(self, line, COMMANDS, as_json)
 
     def reply(self, text: str) -> dict[str, Any]:
         self.last = self._runner.run(self.chat.send(text, self._taken_media()))
@@ -81,6 +81,10 @@ class RemoteTalk:
 
     def retry(self) -> None:
         self._show(self.chat.retry(show=_print, dropped=_tell_dropped))
+
+    def reply_again(self) -> dict[str, Any]:
+        self.last = self._runner.run(self.chat.retry())
+        return asdict(self.last)
 
     def gauge(self) -> str:
         if self.last is None:
@@ -120,6 +124,12 @@ def _usage(talk: RemoteTalk, _: str) -> None:
         print(f"{number:>4} {turn['role']:9} {' '.join(text.split())[:60]}")
 
 
+def _usage_entry(talk: RemoteTalk, _: str) -> dict[str, Any]:
+    last = talk.last
+    tokens = None if last is None else last.prompt_tokens + last.completion_tokens
+    return {"tokens": tokens, "turns": [{"role": turn["role"]} for turn in talk.chat.turns]}
+
+
 def _image(talk: RemoteTalk, argument: str) -> None:
     _attach(talk, argument, "image", "an image, like photo.png")
 
@@ -145,7 +155,7 @@ def _attach(talk: RemoteTalk, argument: str, kind: str, expected: str) -> None:
 
 COMMANDS = with_common(
     {
-        "/usage": Command("", "the turns, and the tokens of the last answer", _usage),
+        "/usage": Command("", "the turns, and the tokens of the last answer", _usage, _usage_entry),
         "/image": Command("FILE", "show an image with the next turn", _image),
         "/audio": Command("FILE", "play a WAV file to it with the next turn", _audio),
     }

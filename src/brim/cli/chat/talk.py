@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from brim.cli.chat.reply_entry import reply_entry
+from brim.errors import BrimError
 
 if TYPE_CHECKING:
     from brim.engine.chat.chat import Chat
     from brim.engine.chat.reply import ReplyStream
-    from brim.engine.requests.params import SamplingParams
 
 
 class Talk:
     """A chat, how it is answered, and what the next turn brings."""
 
-    def __init__(self, chat: Chat, params: SamplingParams) -> None:
+    def __init__(self, chat: Chat, load: Callable[[Path], Chat]) -> None:
         self.chat = chat
-        self.params = params
+        self._load = load
         self.images: list[Path] = []
         self.audios: list[Path] = []
 
-    def obey(self, line: str) -> None:
+    def obey(self, line: str, as_json: bool) -> dict[str, Any] | None:
         from brim.cli.chat.commands import obey
         from brim.cli.chat.local_commands import COMMANDS
 
-        obey(self, line, COMMANDS)
+        return obey(self, line, COMMANDS, as_json)
 
     def reply(self, text: str) -> dict[str, Any]:
-        return asdict(self._stream(text).read())
+        return reply_entry(self._stream(text).read())
 
     def answer(self, text: str) -> None:
         """Show the answer as it grows. An interrupt ends it, and keeps what there is of it."""
@@ -37,15 +40,31 @@ class Talk:
 
     def retry(self) -> None:
         """Another answer to the last turn; with another seed, where one was given."""
-        if self.params.seed is not None:
-            self.params = replace(self.params, seed=self.params.seed + 1)
-        self.show(self.chat.stream_again(self.params))
+        self.show(self._stream_again())
+
+    def reply_again(self) -> dict[str, Any]:
+        return reply_entry(self._stream_again().read())
+
+    def _stream_again(self) -> ReplyStream:
+        if (seed := self.chat.params.seed) is not None:
+            self.chat.params = replace(self.chat.params, seed=seed + 1)
+        return self.chat.stream_again()
+
+    def load(self, path: Path) -> None:
+        """Go on with a conversation that was saved."""
+        chat = self._load(path)
+        self.chat.rest()
+        self.chat = chat
 
     def _stream(self, text: str) -> ReplyStream:
-        images, audios = ([str(path) for path in paths] for paths in (self.images, self.audios))
-        stream = self.chat.stream(text, self.params, images, audios=audios)
-        self.images, self.audios = [], []
-        return stream
+        """Media go with this turn. Where it is refused they are let go: else the next one would bring them too."""
+        images, audios, self.images, self.audios = self.images, self.audios, [], []
+        try:
+            return self.chat.stream(text, images=images, audios=audios)
+        except BrimError:
+            for path in (*images, *audios):
+                tell(f"{path.name} is no longer attached")
+            raise
 
     def show(self, stream: ReplyStream) -> None:
         if stream.evicted.turns:

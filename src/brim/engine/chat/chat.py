@@ -18,9 +18,12 @@ from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
+from brim.engine.chat.checks import check_objects, check_text
 from brim.engine.chat.conversation import Conversation
 from brim.engine.chat.inbox import inbox_of
+from brim.engine.chat.media_files import held
 from brim.engine.chat.prompting import Prompts
 from brim.engine.chat.reply import Evicted, Reply, ReplyStream
 from brim.engine.chat.saved import SavedChat, read_chat, write_chat
@@ -90,12 +93,21 @@ class Chat:
             )
         self.engine = engine
         self.strategy = strategy
-        self.params = params or SamplingParams(max_tokens=max(1, min(DEFAULT_ANSWER, threshold // 4)), temperature=0)
+        self.params = params or self._usual_params
+        self._asked_marks = rolling_threshold, low_water  # None: the engine decides
         self._summarise = summarise
         self._prompts = Prompts(engine)
         self._session = f"chat-{next(_numbers)}"
         self._open: ReplyStream | None = None
-        self.conversation = Conversation(system, tuple(tools))
+        given_tools = tuple(tools)
+        check_objects("tools", given_tools)
+        self.conversation = Conversation(tools=given_tools)
+        self.system = system
+        finalize(self, inbox_of(engine).leave, self._session).atexit = False
+
+    @property
+    def _usual_params(self) -> SamplingParams:
+        return SamplingParams(max_tokens=max(1, min(DEFAULT_ANSWER, self.rolling.threshold // 4)), temperature=0)
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
@@ -106,6 +118,8 @@ class Chat:
     @system.setter
     def system(self, text: str | None) -> None:
         self._check_settled()
+        if text is not None:
+            check_text("system", text)
         self.conversation = replace(self.conversation, system=text)
 
     @property
@@ -137,9 +151,9 @@ class Chat:
         """The same, with the answer in pieces."""
         if role not in ROLES or role == "assistant":
             raise InvalidRequest(f"role is {role!r}; it must be user or tool")
-        if not isinstance(text, str):
-            raise InvalidRequest(f"text: it must be a text, not {type(text).__name__}")
-        return self._ask(self.conversation.with_turn(Turn(role, text, tuple(images), audios=tuple(audios))), params)
+        check_text("text", text)
+        turn = Turn(role, text, held(images, "images"), audios=held(audios, "audios"))
+        return self._ask(self.conversation.with_turn(turn), params)
 
     def retry(self, params: SamplingParams | None = None) -> Reply:
         """Answer the last turn of the user again, in place of the answer it got."""
@@ -162,8 +176,9 @@ class Chat:
         old = self._turn(turn)
         if old.role != "user":
             raise InvalidRequest(f"turn {turn} is of the {old.role}; only a turn of the user can be said otherwise")
-        shown = old.images if images is None else tuple(images)
-        heard = old.audios if audios is None else tuple(audios)
+        check_text("text", text)
+        shown = old.images if images is None else held(images, "images")
+        heard = old.audios if audios is None else held(audios, "audios")
         new = replace(old, content=text, images=shown, audios=heard)
         return self._ask(self.conversation.until(self._place(turn)).with_turn(new), params).read()
 
@@ -192,9 +207,9 @@ class Chat:
         """Another conversation with the same beginning, which both find in the KV pool."""
         twin = Chat(
             self.engine,
-            rolling_threshold=self.rolling.threshold,
-            low_water=self.rolling.low_water,
-            strategy=self.strategy,
+            None,
+            *self._asked_marks,
+            self.strategy,
             summarise=self._summarise,
             params=self.params,
         )
@@ -207,7 +222,7 @@ class Chat:
     def _place(self, number: int) -> int:
         """The place of a turn; negative numbers count from the end."""
         turns = len(self.turns)
-        if not isinstance(number, int) or not -turns <= number < turns:
+        if not isinstance(number, int) or isinstance(number, bool) or not -turns <= number < turns:
             raise InvalidRequest(f"turn {number!r}: the conversation has {turns} turns, counted from 0")
         return number % turns
 
@@ -224,14 +239,17 @@ class Chat:
         params = params or self.params
         if params.n != 1:
             raise InvalidRequest(f"n is {params.n}; a conversation goes on with one answer")
-        kept, evicted = self._rolled(asked, params.max_tokens)
         inbox = inbox_of(self.engine)
-        request_id = inbox.submit(self._prompts.prompt(kept), params, kept.images, kept.audios, self._session)
+        try:
+            kept, evicted = self._rolled(asked, params.max_tokens)
+            request_id = inbox.submit(self._prompts.prompt(kept), params, kept.images, kept.audios, self._session)
+        except BaseException:
+            self._prompts.forget_other_media(self.conversation)
+            raise
 
         def settle(text: str, stays: bool) -> None:
             self._open = None
-            if stays:
-                self._set(kept.with_turn(Turn("assistant", text)))
+            self._set(kept.with_turn(Turn("assistant", text)) if stays else self.conversation)
 
         self._open = ReplyStream(inbox, request_id, evicted, settle)
         return self._open
@@ -269,8 +287,7 @@ class Chat:
         assert self._summarise is not None
         earlier = () if kept.summary is None else (Turn("system", kept.summary),)
         summary = self._summarise((*earlier, *dropped))
-        if not isinstance(summary, str):
-            raise InvalidRequest(f"summarise: it must return a text, not {type(summary).__name__}")
+        check_text("summarise", summary)
         return replace(kept, summary=summary)
 
     def _too_large(self, tokens: int, room: int) -> InvalidRequest:
@@ -314,18 +331,35 @@ class Chat:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the conversation and its settings to a file; keys and values are computed again when it is loaded."""
-        write_chat(Path(path), SavedChat(self.conversation, self.rolling, self.strategy))
+        params = None if self.params == self._usual_params else self.params
+        write_chat(Path(path), SavedChat(self.conversation, *self._asked_marks, self.strategy, params))
 
     @classmethod
-    def load(cls, engine: Engine, path: str | PathLike[str], *, summarise: Summarise | None = None) -> Chat:
-        """The conversation as it was saved."""
+    def load(
+        cls,
+        engine: Engine,
+        path: str | PathLike[str],
+        *,
+        rolling_threshold: int | None = None,
+        low_water: int | None = None,
+        strategy: str | None = None,
+        summarise: Summarise | None = None,
+    ) -> Chat:
+        """The conversation as it was saved, but for what is given. With another threshold goes another low-water mark:
+        the default, if none is given.
+        """
         saved = read_chat(Path(path))
+        if rolling_threshold is None:
+            rolling_threshold = saved.rolling_threshold
+            low_water = saved.low_water if low_water is None else low_water
         chat = cls(
             engine,
-            rolling_threshold=saved.rolling.threshold,
-            low_water=saved.rolling.low_water,
-            strategy=saved.strategy,
+            None,
+            rolling_threshold,
+            low_water,
+            strategy or saved.strategy,
             summarise=summarise,
+            params=saved.params,
         )
         chat.conversation = saved.conversation
         return chat

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from brim.engine.chat.media_files import given
 from brim.engine.chat.turns import Exchange, Turn, exchanges_of, turns_of
 from brim.errors import InvalidRequest
 
@@ -56,8 +57,9 @@ class Conversation:
 
     @property
     def images(self) -> tuple[Any, ...]:
-        return tuple(image for turn in self.turns for image in turn.images)
+        """Of all turns, as an engine takes them."""
+        return tuple(given(image) for turn in self.turns for image in turn.images)
 
     @property
     def audios(self) -> tuple[Any, ...]:
-        return tuple(audio for turn in self.turns for audio in turn.audios)
+        return tuple(given(audio) for turn in self.turns for audio in turn.audios)

@@ -24,10 +24,12 @@ class Inbox:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._updates: dict[str, deque[Update]] = {}
+        self._left: deque[str] = deque()  # sessions of conversations that are gone
 
     def submit(
         self, prompt: Any, params: SamplingParams, images: tuple[Any, ...], audios: tuple[Any, ...], session: str
     ) -> str:
+        self._forget_left()
         request_id = self._engine.submit(prompt, params, images=images, audios=audios, session=session)
         self._updates[request_id] = deque()
         return request_id
@@ -45,7 +47,16 @@ class Inbox:
         update = mine.popleft()
         if update.completion is not None:
             del self._updates[request_id]
+            self._forget_left()
         return update
+
+    def leave(self, session: str) -> None:
+        """A conversation is gone. Told by the garbage collector, at any time: the engine hears of it later."""
+        self._left.append(session)
+
+    def _forget_left(self) -> None:
+        while self._left:
+            self._engine.forget_session(self._left.popleft())
 
     def cancel(self, request_id: str) -> None:
         """Nobody waits for it any more."""

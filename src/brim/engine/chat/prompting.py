@@ -8,10 +8,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from brim.engine.chat.conversation import Conversation
+from brim.engine.chat.media_files import given
 from brim.engine.chat.turn_ends import turn_ends
 from brim.engine.chat.turns import Turn
-from brim.engine.front.chat_template import chat_text, has_chat_template
+from brim.engine.front.chat_template import ChatTemplate, has_chat_template
 from brim.engine.front.segments import SegmentTokenizer
+from brim.engine.requests.control_tokens import ChatText
 from brim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -25,11 +27,11 @@ class Prompts:
         if not has_chat_template(engine.tokenizer):
             raise InvalidRequest("chat: the model's tokenizer has no chat template; it cannot tell turns apart")
         self._engine = engine
-        self._tokenizer = engine.tokenizer
+        self._template = ChatTemplate(engine.tokenizer)
         self._segments = SegmentTokenizer(engine.tokenizer, most_tokens=2 * engine.longest_request)
         self._media_tokens: dict[int, tuple[Any, int]] = {}  # by identity: an image or audio, and what it takes
 
-    def prompt(self, conversation: Conversation) -> str | list[int]:
+    def prompt(self, conversation: Conversation) -> ChatText | list[int]:
         """What the engine is asked: tokens, or a text where the model's processor has to see or hear media."""
         if conversation.images or conversation.audios:
             return self._text(conversation)
@@ -42,7 +44,7 @@ class Prompts:
 
     def turn_ends(self, conversation: Conversation) -> list[int]:
         """Tokens up to the end of the opening, and up to that of each turn, in the prompt of the whole."""
-        ends = turn_ends(self._tokenizer, conversation) if conversation.messages else [0]
+        ends = turn_ends(self._template, conversation) if conversation.messages else [0]
         if ends is None:  # one prompt for each turn
             opening = replace(conversation, exchanges=())
             grown = (conversation.until(number) for number in range(1, len(conversation.turns) + 1))
@@ -51,16 +53,16 @@ class Prompts:
         media = accumulate(self._tokens_of_media(turn) for turn in conversation.turns)
         return [end + tokens for end, tokens in zip(ends, (0, *media), strict=True)]
 
-    def _text(self, conversation: Conversation, answering: bool = True) -> str:
-        return chat_text(self._tokenizer, conversation.messages, conversation.tools, answering)
+    def _text(self, conversation: Conversation, answering: bool = True) -> ChatText:
+        return self._template.render(conversation.messages, conversation.tools, answering)
 
     def _tokens(self, conversation: Conversation, answering: bool = True) -> list[int]:
-        return self._segments.tokens(self._text(conversation, answering))
+        return self._template.tokens(self._text(conversation, answering), self._segments.tokens)
 
     def _tokens_of_media(self, turn: Turn) -> int:
         """How many tokens more than their placeholders the media of a turn take."""
-        images = (self._beyond(image, self._engine.image_tokens) for image in turn.images)
-        audios = (self._beyond(audio, self._engine.audio_tokens) for audio in turn.audios)
+        images = (self._beyond(given(image), self._engine.image_tokens) for image in turn.images)
+        audios = (self._beyond(given(audio), self._engine.audio_tokens) for audio in turn.audios)
         return sum(images) + sum(audios)
 
     def _beyond(self, medium: Any, tokens_of: Callable[[Any], int]) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import tempfile
 from collections.abc import Mapping
@@ -11,21 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from brim.engine.chat.checks import check_objects, check_text
 from brim.engine.chat.conversation import Conversation
+from brim.engine.chat.saved_media import audio_entry, audio_of, image_entry, image_of
+from brim.engine.chat.saved_params import params_entry, params_of
 from brim.engine.chat.turns import ROLES, Turn, exchanges_of
-from brim.errors import InvalidRequest
-from brim.guard.rolling import RollingSettings
+from brim.engine.requests.params import SamplingParams
+from brim.errors import InvalidRequest, first_line
+from brim.guard.rolling import check_marks
 
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SavedChat:
+    """A conversation and its settings; None: the default of the engine that it is loaded into."""
+
     conversation: Conversation
-    rolling: RollingSettings
+    rolling_threshold: int | None
+    low_water: int | None
     strategy: str
+    params: SamplingParams | None = None
 
 
 def write_chat(path: Path, chat: SavedChat) -> None:
@@ -33,53 +37,48 @@ def write_chat(path: Path, chat: SavedChat) -> None:
     talk = chat.conversation
     entry = {
         "brim_chat": VERSION,
-        "rolling_threshold": chat.rolling.threshold,
-        "low_water": chat.rolling.low_water,
+        "rolling_threshold": chat.rolling_threshold,
+        "low_water": chat.low_water,
         "strategy": chat.strategy,
+        "params": None if chat.params is None else params_entry(chat.params),
         "system": talk.system,
         "summary": talk.summary,
-        "tools": list(talk.tools),
+        "tools": [dict(tool) for tool in talk.tools],
         "turns": [_turn_entry(turn) for turn in talk.turns],
     }
     try:
-        text = json.dumps(entry, indent=1, ensure_ascii=False)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            file.write(text + "\n")
-        Path(file.name).replace(path)
+        content = (json.dumps(entry, indent=1, ensure_ascii=False) + "\n").encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"chat {path}: cannot be written as JSON ({first_line(error)})") from None
+    try:
+        _replace(path, content)
     except OSError as error:
         raise InvalidRequest(f"chat {path}: cannot be written ({error.strerror})") from None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        written = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            written.replace(path)
+        except BaseException:
+            written.unlink()
+            raise
 
 
 def _turn_entry(turn: Turn) -> dict[str, Any]:
     entry: dict[str, Any] = {"role": turn.role, "content": turn.content}
     if turn.images:
-        entry["images"] = [_image_entry(image) for image in turn.images]
+        entry["images"] = [image_entry(image) for image in turn.images]
     if turn.audios:
-        entry["audios"] = [_audio_entry(audio) for audio in turn.audios]
+        entry["audios"] = [audio_entry(audio) for audio in turn.audios]
     if turn.tool_calls:
         entry["tool_calls"] = list(turn.tool_calls)
     if turn.pinned:
         entry["pinned"] = True
     return entry
-
-
-def _image_entry(image: Any) -> dict[str, str]:
-    """A path as a path, everything else as what it shows."""
-    if isinstance(image, (str, Path)):
-        return {"path": str(image)}
-    if not isinstance(image, bytes):
-        written = io.BytesIO()
-        image.save(written, format="PNG")
-        image = written.getvalue()
-    return {"base64": base64.b64encode(image).decode("ascii")}
-
-
-def _audio_entry(audio: Any) -> dict[str, Any]:
-    """The same; samples as numbers of 32 bits."""
-    if isinstance(audio, (str, Path, bytes)):
-        return _image_entry(audio)
-    samples, rate = audio
-    return {"samples": base64.b64encode(np.asarray(samples, "<f4").tobytes()).decode("ascii"), "rate": int(rate)}
 
 
 def read_chat(path: Path) -> SavedChat:
@@ -88,7 +87,7 @@ def read_chat(path: Path) -> SavedChat:
         entry = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidRequest(f"chat {path}: cannot be read ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidRequest(f"chat {path}: is not a saved conversation (no JSON)") from None
     if not isinstance(entry, dict) or "brim_chat" not in entry:
         raise InvalidRequest(f"chat {path}: is not a saved conversation (brim_chat is missing)")
@@ -114,22 +113,37 @@ class _Fields:
             raise InvalidRequest(f"{name} is {value!r:.60}; the file is damaged")
         return value
 
+    def text(self, name: str) -> Any:
+        """A text, or None where it may be missing."""
+        found = self.get(name, str)
+        if found is not None:
+            check_text(name, found)
+        return found
 
-_OPTIONAL = ("system", "summary")
+    def objects(self, name: str) -> tuple[Any, ...]:
+        found = tuple(self.get(name, list, []))
+        check_objects(name, found)
+        return found
+
+
+_OPTIONAL = ("system", "summary", "rolling_threshold", "low_water", "params")
 
 
 def _read(fields: _Fields) -> SavedChat:
-    rolling = RollingSettings(fields.get("rolling_threshold", int), fields.get("low_water", int))
+    threshold, low_water = fields.get("rolling_threshold", int), fields.get("low_water", int)
+    check_marks(threshold, low_water)
+    params = fields.get("params", dict)
     turns = [_read_turn(entry, number) for number, entry in enumerate(fields.get("turns", list))]
     if turns and turns[0].role != "user":
         raise InvalidRequest(f"turns: the first is of the {turns[0].role}; a conversation begins with the user")
     conversation = Conversation(
-        system=fields.get("system", str),
-        tools=tuple(fields.get("tools", list, [])),
+        system=fields.text("system"),
+        tools=fields.objects("tools"),
         exchanges=exchanges_of(turns),
-        summary=fields.get("summary", str),
+        summary=fields.text("summary"),
     )
-    return SavedChat(conversation, rolling, fields.get("strategy", str))
+    strategy = fields.get("strategy", str)
+    return SavedChat(conversation, threshold, low_water, strategy, None if params is None else params_of(params))
 
 
 def _read_turn(entry: Any, number: int) -> Turn:
@@ -142,30 +156,11 @@ def _read_turn(entry: Any, number: int) -> Turn:
             raise InvalidRequest(f"role is {role!r}; it must be one of {', '.join(ROLES)}")
         return Turn(
             role,
-            fields.get("content", str),
-            tuple(_read_file(image, "images") for image in fields.get("images", list, [])),
-            tuple(fields.get("tool_calls", list, [])),
+            fields.text("content"),
+            tuple(image_of(image) for image in fields.get("images", list, [])),
+            fields.objects("tool_calls"),
             fields.get("pinned", bool, False),
-            tuple(_read_audio(audio) for audio in fields.get("audios", list, [])),
+            tuple(audio_of(audio) for audio in fields.get("audios", list, [])),
         )
     except InvalidRequest as error:
         raise InvalidRequest(f"turn {number}: {error}") from None
-
-
-def _read_audio(entry: Any) -> Any:
-    if not isinstance(entry, dict) or "samples" not in entry:
-        return _read_file(entry, "audios")
-    try:
-        written, rate = base64.b64decode(entry["samples"], validate=True), int(entry["rate"])
-        return np.frombuffer(written, "<f4"), rate
-    except (TypeError, KeyError, ValueError):
-        raise InvalidRequest("audios: one has no samples and rate; the file is damaged") from None
-
-
-def _read_file(entry: Any, field: str) -> Any:
-    if isinstance(entry, dict) and isinstance(entry.get("path"), str):
-        return entry["path"]
-    try:
-        return base64.b64decode(entry["base64"], validate=True)
-    except (TypeError, KeyError, ValueError):
-        raise InvalidRequest(f"{field}: one is neither a path nor base64; the file is damaged") from None

@@ -4,7 +4,7 @@ In: a conversation. Out: for its opening and for each turn the tokens of the pro
 prompt is counted once, for the turn that it begins in. The template is a program and does not say which of its text
 belongs to a turn: a private character behind each turn's text marks its place, and what the template writes behind that
 is learned from the first turn of each role. Nothing is guessed: where the marks change the text (a template that cuts
-contents apart), or the tokenizer knows no places, None says so.
+contents apart), a turn spells control tokens, or the tokenizer knows no places, None says so.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from brim.engine.chat.conversation import Conversation
 from brim.engine.chat.turns import Turn, exchanges_of
-from brim.engine.front.chat_template import chat_text
+from brim.engine.front.chat_template import ChatTemplate
+from brim.engine.requests.control_tokens import ChatText
 
 _MARKS = tuple(chr(code) for code in range(0xE000, 0xE010))  # for private use: no template and hardly a text has them
 
 
-def turn_ends(tokenizer: Any, conversation: Conversation) -> list[int] | None:
+def turn_ends(template: ChatTemplate, conversation: Conversation) -> list[int] | None:
     """Tokens up to the end of the opening, and of each turn; an image or audio is its placeholder."""
+    tokenizer = template.tokenizer
     if not getattr(tokenizer, "is_fast", False):
         return None
-    text = _rendered(tokenizer, conversation)
-    ends = _ends_in_text(tokenizer, conversation, text)
+    written = _written(template, conversation)
+    text = written.marked
+    ends = None if written.plain else _ends_in_text(template, conversation, text)
     if ends is None:
         return None
     places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
@@ -34,19 +36,17 @@ def turn_ends(tokenizer: Any, conversation: Conversation) -> list[int] | None:
     return [*(bisect_left(starts, end) for end in ends[:-1]), len(starts)]
 
 
-def _ends_in_text(tokenizer: Any, conversation: Conversation, text: str) -> list[int] | None:
+def _ends_in_text(template: ChatTemplate, conversation: Conversation, text: str) -> list[int] | None:
     """Characters up to the end of the opening, and of each turn."""
     opening = replace(conversation, exchanges=())
-    before = _rendered(tokenizer, opening) if opening.messages else ""
+    before = _rendered(template, opening) if opening.messages else ""
     mark = next((mark for mark in _MARKS if mark not in text), None)
     if mark is None or not text.startswith(before):
         return None
-    pieces = _rendered(tokenizer, _marked(conversation, mark)).split(mark)
+    pieces = _rendered(template, _marked(conversation, mark)).split(mark)
     if "".join(pieces) != text or len(pieces) != len(conversation.turns) + 1:
         return None
-    closings = {
-        role: _closing(tokenizer, conversation, role, mark) for role in {one.role for one in conversation.turns}
-    }
+    closings = {role: _closing(template, conversation, role, mark) for role in {one.role for one in conversation.turns}}
     ends, place = [len(before)], 0
     for turn, piece, behind in zip(conversation.turns, pieces, pieces[1:], strict=False):
         place += len(piece)
@@ -57,10 +57,10 @@ def _ends_in_text(tokenizer: Any, conversation: Conversation, text: str) -> list
     return ends
 
 
-def _closing(tokenizer: Any, conversation: Conversation, role: str, mark: str) -> str:
+def _closing(template: ChatTemplate, conversation: Conversation, role: str, mark: str) -> str:
     """What the template writes behind a turn of this role: the end of a conversation that ends with one."""
     first = next(number for number, turn in enumerate(conversation.turns) if turn.role == role)
-    return _rendered(tokenizer, _marked(conversation.until(first + 1), mark)).rpartition(mark)[2].lstrip()
+    return _rendered(template, _marked(conversation.until(first + 1), mark)).rpartition(mark)[2].lstrip()
 
 
 def _marked(conversation: Conversation, mark: str) -> Conversation:
@@ -76,5 +76,9 @@ def _with_mark(turns: Sequence[Turn], mark: str) -> list[Turn]:
     return found
 
 
-def _rendered(tokenizer: Any, conversation: Conversation) -> str:
-    return chat_text(tokenizer, conversation.messages, conversation.tools, answering=False)
+def _rendered(template: ChatTemplate, conversation: Conversation) -> str:
+    return _written(template, conversation).shown
+
+
+def _written(template: ChatTemplate, conversation: Conversation) -> ChatText:
+    return template.render(conversation.messages, conversation.tools, answering=False)

@@ -12,7 +12,7 @@ ROLES = ("user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message. Images (paths, bytes or PIL images) and audio (paths, bytes or samples with their rate) stand before
+    """One message. Images (files, bytes or PIL images) and audio (files, bytes or samples with their rate) stand before
     its text, in this order.
     """
 

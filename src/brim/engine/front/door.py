@@ -12,13 +12,13 @@ from random import Random
 from typing import Any
 
 from brim.engine.media.allowed import AllowedMedia
-from brim.engine.media.prepare import GivenMedia, Preparer
+from brim.engine.media.prepare import GivenMedia, Preparer, Prompt
+from brim.engine.requests.control_tokens import ChatText
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import MediaSpan, Request
 from brim.engine.weights.load import LoadedModel
 from brim.errors import InvalidRequest, UnsupportedModel, first_line
 
-Prompt = str | Sequence[int]
 MOST_PRIORITY = 1000
 
 
@@ -86,6 +86,8 @@ class Door:
             if self.media is None:
                 raise InvalidRequest(f"{media.kinds[0]}: this model takes text only")
             return self.media.prepare(prompt, media, self.allowed)
+        if isinstance(prompt, ChatText):
+            raise InvalidRequest("prompt: a conversation without media is given as its tokens")
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise InvalidRequest("prompt: the model has no tokenizer; give token ids")

@@ -71,7 +71,7 @@ class _Borders:
 
 def _borders(tokenizer: Any) -> _Borders | None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or backend.encode_special_tokens:
+    if backend is None or getattr(tokenizer, "split_special_tokens", False):
         return None
     added = [one for one in tokenizer.added_tokens_decoder.values() if one.content and not one.normalized]
     plain = [one.content for one in added if one.content.strip() == one.content and not (one.lstrip or one.rstrip)]

@@ -29,11 +29,13 @@ from brim.engine.media.positions import mrope_positions
 from brim.engine.media.processing import audio_tokens, image_tokens, run_processor
 from brim.engine.media.reading import load_processor
 from brim.engine.media.towers import hears
+from brim.engine.requests.control_tokens import ChatText
 from brim.engine.requests.request import MediaSpan
 from brim.engine.settings import EngineSettings
 from brim.engine.weights.load import LoadedModel
 from brim.errors import InvalidRequest
 
+Prompt = str | ChatText | Sequence[int]  # a text, a conversation from its template, or tokens
 Given = Sequence[Any] | Mapping[str, Any]  # images or audios one by one; or the output of a processor
 Prepared = tuple[tuple[int, ...], Media, tuple[MediaSpan, ...], tuple[tuple[int, bytes], ...]]
 
@@ -94,7 +96,7 @@ class Preparer:
         """Whether the tokens of an image must be computed in one step."""
         return self.family is not None and self.family.together
 
-    def prepare(self, prompt: str | Sequence[int], given: GivenMedia, allowed: AllowedMedia = UNCHECKED) -> Prepared:
+    def prepare(self, prompt: Prompt, given: GivenMedia, allowed: AllowedMedia = UNCHECKED) -> Prepared:
         """(tokens, media, spans, marks) of a prompt with media; a mark is where a part begins, and its digest."""
         for kind in given.kinds:
             if not self._takes(kind):
@@ -172,12 +174,12 @@ class Preparer:
         return [part.tokens for part in parts]
 
     def _processed(
-        self, prompt: str | Sequence[int], given: GivenMedia, allowed: AllowedMedia
+        self, prompt: Prompt, given: GivenMedia, allowed: AllowedMedia
     ) -> tuple[list[int], Mapping[str, Any]]:
         """Token ids, and the processor's output."""
         named = given.kinds[0]
         outputs = [some for kind in given.kinds if isinstance(some := given.of(kind), Mapping)]
-        if isinstance(prompt, str):
+        if isinstance(prompt, (str, ChatText)):
             if Kind.VIDEO in given.kinds:
                 raise InvalidRequest("videos: give the output of the model's processor, and token ids as the prompt")
             if outputs:

@@ -12,8 +12,10 @@ from brim.engine.media.audio.limits import AudioLimits
 from brim.engine.media.families import Family
 from brim.engine.media.limits import ImageLimits
 from brim.engine.media.parts import Kind
+from brim.engine.media.plain_contents import with_plain_contents
 from brim.engine.media.reading import read_image
 from brim.engine.media.resizing import resized
+from brim.engine.requests.control_tokens import ChatText
 from brim.errors import InvalidRequest, first_line
 
 _DEFAULT_RATE = 16_000
@@ -22,13 +24,15 @@ _DEFAULT_RATE = 16_000
 def run_processor(
     processor: Any,
     family: Family | None,
-    prompt: str,
+    prompt: str | ChatText,
     images: Sequence[Any] = (),
     audios: Sequence[Any] = (),
     allowed: AllowedMedia = UNCHECKED,
 ) -> tuple[list[int], Mapping[str, Any]]:
     """Tokens of a prompt with its media in it, and the processor's whole output."""
     given: dict[str, Any] = {}
+    if isinstance(prompt, ChatText):
+        processor, prompt = with_plain_contents(processor, prompt), prompt.marked
     if images:
         assert family is not None, "a model that takes images has a family"
         given["images"] = [[_read(image, number, allowed.images) for number, image in enumerate(images)]]

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
 
-from brim.engine.front.chat_template import has_chat_template
+from brim.engine.front.chat_template import ChatTemplate, has_chat_template
 from brim.engine.weights.builtin import ByteTokenizer
 from brim.errors import InputError, InvalidRequest
 from brim.serve.asked.dialogue import Dialogue
@@ -57,14 +57,19 @@ class Desk:
             raise InvalidRequest("messages: the model's tokenizer has no chat template; use /v1/completions")
         if job.dialogue.media:
             check_taken(job.dialogue, self._source.media)
-            return MediaPrompt(self._tokenizer, self._source, job).prepared()
+            return MediaPrompt(self._template, self._source, job).prepared()
         kept, turns, evicted = rolled(job, lambda dialogue: len(self._chat_tokens(dialogue)))
-        text = written(self._tokenizer, kept)
-        tokens = self.tokens(text, special=False, longest=job.threshold)
-        return Prepared(tokens, None, turns, evicted, job.room is not None, text[-TAIL:])
+        text = written(self._template, kept)
+        self._check_length(text.shown, job.threshold)
+        tokens = tuple(self._template.tokens(text))
+        return Prepared(tokens, None, turns, evicted, job.room is not None, text.shown[-TAIL:])
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate(self._tokenizer)
 
     def _chat_tokens(self, dialogue: Dialogue) -> tuple[int, ...]:
-        return self.tokens(written(self._tokenizer, dialogue), special=False)
+        return tuple(self._template.tokens(written(self._template, dialogue)))
 
 
 def _find(source: TokenizerSource) -> Any:

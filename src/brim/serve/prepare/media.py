@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from brim.engine.front.chat_template import ChatTemplate
 from brim.errors import InvalidRequest
 from brim.serve.asked.dialogue import Dialogue, Media
 from brim.serve.asked.media import Audio, Image
@@ -52,8 +53,8 @@ def processor_of(folder: Path | None) -> Processor:
 class MediaPrompt:
     """One dialogue with media, decoded once."""
 
-    def __init__(self, tokenizer: Any, source: TokenizerSource, job: ChatJob) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, template: ChatTemplate, source: TokenizerSource, job: ChatJob) -> None:
+        self._template = template
         self._job = job
         self._allowed = source.media
         self._own = processor_of(source.folder)
@@ -65,13 +66,13 @@ class MediaPrompt:
         from brim.engine.media.processing import run_processor
 
         kept, turns, evicted = rolled(self._job, self._count)
-        text, rolls = written(self._tokenizer, kept), self._job.room is not None
+        text, rolls = written(self._template, kept), self._job.room is not None
         if not kept.media:
-            return Prepared(self._text_tokens(kept), None, turns, evicted, rolls, text[-TAIL:])
+            return Prepared(self._text_tokens(kept), None, turns, evicted, rolls, text.shown[-TAIL:])
         seen, heard = [self._images[one] for one in kept.images], [self._audios[one] for one in kept.audios]
         ids, output = run_processor(self._own.processor, self._own.family, text, seen, heard, self._allowed)
         media = {name: value.numpy() for name, value in output.items() if hasattr(value, "numpy")}
-        return Prepared(tuple(ids), media, turns, evicted, rolls, text[-TAIL:], len(seen), len(heard))
+        return Prepared(tuple(ids), media, turns, evicted, rolls, text.shown[-TAIL:], len(seen), len(heard))
 
     def _samples(self) -> dict[Audio, audios.Samples]:
         from brim.engine.media.processing import sampling_rate
@@ -83,7 +84,7 @@ class MediaPrompt:
         return audios.decode_all(found, self._job.limits, self._allowed.audios, rate)
 
     def _text_tokens(self, dialogue: Dialogue) -> tuple[int, ...]:
-        return tuple(self._tokenizer(written(self._tokenizer, dialogue), add_special_tokens=False)["input_ids"])
+        return tuple(self._template.tokens(written(self._template, dialogue)))
 
     def _count(self, dialogue: Dialogue) -> int:
         """Tokens with all media: each has one in the text already."""

@@ -7,18 +7,18 @@ what would be kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from brim.engine.front.chat_template import chat_text
+from brim.engine.front.chat_template import ChatTemplate
+from brim.engine.requests.control_tokens import ChatText
 from brim.errors import InvalidRequest
 from brim.guard.rolling import RollingSettings, roll
 from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.jobs import ChatJob
 
 
-def written(tokenizer: Any, dialogue: Dialogue) -> str:
-    text = chat_text(tokenizer, [dict(message.entry) for message in dialogue.messages], dialogue.tools)
-    check_unicode(text)
+def written(template: ChatTemplate, dialogue: Dialogue) -> ChatText:
+    text = template.render([dict(message.entry) for message in dialogue.messages], dialogue.tools)
+    check_unicode(text.shown)
     return text
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from brim.engine.chat.conversation import Conversation
 from brim.engine.chat.turn_ends import turn_ends
 from brim.engine.chat.turns import Turn, exchanges_of
-from brim.engine.front.chat_template import chat_tokens
+from brim.engine.front.chat_template import ChatTemplate, chat_tokens
 from brim.model.packaged import packaged_folder
 
 PLAIN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -57,13 +57,13 @@ def test_ends_are_those_of_growing_prompts(said: list[str], system: str | None) 
     opening = replace(conversation, exchanges=())
     wanted = [tokens(PLAIN, opening) if opening.messages else 0]
     wanted += [tokens(PLAIN, conversation.until(turn)) for turn in range(1, len(said) + 1)]
-    assert turn_ends(tokenizer(PLAIN), conversation) == wanted
+    assert turn_ends(ChatTemplate(tokenizer(PLAIN)), conversation) == wanted
 
 
 def test_spaces_that_a_template_cuts_off() -> None:
     conversation = talk("one  ", "two\n", "three")
     wanted = [tokens(TRIMMED, conversation.until(turn)) for turn in range(1, 4)]
-    found = turn_ends(tokenizer(TRIMMED), conversation)
+    found = turn_ends(ChatTemplate(tokenizer(TRIMMED)), conversation)
     assert found is not None
     assert found[1:] == wanted
 
@@ -71,7 +71,7 @@ def test_spaces_that_a_template_cuts_off() -> None:
 def test_turns_that_a_template_rewrites_count_as_they_stand_in_the_prompt() -> None:
     """The reasoning of an earlier answer is not in it, and that of the last is."""
     thought = "<think>long and deep</think>yes"
-    found = turn_ends(tokenizer(FORGETS), conversation := talk("a?", thought, "b?", thought))
+    found = turn_ends(ChatTemplate(tokenizer(FORGETS)), conversation := talk("a?", thought, "b?", thought))
     assert found is not None
     assert found[-1] == tokens(FORGETS, conversation)
     first, last = found[2] - found[1], found[4] - found[3]
@@ -79,4 +79,4 @@ def test_turns_that_a_template_rewrites_count_as_they_stand_in_the_prompt() -> N
 
 
 def test_a_template_that_cuts_contents_is_not_guessed_at() -> None:
-    assert turn_ends(tokenizer(CUTS), talk("abcdef", "ghijkl")) is None
+    assert turn_ends(ChatTemplate(tokenizer(CUTS)), talk("abcdef", "ghijkl")) is None

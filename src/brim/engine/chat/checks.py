@@ -1,0 +1,32 @@
+"""What may be said in a conversation: what can be written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from brim.errors import InvalidRequest, first_line
+
+
+def check_text(field: str, text: object) -> None:
+    """Refuse what is no text, or has halves of surrogate pairs, which no tokenizer and no file takes."""
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{field}: it must be a text, not {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"{field}: its character {error.start} is half of a surrogate pair; give Unicode text"
+        ) from None
+
+
+def check_objects(field: str, objects: Iterable[Any]) -> None:
+    """Refuse tools, or calls of them, that are no JSON objects."""
+    for one in objects:
+        if not isinstance(one, Mapping):
+            raise InvalidRequest(f"{field}: one is a {type(one).__name__}; give JSON objects")
+        try:
+            json.dumps(one, ensure_ascii=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequest(f"{field}: one cannot be written as JSON ({first_line(error)})") from None
