@@ -199,7 +199,7 @@ class Scheduler:
             chunks.append(chunk)
             budget -= chunk.length
         planned: tuple[Draft, ...] = ()
-        if self._wanted and len(self.running) <= self.limits.max_drafted:
+        if self._wanted and not self._admitted and len(self.running) <= self.limits.max_drafted:
             self._drafting = [sequence for sequence in decodes if sequence in self._wanted]
             decodes, planned = plan_drafts(decodes, self._wanted, budget, self.ledger, self._snapshots)
         return StepPlan(

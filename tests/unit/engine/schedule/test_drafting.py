@@ -46,6 +46,39 @@ def test_in_mode_worst_nobody_is_preempted_for_drafts(made: tuple[World, list[Ar
     assert world.scheduler.preemptions == 0
 
 
+@pytest.mark.parametrize(
+    ("size", "kv_tokens", "short", "long", "new"),
+    [
+        (16, 416, (152, 40), (10, 61), (110, 69)),
+        (8, 480, (137, 66), (9, 96), (118, 70)),
+        (16, 448, (138, 56), (11, 83), (103, 81)),
+    ],
+)
+def test_a_request_that_is_admitted_is_not_preempted_for_drafts_of_that_step(
+    size: int, kv_tokens: int, short: tuple[int, int], long: tuple[int, int], new: tuple[int, int]
+) -> None:
+    """Admission counts on one token for each running request in a step."""
+    world = World(
+        (LayerGroup(None, (0,), 1),),
+        kv_tokens,
+        Limits(8, 400, reuse_prefixes=False, max_drafted=8),
+        size=size,
+        admission=WORST,
+        proposer=Guesses(random.Random(0), 1.0),
+        speculation=SpeculationSettings(16, 0.75, depth=7),
+    )
+    plain = request("short", *short)
+    world.submit(replace(plain, params=replace(plain.params, speculate=False)))
+    world.submit(request("long", *long))
+    for _ in range(3):
+        world.step()
+    world.submit(request("new", *new))
+    while not world.loop.idle:
+        world.step()
+    world.check_end()
+    assert world.scheduler.preemptions == 0
+
+
 def guessing(right: float, kv_tokens: int = 400, max_drafted: int = 4, **others: Any) -> World:
     speculation = SpeculationSettings(max_drafted, 1.0, depth=4)
     limits = Limits(4, 32, max_drafted=max_drafted, has_states=others.pop("has_states", False), reuse_prefixes=False)
