@@ -510,6 +510,8 @@ def test_absurd_sampling_is_refused_by_name(shared_engine: Engine, field_name: s
         ({"deadline_seconds": "soon"}, "deadline_seconds 'soon'"),
         ({"request_id": "taken"}, "request_id 'taken' is in use"),
         ({"request_id": 5}, "request_id 5"),
+        ({"session": ["a"]}, r"session is ['a']; it must be a text"),
+        ({"salt": "x"}, "salt is 'x'; it must be bytes"),
     ],
 )
 def test_other_bad_requests_are_refused_by_name(shared_engine: Engine, others: dict[str, Any], message: str) -> None:

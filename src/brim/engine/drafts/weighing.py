@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Requests
 from dataclasses import dataclass
+from math import inf
 
 from brim.engine.requests.sequence import Sequence
 from brim.guard.weight import BatchLoad, KvPrice, weight_bytes
@@ -25,7 +26,9 @@ class FittedLimit:
     step_tokens: int  # most tokens of a step
 
     def share(self, load: BatchLoad) -> float:
-        """The weight of a batch as a part of the limit."""
+        """The weight of a batch as a part of the limit; a limit that leaves nothing is always passed."""
+        if self.limit_bytes <= 0:
+            return inf
         return weight_bytes(load, self.scaling, self.price) / self.limit_bytes
 
 

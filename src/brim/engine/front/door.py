@@ -57,6 +57,10 @@ class Door:
             raise InvalidRequest(
                 f"priority is {priority!r}; it must be an integer in {-MOST_PRIORITY}..{MOST_PRIORITY}"
             )
+        if not (session is None or isinstance(session, str)):
+            raise InvalidRequest(f"session is {session!r}; it must be a text, the name of a conversation")
+        if not isinstance(salt, bytes):
+            raise InvalidRequest(f"salt is {salt!r}; it must be bytes")
         tokens, prepared, spans, marks = self._tokens(prompt, media)
         self._check_tokens(tokens, longest)
         self._check_spans(spans)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 from brim.errors import InvalidRequest
 from brim.records.scaling import Coefficients, Law, Scaling, ScalingMode
+from brim.suggest import shown
 
 _PHASES = ("prefill", "next_token")
+_MOST = 1e18  # bytes: more than any device has
 _TERMS = tuple(name for name in Coefficients.__slots__ if name != "slice_units")
 _MORE = (
     "slice_units",
@@ -89,8 +90,10 @@ def _law(raw: Any, phase: str) -> Law:
 
 def _not_negative(value: Any, field: str) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not isfinite(value) or value < 0:
-        raise InvalidRequest(f"scaling coefficients: {field} is {value!r}; it must be a number that is not negative")
+    if not is_number or not 0 <= value <= _MOST:
+        raise InvalidRequest(
+            f"scaling coefficients: {field} is {shown(repr(value))}; it must be a number from 0 to {_MOST:.0e}"
+        )
     return float(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from math import inf
 
 from brim.engine.drafts.weighing import FittedLimit, batch_load
 from brim.engine.kv.geometry import LayerGroup
@@ -43,6 +44,11 @@ def test_every_drafted_token_weighs_a_row_of_logits_and_its_blocks() -> None:
     load = batch_load([text("a", 10, computed=12, answer=3)], 40, 7, 64, 8)
     assert fitted.share(load) == (3 * (40 + 8) + 100 * 8) / 10_000
     assert fitted.share(replace(load, drafted_tokens=0)) == (3 * 40 + 100) / 10_000
+
+
+def test_a_limit_that_leaves_nothing_is_passed_by_every_batch() -> None:
+    fitted = FittedLimit(ROWS, limit_bytes=0, price=lambda tokens: 3 * tokens, step_tokens=64)
+    assert fitted.share(batch_load([], 0, 0, 64, 8)) == inf
 
 
 def test_the_gate_closes_for_bytes_where_blocks_would_do() -> None:
