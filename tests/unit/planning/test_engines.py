@@ -156,7 +156,7 @@ def test_tensorrt_llm_reads_its_cache_from_a_file() -> None:
     ((name, text),) = command.files
     assert value(command, "--config") == name
     assert json.loads(text) == {
-        "kv_cache_config": {"max_tokens": 131072, "free_gpu_memory_fraction": 0.97, "dtype": "fp8"},
+        "kv_cache_config": {"max_tokens": 131072, "free_gpu_memory_fraction": 0.9999, "dtype": "fp8"},
         "cuda_graph_config": None,
         "speculative_config": {
             "decoding_type": "Draft_Target",
@@ -312,3 +312,23 @@ def test_tokens_that_were_asked_for_are_given_and_no_more() -> None:
     plan = brim.plan("llama-3.1-8b", gpu="h200", engine="vllm", max_len=8192, kv_tokens=100_000)
     given = int(plan.flags[plan.flags.index("--kv-cache-memory-bytes") + 1])
     assert given == (100_000 + 16) * plan.kv_bytes_per_token  # in blocks of 16, one of which is nobody's
+
+
+@pytest.mark.parametrize("model", ["qwen2.5-vl-72b", "llama-3.1-8b", "qwen3-0.6b"])
+@pytest.mark.parametrize(
+    ("engine", "flag"), [("sglang", "--mem-fraction-static"), ("max", "--device-memory-utilization")]
+)
+def test_a_fraction_of_the_free_memory_holds_the_weights_and_the_tokens(engine: str, flag: str, model: str) -> None:
+    plan = brim.plan(model, gpu="h200", engine=engine)
+    held = sum(plan.item(name).bytes for name in ("weights", "kv", "state"))
+    free = plan.device.total_bytes - plan.item("context").bytes
+    share = float(plan.flags[plan.flags.index(flag) + 1])
+    assert held / free <= share < 1
+    assert (share - held / free) * free < plan.item("canary").bytes
+
+
+def test_a_fraction_of_the_device_holds_all_that_an_engine_allocates_itself() -> None:
+    plan = brim.plan("qwen2.5-vl-72b", gpu="h200", engine="tgi", max_len=2048)
+    allocated = sum(plan.item(name).bytes for name in ("weights", "kv", "state", "activation", "encoder"))
+    share = float(plan.flags[plan.flags.index("--cuda-memory-fraction") + 1])
+    assert allocated <= share * plan.device.usable_bytes
