@@ -84,7 +84,20 @@ class Settings:
     @property
     def usual_step(self) -> int:
         """Tokens of a step, where they were left open and memory allows it."""
-        return self.engine.default_step if self.engine else DEFAULT_BATCH_TOKENS
+        return max(self.engine.default_step if self.engine else DEFAULT_BATCH_TOKENS, self.least_step)
+
+    @property
+    def least_step(self) -> int:
+        """The fewest tokens of a step: one for every request that was asked to run at once."""
+        return 1 if self._cuts_batches else self.max_seqs or self.full_requests
+
+    def running_within(self, step_tokens: int, running: int) -> int:
+        """So many requests, or as many as a step has tokens for."""
+        return running if self._cuts_batches else min(running, step_tokens)
+
+    @property
+    def _cuts_batches(self) -> bool:
+        return self.engine is not None and self.engine.cuts_batches
 
     @property
     def splits_layers(self) -> bool:
@@ -134,6 +147,8 @@ def resolve(
     kv_tokens = _in_blocks(request.kv_tokens, engine)
     promised = _promised(request, engine)
     _check_lengths(request, kv_tokens, promised or 1)
+    if engine is None or not engine.cuts_batches:
+        _check_step(request)
     if not spec.towers and (request.image_pixels or request.images_per_prompt or request.audio_seconds):
         raise InvalidRequest(f"{spec.name} has no vision or audio tower; leave out the media options")
     if request.draft_tokens is not None and draft is None:
@@ -208,6 +223,16 @@ def _check_lengths(request: PlanRequest, kv_tokens: int | None, wanted: int) -> 
         raise InvalidRequest(
             f"mean-len {request.mean_len} is more than max-len {request.max_len}, the longest request; lower mean-len"
         )
+
+
+def _check_step(request: PlanRequest) -> None:
+    """A step has a token of every request that runs."""
+    for name, number in (("max-seqs", request.max_seqs), ("concurrency", request.concurrency)):
+        if number is not None and request.batch_tokens is not None and number > request.batch_tokens:
+            raise InvalidRequest(
+                f"{name} {number} is more than batch-tokens {request.batch_tokens}, and a step has a token of every "
+                f"request that runs; lower {name}, or raise batch-tokens"
+            )
 
 
 def _promised(request: PlanRequest, engine: Engine | None) -> int | None:

@@ -144,6 +144,7 @@ class Engine:
     default_step: int = 8192
     scoring_bytes: int = 0  # that log-probabilities of prompts take behind a step's layers, where they are bounded
     null_blocks: int = 0  # blocks of its cache that no request gets
+    cuts_batches: bool = False  # requests beyond the tokens of a step are put into further steps
     slots_divide_context: bool = False  # concurrency is fixed at the start, and each slot has its share of the context
     split: Split = Split.TENSOR
     own_rules: bool = False  # what its worst load holds is known from its code (`planning.vllm`)
