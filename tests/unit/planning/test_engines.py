@@ -332,3 +332,14 @@ def test_a_fraction_of_the_device_holds_all_that_an_engine_allocates_itself() ->
     allocated = sum(plan.item(name).bytes for name in ("weights", "kv", "state", "activation", "encoder"))
     share = float(plan.flags[plan.flags.index("--cuda-memory-fraction") + 1])
     assert allocated <= share * plan.device.usable_bytes
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "brim", "llama.cpp"])
+def test_images_beyond_the_processors_limit_are_not_allowed_by_the_command(engine: str) -> None:
+    """The plan counts no more than the processor makes of them."""
+    own = brim.plan("qwen2.5-vl-7b", gpu="h200", engine=engine)
+    more = brim.plan("qwen2.5-vl-7b", gpu="h200", engine=engine, image_pixels=25_000_000)
+    less = brim.plan("qwen2.5-vl-7b", gpu="h200", engine=engine, image_pixels=1_000_000)
+    assert more.item("encoder").bytes == own.item("encoder").bytes
+    assert more.command == own.command
+    assert less.command != own.command
