@@ -170,7 +170,7 @@ def _tensor_parallel(settings: Settings, solution: Solution) -> Changes:
 
 def _divides(settings: Settings, ranks: int) -> bool:
     try:
-        check_ranks(settings.spec, ranks, settings.engine)
+        check_ranks(settings.spec, ranks, settings.engine, settings.draft)
     except InvalidRequest:
         return False
     return True

@@ -9,6 +9,7 @@ from brim.planning.engines import (
     Draft,
     Engine,
     Sizes,
+    check_models,
     checkpoint_format,
     draft_algorithm,
     format_key,
@@ -26,6 +27,13 @@ _NOT_FOR_ENGINE = ("canary", "graphs", "neighbours", "workspace")
 def check_engine(settings: Settings) -> None:
     """Refuse what the engine that was asked for cannot do, before anything is solved."""
     if settings.engine is not None:
+        check_models(
+            settings.engine,
+            settings.spec,
+            settings.draft,
+            as_stored=settings.stored is None and settings.weights_dtype is None,
+            max_len=settings.max_len,
+        )
         settings.engine.check(_asked(settings, settings.engine))
 
 

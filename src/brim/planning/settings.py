@@ -109,6 +109,13 @@ class Settings:
         """The GPUs that share each layer."""
         return 1 if self.splits_layers else self.ranks
 
+    @property
+    def most_positions(self) -> int:
+        """The longest request that the model was made for, and a draft, where the engine asks that of it."""
+        if self.draft is None or self.engine is None or not self.engine.strict_drafts:
+            return self.spec.max_positions
+        return min(self.spec.max_positions, self.draft.max_positions)
+
     def vllm_run(self, *, batch_tokens: int | None, max_seqs: int | None, max_len: int | None) -> Run:
         """A start of vLLM with these limits; None: its own."""
         from brim.planning.vllm.run import plan_run  # other plans do without
@@ -143,7 +150,7 @@ def resolve(
     if device.is_cpu and request.graphs:
         raise InvalidRequest("graphs are asked for on the CPU, which has no CUDA graphs; leave out --graphs")
     engine = find_engine(request.engine)
-    check_ranks(spec, request.tensor_parallel, engine)
+    check_ranks(spec, request.tensor_parallel, engine, draft)
     kv_tokens = _in_blocks(request.kv_tokens, engine)
     promised = _promised(request, engine)
     _check_lengths(request, kv_tokens, promised or 1)
@@ -199,12 +206,15 @@ def _check_numbers(request: PlanRequest) -> None:
             raise InvalidRequest(f"{name} is {value}; it must be at least {lowest} and below 2^40")
 
 
-def check_ranks(spec: ModelSpec, ranks: int, engine: Engine | None) -> None:
-    """Refuse a number of ranks that the model, or the engine that was asked for, cannot be divided by."""
-    if engine is None:
-        check_tensor_parallel(spec, ranks)
-    else:
-        engine.check_ranks(spec, ranks)
+def check_ranks(spec: ModelSpec, ranks: int, engine: Engine | None, draft: ModelSpec | None) -> None:
+    """Refuse a number of ranks that the models, or the engine that was asked for, cannot be divided by."""
+    for model in (spec, draft):
+        if model is None or (model is draft and engine is not None and engine.split is Split.LAYER):
+            continue
+        if engine is None:
+            check_tensor_parallel(model, ranks)
+        else:
+            engine.check_ranks(model, ranks)
 
 
 def _check_lengths(request: PlanRequest, kv_tokens: int | None, wanted: int) -> None:

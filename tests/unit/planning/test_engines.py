@@ -343,3 +343,39 @@ def test_images_beyond_the_processors_limit_are_not_allowed_by_the_command(engin
     assert more.item("encoder").bytes == own.item("encoder").bytes
     assert more.command == own.command
     assert less.command != own.command
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "words"),
+    [
+        ("qwen3-32b-fp8", {}, r"quantised format \(fp8\), which Brim's engine does not run yet; .*name another"),
+        (
+            "llama-3.1-8b",
+            {"draft": "nemotron-nano-12b-v2"},
+            "draft: it has recurrent layers, .*; choose a draft with attention",
+        ),
+        ("llama-3.1-8b", {"draft": "qwen3-32b-fp8"}, r"quantised format \(fp8\).*; choose another"),
+        (
+            "llama-3.1-8b",
+            {"draft": "qwen3-0.6b", "max_len": 100_000},
+            "draft: it was made for 40960 positions and requests may have 100000; .*lower max-len to 40960",
+        ),
+    ],
+)
+def test_models_that_brim_would_not_load_are_refused(model: str, asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        brim.plan(model, gpu="h200", engine="brim", **asked)
+    brim.plan(model, gpu="h200", engine="vllm", **asked)
+
+
+def test_brims_context_is_no_longer_than_its_drafts() -> None:
+    plan = brim.plan("llama-3.1-8b", gpu="h200", engine="brim", draft="qwen3-0.6b")
+    assert plan.max_len == 40960
+    assert any("its vocabulary has 151936 tokens and the model's 128256" in text for text in plan.warnings)
+    assert brim.plan("llama-3.1-8b", gpu="h200", engine="vllm", draft="qwen3-0.6b").max_len == 131072
+
+
+def test_ranks_divide_the_draft_too() -> None:
+    with pytest.raises(InvalidRequest, match=r"tp 4 does not divide the 14 .*heads of qwen2\.5-0\.5b"):
+        brim.plan("qwen2.5-72b", gpu="4xh200", engine="vllm", draft="qwen2.5-0.5b")
+    brim.plan("qwen2.5-72b", gpu="2xh200", engine="vllm", draft="qwen2.5-0.5b")

@@ -138,6 +138,8 @@ class Engine:
     quantised: frozenset[str] = frozenset()  # stored formats that it runs, by `quant_method`
     drafts: Mapping[Algorithm, str] = field(default_factory=dict)  # its names of how drafts draft
     drafts_on_several: bool = True  # GPUs
+    strict_drafts: bool = False  # refuses drafts of another vocabulary, with fewer positions or with states
+    plain_only: bool = False  # refuses quantised checkpoints
     attention: AttentionKind = AttentionKind.FUSED
     attentions: frozenset[AttentionKind] = frozenset({AttentionKind.FUSED})
 

@@ -42,8 +42,8 @@ def longest_request(settings: Settings) -> int:
     if settings.max_len is not None:
         return settings.max_len
     if settings.kv_tokens is None:
-        return settings.spec.max_positions
-    return min(settings.spec.max_positions, max(1, settings.kv_tokens // settings.full_requests))
+        return settings.most_positions
+    return min(settings.most_positions, max(1, settings.kv_tokens // settings.full_requests))
 
 
 def asked_tokens(settings: Settings, length: int) -> int:
