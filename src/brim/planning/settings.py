@@ -14,7 +14,7 @@ from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.model.weights import check_tensor_parallel
 from brim.planning.activation import AttentionKind
 from brim.planning.engines import DEFAULT_DRAFT_TOKENS, Engine, Split, find_engine
-from brim.records.model import Attention, Dtype, ModelSpec, WeightFormat
+from brim.records.model import Attention, Dtype, Media, ModelSpec, WeightFormat
 from brim.records.plan import Device, PlanRequest
 from brim.records.trace import ActivationCurve
 from brim.units import round_up
@@ -147,6 +147,7 @@ def resolve(
 ) -> Settings:
     """The request as settings, or `InvalidRequest` naming the option."""
     _check_numbers(request)
+    _check_kinds(request)
     if device.is_cpu and request.graphs:
         raise InvalidRequest("graphs are asked for on the CPU, which has no CUDA graphs; leave out --graphs")
     engine = find_engine(request.engine)
@@ -156,8 +157,8 @@ def resolve(
     _check_lengths(request, kv_tokens, promised or 1)
     if engine is None or not engine.cuts_batches:
         _check_step(request)
-    if not spec.towers and (request.image_pixels or request.images_per_prompt or request.audio_seconds):
-        raise InvalidRequest(f"{spec.name} has no vision or audio tower; leave out the media options")
+    _check_mean(request, spec)
+    _check_media(request, spec)
     if request.draft_tokens is not None and draft is None:
         raise InvalidRequest("draft-tokens is given without a draft model; name one with --draft")
     kv_dtype = _kv_dtype(spec, request.kv_dtype)
@@ -196,7 +197,7 @@ def _check_numbers(request: PlanRequest) -> None:
     may_be_zero = {"reserve_bytes", "canary_bytes", "images_per_prompt"}
     for one in fields(request):
         value = getattr(request, one.name)
-        if value is None or "int" not in str(one.type):
+        if "int" not in str(one.type) or (value is None and "None" in str(one.type)):
             continue
         name = one.name.removesuffix("_bytes").replace("_", "-").replace("tensor-parallel", "tp")
         if isinstance(value, bool) or not isinstance(value, int):
@@ -204,6 +205,16 @@ def _check_numbers(request: PlanRequest) -> None:
         lowest = 0 if one.name in may_be_zero else 1
         if not lowest <= value <= _LARGEST:
             raise InvalidRequest(f"{name} is {value}; it must be at least {lowest} and below 2^40")
+
+
+def _check_kinds(request: PlanRequest) -> None:
+    """Names are texts, and switches are True or False."""
+    for one in fields(request):
+        value = getattr(request, one.name)
+        kind, words = (str, "a name") if "str" in str(one.type) else (bool, "True or False")
+        if "int" not in str(one.type) and value is not None and not isinstance(value, kind):
+            name = one.name.replace("_", "-").replace("attention", "attn")
+            raise InvalidRequest(f"{name} is {value!r}; it must be {words}, or left out")
 
 
 def check_ranks(spec: ModelSpec, ranks: int, engine: Engine | None, draft: ModelSpec | None) -> None:
@@ -233,6 +244,26 @@ def _check_lengths(request: PlanRequest, kv_tokens: int | None, wanted: int) -> 
         raise InvalidRequest(
             f"mean-len {request.mean_len} is more than max-len {request.max_len}, the longest request; lower mean-len"
         )
+
+
+def _check_mean(request: PlanRequest, spec: ModelSpec) -> None:
+    if request.mean_len is not None and request.max_len is None and request.mean_len > spec.max_positions:
+        raise InvalidRequest(
+            f"mean-len {request.mean_len} is more than the {spec.max_positions} positions of {spec.name}; lower it"
+        )
+
+
+def _check_media(request: PlanRequest, spec: ModelSpec) -> None:
+    """Limits on media that the model does not take; 0 images are none."""
+    taken = {tower.media for tower in spec.towers}
+    images = {"image-pixels": request.image_pixels, "images-per-prompt": request.images_per_prompt}
+    given = [name for name, value in images.items() if value and Media.IMAGE not in taken]
+    given += ["audio-seconds"] if request.audio_seconds and Media.AUDIO not in taken else []
+    if given and not taken:
+        raise InvalidRequest(f"{spec.name} has no vision or audio tower; leave out the media options")
+    if given:
+        takes = "images" if Media.IMAGE in taken else "audio"
+        raise InvalidRequest(f"{spec.name} takes {takes} and text only; leave out {' and '.join(given)}")
 
 
 def _check_step(request: PlanRequest) -> None:

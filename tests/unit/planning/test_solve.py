@@ -216,6 +216,7 @@ def test_steps_are_never_larger_than_usual_unless_asked() -> None:
         ({"kv_tokens": 1000, "max_len": 600, "concurrency": 2}, "2 requests"),
         ({"draft_tokens": 4}, "draft-tokens"),
         ({"concurrency": 0}, "concurrency"),
+        ({"mean_len": 200_000}, "mean-len 200000 is more than the 131072 positions of llama-3.1-8b; lower it"),
         ({"max_seqs": 512, "batch_tokens": 256}, "max-seqs 512 is more than batch-tokens 256.*raise batch-tokens"),
         ({"concurrency": 512, "batch_tokens": 256}, "concurrency 512 is more than batch-tokens 256"),
     ],
