@@ -189,4 +189,4 @@ def explained(error: DoesNotFit, found: tuple[Knob, ...]) -> DoesNotFit:
 def _line(knob: Knob, missing_bytes: int | None) -> str:
     too_little = "" if missing_bytes is None or knob.buys_bytes >= missing_bytes else ", not enough by itself"
     change = f"{knob.current} -> {knob.proposed}"
-    return f"  {knob.name:<18}{change:<20}  frees {format_bytes(knob.buys_bytes)}{too_little}"
+    return f"  {knob.name:<18}{change:<21} frees {format_bytes(knob.buys_bytes)}{too_little}"
