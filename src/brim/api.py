@@ -44,7 +44,7 @@ def plan(
     engine: str | None = None,
     attn: str | None = None,
     trace: bool | None = None,
-    cache: Path | None = None,
+    cache: str | PathLike[str] | None = None,
     curves: Curves | None = None,
 ) -> MemoryPlan:
     """What fits on a GPU, computed without one.
@@ -80,16 +80,20 @@ def plan(
     spec = _spec(model)
     source = None if isinstance(model, ModelSpec) else str(model)
     if curves is None:
-        curves = find_curves(spec, source, trace=trace, folder=cache or curves_folder(), ranks=request.tensor_parallel)
+        folder = curves_folder() if cache is None else Path(cache)
+        curves = find_curves(spec, source, trace=trace, folder=folder, ranks=request.tensor_parallel)
     return make_plan(spec, devices, request, _draft(draft), curves)
 
 
 def _devices(gpu: str | Device | Sequence[Device]) -> tuple[Device, ...]:
     if isinstance(gpu, str):
         return find_devices(gpu)
-    found = (gpu,) if isinstance(gpu, Device) else tuple(gpu)
-    if not found:
+    given = tuple(gpu) if isinstance(gpu, Sequence) else (gpu,)
+    if not given:
         raise InvalidRequest("gpu is an empty list; name at least one device")
+    found = tuple(one for one in given if isinstance(one, Device))
+    if len(found) < len(given):
+        raise InvalidRequest(f"gpu is {gpu!r}; it must be a name such as 'h200' or '8xh100', a Device, or Devices")
     return found
 
 

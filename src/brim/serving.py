@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from brim.engine.engine import Engine
 
 _WORKSPACES_BYTES = 192 * MIB  # workspaces that cuBLAS and other libraries keep in torch's allocator
-_MOST_TOKENS = 1 << 27  # the host keeps a few numbers for each block: 400 MiB of them at this size
 _ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 
 
@@ -233,7 +232,7 @@ def _request(
     return FitRequest(
         probe_tokens=min(probe_tokens, running),
         least_tokens=engine.least_tokens,
-        most_tokens=max(running, _MOST_TOKENS) if engine.reuses_prefixes else running,
+        most_tokens=engine.most_tokens if engine.reuses_prefixes else running,
         kv_tokens=kv_tokens,
         memory_fraction=memory_fraction,
         canary_bytes=canary_bytes,

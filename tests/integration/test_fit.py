@@ -253,6 +253,11 @@ def test_a_pinned_size_is_stressed_once_and_taken_or_refused() -> None:
         made.fit(kv_tokens=360)
     assert [name for name, _ in made.log].count("build") == 1
     assert caught.value.knobs[0].name == "kv_tokens"
+    assert caught.value.knobs[0].proposed.startswith("at most ")
+    with pytest.raises(
+        InvalidRequest, match=r"kv_tokens 99,999,999,999,999: blocks are tracked for at most .*; lower it"
+    ):
+        made.fit(kv_tokens=99_999_999_999_999)
     made.give_back()
 
 

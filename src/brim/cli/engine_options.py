@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from brim.probes.cpu import CpuProbe
 
 DEFAULT_MODEL = "brim-tiny"
+_DRAFT_TOKENS = 7
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +120,7 @@ def _add_speculation(parser: argparse.ArgumentParser) -> None:
         "--speculate", choices=("lookup",), help="lookup: tokens that followed the same ones earlier in the text"
     )
     group.add_argument("--draft", metavar="MODEL", help="a smaller model of the same vocabulary that drafts")
-    group.add_argument("--draft-tokens", type=int, default=7, metavar="N", help="most tokens of a draft (7)")
+    group.add_argument("--draft-tokens", type=int, metavar="N", help=f"most tokens of a draft ({_DRAFT_TOKENS})")
     group.add_argument(
         "--speculate-max-batch", type=int, default=16, metavar="N", help="not while more requests run (16)"
     )
@@ -153,10 +154,20 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         scoring_memory=parse_bytes(options.scoring_memory, "scoring-memory"),
         host_memory=_size(options.host_memory, "host-memory"),
         speculate=options.speculate,
-        draft_tokens=options.draft_tokens,
+        draft_tokens=_draft_tokens(options),
         speculate_max_batch=options.speculate_max_batch,
         speculate_max_weight=options.speculate_max_weight,
     )
+
+
+def _draft_tokens(options: argparse.Namespace) -> int:
+    if options.draft_tokens is None:
+        return _DRAFT_TOKENS
+    if options.draft is None and options.speculate is None:
+        raise InvalidRequest(
+            "draft-tokens is given and nothing drafts; name a model with --draft, or --speculate lookup"
+        )
+    return int(options.draft_tokens)
 
 
 def _size(written: str | None, what: str) -> int | None:

@@ -153,6 +153,8 @@ def engine_place(options: argparse.Namespace, default: str | None = None) -> Pla
         if default is None:
             raise InvalidRequest("memory is not set; the CPU needs a budget, such as --memory 1GiB")
         budget = parse_bytes(default, "memory")
+    if budget < 1:
+        raise InvalidRequest("memory is 0; give a budget that holds the model, such as --memory 1GiB")
     if place.device not in (None, "cpu"):
         raise InvalidRequest("memory is a budget for the CPU only; on a GPU use --keep-free or --memory-fraction")
     options.device = "cpu"

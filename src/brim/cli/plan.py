@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     if options.svg is not None and comparing:
         raise InvalidRequest("--svg draws one plan and a comparison makes several; give one --gpu and no --compare")
     spec = load_model(options.model)
-    draft = load_model(options.draft) if options.draft else None
+    draft = None if options.draft is None else load_model(options.draft)
 
     @cache
     def curves(ranks: int) -> Curves:

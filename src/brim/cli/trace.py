@@ -86,6 +86,8 @@ def _shape(options: argparse.Namespace) -> TraceShape:
     phase = Phase(options.phase)
     stepping = phase in (Phase.PACKED, Phase.DECODE, Phase.VERIFY)  # engines keep the KV of these in a pool
     tokens = parse_count(options.tokens, "tokens")
+    if tokens < 1:
+        raise InvalidRequest("tokens is 0; a step has at least 1")
     context = parse_count(options.context, "context")
     if phase is Phase.DECODE:
         tokens, context = 1, context or tokens

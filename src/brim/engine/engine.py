@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from brim.engine.rescue import Rescue
 
 DEFAULT_KV_TOKENS = 65_536
+_MOST_TOKENS = 1 << 27  # the host keeps a few numbers for each block: 400 MiB of them at this size
 
 
 class Engine:
@@ -253,6 +254,10 @@ class Engine:
             raise InvalidRequest("the engine is built already: tear it down before building it at another size")
         if not isinstance(kv_tokens, int) or kv_tokens < self.settings.block_size:
             raise InvalidRequest(f"kv_tokens {kv_tokens}: at least one block of {self.settings.block_size} is needed")
+        if kv_tokens > self.most_tokens:
+            raise InvalidRequest(
+                f"kv_tokens {kv_tokens:,}: blocks are tracked for at most {self.most_tokens:,}; lower it"
+            )
         try:
             kv_tokens = kv_tokens if self.ranks is None else self.ranks.least(kv_tokens)
             with self._parts.each_rank_by_itself("build"), self._on_device(), showing(self.progress) as told:
@@ -316,6 +321,11 @@ class Engine:
     def least_tokens(self) -> int:
         """KV tokens without which no useful request runs: the longest request, or one full step where that is less."""
         return min(self.max_length, max(self.settings.max_batch_tokens, self.settings.block_size))
+
+    @property
+    def most_tokens(self) -> int:
+        """The largest KV cache: all that running requests can hold, or what the host has memory to track."""
+        return max(self.running_tokens, _MOST_TOKENS)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ with all of them in its message. Only settings that free something are listed.
 
 An estimate from one measurement: activations are taken as proportional to the tokens of a step, and what was built
 besides KV as proportional to the batch. Logits and the windows of KV, which a smaller batch would lower too, are left
-out.
+out. A size that was given is not measured: of its shortfall only the allocation that failed is known, so that the size
+proposed instead is a bound ("at most").
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from brim.fit.target import KvPrice, most_tokens_within
 from brim.records.fit import FitItem, FitRequest
 from brim.units import ceil_div, format_bytes
 
+_HOW_SURE = "estimates"
+_LESS_SURE = "estimates: nothing was measured, and the shortfall may be more than the allocation that failed"
 _BLIND_SHARE = 20  # of the KV cache, where the shortfall is unknown, as in `shrunk_tokens`
 
 
@@ -70,6 +73,11 @@ class _Case:
         held = sum(size for item, size in counted(self.ledger) if item.name != "kv")
         return self.standing.total_bytes - held
 
+    @property
+    def kept_bytes(self) -> int:
+        """What no KV cache gets."""
+        return self.request.canary_bytes + self.request.keep_free_bytes
+
     def measured(self, name: str) -> int:
         return sum(item.measured_bytes or 0 for item in self.ledger if item.name == name)
 
@@ -98,9 +106,10 @@ def knobs(
 def _kv_tokens(case: _Case) -> Iterator[Knob]:
     now = case.request.kv_tokens
     if now is not None:
-        left = case.price(now) - case.missing_bytes
+        left = min(case.price(now) - case.missing_bytes, case.standing.total_bytes - case.kept_bytes)
         fewer = max(most_tokens_within(left, now, case.price), case.request.least_tokens)
-        yield Knob("kv_tokens", str(now), str(fewer), case.price(now) - case.price(fewer))
+        proposed = str(fewer) if case.ledger else f"at most {fewer}"
+        yield Knob("kv_tokens", str(now), proposed, case.price(now) - case.price(fewer))
 
 
 def _memory_fraction(case: _Case) -> Iterator[Knob]:
@@ -172,7 +181,7 @@ def explained(error: DoesNotFit, found: tuple[Knob, ...]) -> DoesNotFit:
         lines += ["measured, with KV for one request:"]
         lines += [f"  {item.name:<18}{format_bytes(item.measured_bytes or 0):>12}" for item in error.ledger]
     if found:
-        lines += ["settings that would help (estimates):"]
+        lines += [f"settings that would help ({_HOW_SURE if error.ledger else _LESS_SURE}):"]
         lines += [_line(knob, error.missing_bytes) for knob in found]
     return DoesNotFit("\n".join(lines), error.missing_bytes, error.ledger, found)
 
@@ -180,4 +189,4 @@ def explained(error: DoesNotFit, found: tuple[Knob, ...]) -> DoesNotFit:
 def _line(knob: Knob, missing_bytes: int | None) -> str:
     too_little = "" if missing_bytes is None or knob.buys_bytes >= missing_bytes else ", not enough by itself"
     change = f"{knob.current} -> {knob.proposed}"
-    return f"  {knob.name:<18}{change:<22}frees {format_bytes(knob.buys_bytes)}{too_little}"
+    return f"  {knob.name:<18}{change:<21} frees {format_bytes(knob.buys_bytes)}{too_little}"

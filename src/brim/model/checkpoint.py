@@ -1,22 +1,31 @@
 """Weight bytes as stored: from the headers of safetensors files, or from their index where shards are missing.
 
-In: a model directory. Out: bytes, and how they are known. Layers after the last one that the model runs (multi-token
-prediction) are in the files but not loaded; they are left out where headers list the tensors.
+In: a model directory. Out: bytes, and how they are known. A directory may hold its weights several times: those are
+counted that engines load, `model.safetensors` or else what the index names. Without both, all other files are counted;
+they are not the model where numbered shards are missing, and nothing is known then. Layers after the last one that the
+model runs (multi-token prediction) are in the files but not loaded; they are left out where headers list the tensors.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from brim.errors import InvalidConfig
+from brim.errors import InvalidConfig, SourceNotFound
 from brim.model.jsonfile import parse_object, read_object
 from brim.units import MIB
 
 _LARGEST_HEADER_BYTES = 100 * MIB  # the format's own limit
+_LONGEST_NAME_BYTES = 255
+_WHOLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_OTHER_COPY = "consolidated"  # what files of the model's own format begin with, beside those of this one
+_NUMBERED = re.compile(r"(.+)-\d{5}-of-(\d{5})\.safetensors")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
@@ -29,40 +38,66 @@ class StoredWeights:
 
 
 def stored_weights(directory: Path, layers: int) -> StoredWeights | None:
-    """The weights in a directory; None where it has no safetensors."""
-    index = directory / "model.safetensors.index.json"
-    shards = sorted(directory.glob("*.safetensors"))
+    """The weights in a directory; None where it has no safetensors, or only some of them."""
+    whole, index = directory / _WHOLE, directory / _INDEX
+    if whole.is_file():
+        return _from_headers([whole], layers)
     if index.is_file():
-        raw = read_object(index)
-        named = sorted({name for name in _weight_map(raw, index).values() if isinstance(name, str)})
-        missing = [name for name in named if not (directory / name).is_file()]
-        if missing:
-            return _from_index(raw, index, len(missing), len(named))
-        shards = [directory / name for name in named]
+        return _indexed(index, layers)
+    return _from_headers(_unindexed(directory), layers)
+
+
+def _indexed(index: Path, layers: int) -> StoredWeights | None:
+    raw = read_object(index)
+    shards = [index.with_name(name) for name in _shard_names(raw, index)]
+    missing = [shard for shard in shards if not shard.is_file()]
+    return _from_index(raw, index, len(missing), len(shards)) if missing else _from_headers(shards, layers)
+
+
+def _unindexed(directory: Path) -> list[Path]:
+    """The files that are the model; none where a numbered one is missing."""
+    files = sorted(file for file in directory.glob("*.safetensors") if file.is_file())
+    files = [file for file in files if not file.name.startswith(_OTHER_COPY)] or files
+    numbered = [found for file in files if (found := _NUMBERED.fullmatch(file.name))]
+    sets = {(found[1], int(found[2])) for found in numbered}
+    return files if len(numbered) == sum(number for _, number in sets) else []
+
+
+def _from_headers(shards: Sequence[Path], layers: int) -> StoredWeights | None:
     if not shards:
         return None
     total = sum(_shard_bytes(shard, layers) for shard in shards)
     return StoredWeights(total, f"from the headers of {len(shards)} safetensors file{'s' if len(shards) > 1 else ''}")
 
 
-def _weight_map(raw: dict[str, Any], index: Path) -> dict[str, Any]:
+def _shard_names(raw: dict[str, Any], index: Path) -> list[str]:
     found = raw.get("weight_map")
     if not isinstance(found, dict):
         raise InvalidConfig(f"{index.name}: weight_map", "missing or not an object", "download the index again")
-    return found
+    names = sorted({name for name in found.values() if isinstance(name, str)})
+    for name in names:
+        if not name or Path(name).name != name or len(name.encode(errors="replace")) > _LONGEST_NAME_BYTES:
+            raise InvalidConfig(
+                f"{index.name}: weight_map", f"names no file beside it ({name[:40]!r})", "download the index again"
+            )
+    return names
 
 
 def _from_index(raw: dict[str, Any], index: Path, missing: int, all_shards: int) -> StoredWeights | None:
     metadata = raw.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    if isinstance(total, bool) or not isinstance(total, int | float) or total <= 0:
+    if isinstance(total, bool) or not isinstance(total, int | float) or not isfinite(total) or total <= 0:
         return None
     return StoredWeights(int(total), f"from {index.name} ({missing} of {all_shards} shards are not here)")
 
 
 def _shard_bytes(path: Path, layers: int) -> int:
+    try:
+        header = read_header(path)
+    except OSError as error:
+        raise SourceNotFound(f"{path}: cannot be read ({error.strerror or error})") from None
     total = 0
-    for name, tensor in read_header(path).items():
+    for name, tensor in header.items():
         found = _LAYER.search(name)
         behind = found is not None and int(found[1]) >= layers and "vis" not in name and "audio" not in name
         if name == "__metadata__" or behind or name.startswith("mtp."):

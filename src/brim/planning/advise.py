@@ -147,7 +147,7 @@ def _both(one: _Change, other: _Change) -> _Change:
 
 def _batch_tokens(settings: Settings, solution: Solution) -> Changes:
     size = round_down(solution.batch_tokens // 2, 256)
-    while size >= _SMALLEST_STEP:
+    while size >= _SMALLEST_STEP and settings.running_within(size, solution.max_seqs) == solution.max_seqs:
         yield _Change("batch_tokens", str(solution.batch_tokens), str(size), {"batch_tokens": size})
         size //= 2
 
@@ -170,7 +170,7 @@ def _tensor_parallel(settings: Settings, solution: Solution) -> Changes:
 
 def _divides(settings: Settings, ranks: int) -> bool:
     try:
-        check_ranks(settings.spec, ranks, settings.engine)
+        check_ranks(settings.spec, ranks, settings.engine, settings.draft)
     except InvalidRequest:
         return False
     return True

@@ -9,12 +9,14 @@ from brim.planning.engines import (
     Draft,
     Engine,
     Sizes,
+    check_models,
     checkpoint_format,
     draft_algorithm,
     format_key,
     limits_pixels,
 )
 from brim.planning.settings import Settings
+from brim.planning.solving.lower import largest_image
 from brim.planning.solving.solve import Solution
 from brim.records.model import Media
 from brim.units import ceil_div, round_up
@@ -25,6 +27,13 @@ _NOT_FOR_ENGINE = ("canary", "graphs", "neighbours", "workspace")
 def check_engine(settings: Settings) -> None:
     """Refuse what the engine that was asked for cannot do, before anything is solved."""
     if settings.engine is not None:
+        check_models(
+            settings.engine,
+            settings.spec,
+            settings.draft,
+            as_stored=settings.stored is None and settings.weights_dtype is None,
+            max_len=settings.max_len,
+        )
         settings.engine.check(_asked(settings, settings.engine))
 
 
@@ -68,6 +77,7 @@ def _asked(settings: Settings, engine: Engine) -> Sizes:
 def _sizes(settings: Settings, solution: Solution, engine: Engine) -> Sizes:
     items = {item.name: item.bytes for item in solution.items}
     draft, draft_weights = _draft(settings), solution.costs.draft_weights
+    pixels = _pixel_limit(settings, solution)
     return replace(
         _asked(settings, engine),
         max_len=solution.max_len,
@@ -83,8 +93,8 @@ def _sizes(settings: Settings, solution: Solution, engine: Engine) -> Sizes:
         graphs=solution.graphs,
         draft=replace(draft, weights_bytes=draft_weights.rank_bytes) if draft and draft_weights else None,
         images_per_prompt=solution.images_per_prompt,
-        image_pixels=solution.image_pixels,
-        image_tokens=_image_tokens(settings, solution),
+        image_pixels=pixels,
+        image_tokens=None if pixels is None else _image_tokens(settings, pixels),
     )
 
 
@@ -119,9 +129,13 @@ def _draft(settings: Settings) -> Draft | None:
     )
 
 
-def _image_tokens(settings: Settings, solution: Solution) -> int | None:
-    """What an image of the most pixels becomes in the prompt."""
-    if solution.image_pixels is None:
-        return None
+def _pixel_limit(settings: Settings, solution: Solution) -> int | None:
+    """The most pixels of an image; None where the processor's own limit, which the plan counts, is not above that."""
+    asked = solution.image_pixels
+    return asked if asked is not None and asked < largest_image(settings) else None
+
+
+def _image_tokens(settings: Settings, pixels: int) -> int | None:
+    """What an image of so many pixels becomes in the prompt."""
     towers = [tower for tower in settings.spec.towers if tower.media is Media.IMAGE]
-    return max((ceil_div(solution.image_pixels, one.pixels_per_patch * one.merge) for one in towers), default=None)
+    return max((ceil_div(pixels, one.pixels_per_patch * one.merge) for one in towers), default=None)

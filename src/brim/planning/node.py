@@ -17,6 +17,8 @@ _MOST_RANKS = 1024
 def rank_devices(devices: tuple[Device, ...], tp: int | None) -> tuple[Device, ...]:
     """A device for every rank. One device stands for as many as are asked for; a node has so many."""
     ranks = len(devices) if tp is None else tp
+    if isinstance(ranks, bool) or not isinstance(ranks, int):
+        raise InvalidRequest(f"tp is {ranks!r}; it must be a whole number")
     if not 1 <= ranks <= _MOST_RANKS:
         raise InvalidRequest(f"tp is {ranks}; it must be at least 1 and at most {_MOST_RANKS}")
     if ranks > len(devices) > 1:

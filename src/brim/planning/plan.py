@@ -8,6 +8,7 @@ from brim.model.kv import kv_footprint
 from brim.planning.activation import AttentionKind, StepShape, step_bytes
 from brim.planning.advise import advise
 from brim.planning.encoder import media_step
+from brim.planning.engines import draft_notes
 from brim.planning.flags import check_engine, engine_command
 from brim.planning.node import ledgers, tightest
 from brim.planning.pricer import Pricer
@@ -123,7 +124,7 @@ def _warnings(settings: Settings, solution: Solution) -> tuple[str, ...]:
 
 def _engine_warnings(settings: Settings, solution: Solution) -> list[str]:
     assert settings.engine is not None
-    found = []
+    found = draft_notes(settings.engine, settings.spec, settings.draft)
     minimum = kv_footprint(settings.spec, settings.kv_dtype, settings.tensor_ranks).request_bytes(solution.max_len)
     stored = solution.costs.footprint.request_bytes(solution.max_len)
     if stored > minimum * 1.01:

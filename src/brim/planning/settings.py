@@ -14,7 +14,7 @@ from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.model.weights import check_tensor_parallel
 from brim.planning.activation import AttentionKind
 from brim.planning.engines import DEFAULT_DRAFT_TOKENS, Engine, Split, find_engine
-from brim.records.model import Attention, Dtype, ModelSpec, WeightFormat
+from brim.records.model import Attention, Dtype, Media, ModelSpec, WeightFormat
 from brim.records.plan import Device, PlanRequest
 from brim.records.trace import ActivationCurve
 from brim.units import round_up
@@ -84,7 +84,20 @@ class Settings:
     @property
     def usual_step(self) -> int:
         """Tokens of a step, where they were left open and memory allows it."""
-        return self.engine.default_step if self.engine else DEFAULT_BATCH_TOKENS
+        return max(self.engine.default_step if self.engine else DEFAULT_BATCH_TOKENS, self.least_step)
+
+    @property
+    def least_step(self) -> int:
+        """The fewest tokens of a step: one for every request that was asked to run at once."""
+        return 1 if self._cuts_batches else self.max_seqs or self.full_requests
+
+    def running_within(self, step_tokens: int, running: int) -> int:
+        """So many requests, or as many as a step has tokens for."""
+        return running if self._cuts_batches else min(running, step_tokens)
+
+    @property
+    def _cuts_batches(self) -> bool:
+        return self.engine is not None and self.engine.cuts_batches
 
     @property
     def splits_layers(self) -> bool:
@@ -95,6 +108,13 @@ class Settings:
     def tensor_ranks(self) -> int:
         """The GPUs that share each layer."""
         return 1 if self.splits_layers else self.ranks
+
+    @property
+    def most_positions(self) -> int:
+        """The longest request that the model was made for, and a draft, where the engine asks that of it."""
+        if self.draft is None or self.engine is None or not self.engine.strict_drafts:
+            return self.spec.max_positions
+        return min(self.spec.max_positions, self.draft.max_positions)
 
     def vllm_run(self, *, batch_tokens: int | None, max_seqs: int | None, max_len: int | None) -> Run:
         """A start of vLLM with these limits; None: its own."""
@@ -127,15 +147,18 @@ def resolve(
 ) -> Settings:
     """The request as settings, or `InvalidRequest` naming the option."""
     _check_numbers(request)
+    _check_kinds(request)
     if device.is_cpu and request.graphs:
         raise InvalidRequest("graphs are asked for on the CPU, which has no CUDA graphs; leave out --graphs")
     engine = find_engine(request.engine)
-    check_ranks(spec, request.tensor_parallel, engine)
+    check_ranks(spec, request.tensor_parallel, engine, draft)
     kv_tokens = _in_blocks(request.kv_tokens, engine)
     promised = _promised(request, engine)
     _check_lengths(request, kv_tokens, promised or 1)
-    if not spec.towers and (request.image_pixels or request.images_per_prompt or request.audio_seconds):
-        raise InvalidRequest(f"{spec.name} has no vision or audio tower; leave out the media options")
+    if engine is None or not engine.cuts_batches:
+        _check_step(request)
+    _check_mean(request, spec)
+    _check_media(request, spec)
     if request.draft_tokens is not None and draft is None:
         raise InvalidRequest("draft-tokens is given without a draft model; name one with --draft")
     kv_dtype = _kv_dtype(spec, request.kv_dtype)
@@ -174,7 +197,7 @@ def _check_numbers(request: PlanRequest) -> None:
     may_be_zero = {"reserve_bytes", "canary_bytes", "images_per_prompt"}
     for one in fields(request):
         value = getattr(request, one.name)
-        if value is None or "int" not in str(one.type):
+        if "int" not in str(one.type) or (value is None and "None" in str(one.type)):
             continue
         name = one.name.removesuffix("_bytes").replace("_", "-").replace("tensor-parallel", "tp")
         if isinstance(value, bool) or not isinstance(value, int):
@@ -184,12 +207,25 @@ def _check_numbers(request: PlanRequest) -> None:
             raise InvalidRequest(f"{name} is {value}; it must be at least {lowest} and below 2^40")
 
 
-def check_ranks(spec: ModelSpec, ranks: int, engine: Engine | None) -> None:
-    """Refuse a number of ranks that the model, or the engine that was asked for, cannot be divided by."""
-    if engine is None:
-        check_tensor_parallel(spec, ranks)
-    else:
-        engine.check_ranks(spec, ranks)
+def _check_kinds(request: PlanRequest) -> None:
+    """Names are texts, and switches are True or False."""
+    for one in fields(request):
+        value = getattr(request, one.name)
+        kind, words = (str, "a name") if "str" in str(one.type) else (bool, "True or False")
+        if "int" not in str(one.type) and value is not None and not isinstance(value, kind):
+            name = one.name.replace("_", "-").replace("attention", "attn")
+            raise InvalidRequest(f"{name} is {value!r}; it must be {words}, or left out")
+
+
+def check_ranks(spec: ModelSpec, ranks: int, engine: Engine | None, draft: ModelSpec | None) -> None:
+    """Refuse a number of ranks that the models, or the engine that was asked for, cannot be divided by."""
+    for model in (spec, draft):
+        if model is None or (model is draft and engine is not None and engine.split is Split.LAYER):
+            continue
+        if engine is None:
+            check_tensor_parallel(model, ranks)
+        else:
+            engine.check_ranks(model, ranks)
 
 
 def _check_lengths(request: PlanRequest, kv_tokens: int | None, wanted: int) -> None:
@@ -208,6 +244,36 @@ def _check_lengths(request: PlanRequest, kv_tokens: int | None, wanted: int) -> 
         raise InvalidRequest(
             f"mean-len {request.mean_len} is more than max-len {request.max_len}, the longest request; lower mean-len"
         )
+
+
+def _check_mean(request: PlanRequest, spec: ModelSpec) -> None:
+    if request.mean_len is not None and request.max_len is None and request.mean_len > spec.max_positions:
+        raise InvalidRequest(
+            f"mean-len {request.mean_len} is more than the {spec.max_positions} positions of {spec.name}; lower it"
+        )
+
+
+def _check_media(request: PlanRequest, spec: ModelSpec) -> None:
+    """Limits on media that the model does not take; 0 images are none."""
+    taken = {tower.media for tower in spec.towers}
+    images = {"image-pixels": request.image_pixels, "images-per-prompt": request.images_per_prompt}
+    given = [name for name, value in images.items() if value and Media.IMAGE not in taken]
+    given += ["audio-seconds"] if request.audio_seconds and Media.AUDIO not in taken else []
+    if given and not taken:
+        raise InvalidRequest(f"{spec.name} has no vision or audio tower; leave out the media options")
+    if given:
+        takes = "images" if Media.IMAGE in taken else "audio"
+        raise InvalidRequest(f"{spec.name} takes {takes} and text only; leave out {' and '.join(given)}")
+
+
+def _check_step(request: PlanRequest) -> None:
+    """A step has a token of every request that runs."""
+    for name, number in (("max-seqs", request.max_seqs), ("concurrency", request.concurrency)):
+        if number is not None and request.batch_tokens is not None and number > request.batch_tokens:
+            raise InvalidRequest(
+                f"{name} {number} is more than batch-tokens {request.batch_tokens}, and a step has a token of every "
+                f"request that runs; lower {name}, or raise batch-tokens"
+            )
 
 
 def _promised(request: PlanRequest, engine: Engine | None) -> int | None:

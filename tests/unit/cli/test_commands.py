@@ -217,3 +217,19 @@ def test_a_reader_that_has_gone_does_not_say_that_nothing_fits() -> None:
         process.stdout.close()
         said = process.stderr.read()
     assert (process.returncode, said) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("trace qwen3-0.6b --tokens 0", "tokens is 0; a step has at least 1"),
+        ("fit --memory 0", "memory is 0; give a budget"),
+        ("fit --memory 1GiB --draft-tokens 3", "draft-tokens is given and nothing drafts; name a model with --draft"),
+        ("plan qwen3-8b --gpu h100 --draft=", "model is empty"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_own_name(
+    command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command.split()) == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]

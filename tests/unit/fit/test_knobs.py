@@ -82,6 +82,15 @@ def test_a_pinned_size_is_a_knob() -> None:
     assert turned(1000, kv_tokens=4096)[0] == ("kv_tokens", "4096", "2048", 128)
 
 
+def test_a_pinned_size_that_was_not_measured_is_only_bounded() -> None:
+    """The allocation that failed may be one of many: no size is known to fit."""
+    assert turned(48, ledger=(), kv_tokens=4096)[0] == ("kv_tokens", "4096", f"at most {4096 - 48 * 16}", 48)
+    device = STANDING.total_bytes // MIB - 100  # without the canary
+    assert turned(48, ledger=(), kv_tokens=10**12)[0][2] == f"at most {device * 16}"
+    error = explained(DoesNotFit("no", 48 * MIB), (Knob("kv_tokens", "4096", "at most 3328", 48 * MIB),))
+    assert "the shortfall may be more" in str(error)
+
+
 def test_what_is_kept_free_is_a_knob() -> None:
     assert turned(48, keep_free_bytes=200 * MIB)[0] == ("keep_free", "200.0 MiB", "152.0 MiB", 48)
     assert turned(1000, keep_free_bytes=200 * MIB)[0] == ("keep_free", "200.0 MiB", "0 B", 200)

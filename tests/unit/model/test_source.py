@@ -54,6 +54,50 @@ def test_weights_from_the_index_where_shards_are_missing(model: Path) -> None:
     assert weight_bytes(load_model(str(model))).total_bytes == 12345
 
 
+@pytest.mark.parametrize(
+    "names", [("model.safetensors", "consolidated.safetensors"), ("a.safetensors", "consolidated.safetensors")]
+)
+def test_weights_that_are_there_twice_count_once(model: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        write_shard(model / name, {"x": 1000})
+    assert weight_bytes(load_model(str(model))).total_bytes == 2000
+
+
+def test_the_whole_model_goes_before_its_shards(model: Path) -> None:
+    """As in the engine (`brim.engine.weights.files`)."""
+    write_shard(model / "model.safetensors", {"x": 1000})
+    write_shard(model / "a.safetensors", {"x": 500})
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "a.safetensors"}}))
+    assert weight_bytes(load_model(str(model))).total_bytes == 2000
+
+
+def test_some_of_the_numbered_shards_are_not_the_model(model: Path) -> None:
+    write_shard(model / "model-00001-of-00002.safetensors", {"x": 1000})
+    assert not weight_bytes(load_model(str(model))).exact
+    write_shard(model / "model-00002-of-00002.safetensors", {"y": 1000})
+    assert weight_bytes(load_model(str(model))).total_bytes == 4000
+
+
+def test_what_is_no_file_holds_no_weights(model: Path) -> None:
+    (model / "a.safetensors").mkdir()
+    (model / "model.safetensors").symlink_to(model / "nowhere")
+    assert not weight_bytes(load_model(str(model))).exact
+
+
+@pytest.mark.parametrize("total", ["NaN", "Infinity", "-Infinity", "0", '"8"', "true"])
+def test_a_total_that_is_no_size_is_not_taken(model: Path, total: str) -> None:
+    index = {"metadata": {"total_size": json.loads(total)}, "weight_map": {"a": "a.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert not weight_bytes(load_model(str(model))).exact
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "", "../a.safetensors", "/etc/passwd"])
+def test_an_index_names_files_beside_it(model: Path, name: str) -> None:
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(InvalidConfig, match=r"weight_map.*names no file beside it.*download the index again"):
+        load_model(str(model))
+
+
 def test_a_truncated_shard_is_an_error(model: Path) -> None:
     write_shard(model / "a.safetensors", {"x": 1000}, missing=8)
     with pytest.raises(InvalidConfig, match=r"a\.safetensors.*8 bytes"):

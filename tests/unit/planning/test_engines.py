@@ -156,7 +156,7 @@ def test_tensorrt_llm_reads_its_cache_from_a_file() -> None:
     ((name, text),) = command.files
     assert value(command, "--config") == name
     assert json.loads(text) == {
-        "kv_cache_config": {"max_tokens": 131072, "free_gpu_memory_fraction": 0.97, "dtype": "fp8"},
+        "kv_cache_config": {"max_tokens": 131072, "free_gpu_memory_fraction": 0.9999, "dtype": "fp8"},
         "cuda_graph_config": None,
         "speculative_config": {
             "decoding_type": "Draft_Target",
@@ -312,3 +312,70 @@ def test_tokens_that_were_asked_for_are_given_and_no_more() -> None:
     plan = brim.plan("llama-3.1-8b", gpu="h200", engine="vllm", max_len=8192, kv_tokens=100_000)
     given = int(plan.flags[plan.flags.index("--kv-cache-memory-bytes") + 1])
     assert given == (100_000 + 16) * plan.kv_bytes_per_token  # in blocks of 16, one of which is nobody's
+
+
+@pytest.mark.parametrize("model", ["qwen2.5-vl-72b", "llama-3.1-8b", "qwen3-0.6b"])
+@pytest.mark.parametrize(
+    ("engine", "flag"), [("sglang", "--mem-fraction-static"), ("max", "--device-memory-utilization")]
+)
+def test_a_fraction_of_the_free_memory_holds_the_weights_and_the_tokens(engine: str, flag: str, model: str) -> None:
+    plan = brim.plan(model, gpu="h200", engine=engine)
+    held = sum(plan.item(name).bytes for name in ("weights", "kv", "state"))
+    free = plan.device.total_bytes - plan.item("context").bytes
+    share = float(plan.flags[plan.flags.index(flag) + 1])
+    assert held / free <= share < 1
+    assert (share - held / free) * free < plan.item("canary").bytes
+
+
+def test_a_fraction_of_the_device_holds_all_that_an_engine_allocates_itself() -> None:
+    plan = brim.plan("qwen2.5-vl-72b", gpu="h200", engine="tgi", max_len=2048)
+    allocated = sum(plan.item(name).bytes for name in ("weights", "kv", "state", "activation", "encoder"))
+    share = float(plan.flags[plan.flags.index("--cuda-memory-fraction") + 1])
+    assert allocated <= share * plan.device.usable_bytes
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "brim", "llama.cpp"])
+def test_images_beyond_the_processors_limit_are_not_allowed_by_the_command(engine: str) -> None:
+    """The plan counts no more than the processor makes of them."""
+    own = brim.plan("qwen2.5-vl-7b", gpu="h200", engine=engine)
+    more = brim.plan("qwen2.5-vl-7b", gpu="h200", engine=engine, image_pixels=25_000_000)
+    less = brim.plan("qwen2.5-vl-7b", gpu="h200", engine=engine, image_pixels=1_000_000)
+    assert more.item("encoder").bytes == own.item("encoder").bytes
+    assert more.command == own.command
+    assert less.command != own.command
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "words"),
+    [
+        ("qwen3-32b-fp8", {}, r"quantised format \(fp8\), which Brim's engine does not run yet; .*name another"),
+        (
+            "llama-3.1-8b",
+            {"draft": "nemotron-nano-12b-v2"},
+            "draft: it has recurrent layers, .*; choose a draft with attention",
+        ),
+        ("llama-3.1-8b", {"draft": "qwen3-32b-fp8"}, r"quantised format \(fp8\).*; choose another"),
+        (
+            "llama-3.1-8b",
+            {"draft": "qwen3-0.6b", "max_len": 100_000},
+            "draft: it was made for 40960 positions and requests may have 100000; .*lower max-len to 40960",
+        ),
+    ],
+)
+def test_models_that_brim_would_not_load_are_refused(model: str, asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        brim.plan(model, gpu="h200", engine="brim", **asked)
+    brim.plan(model, gpu="h200", engine="vllm", **asked)
+
+
+def test_brims_context_is_no_longer_than_its_drafts() -> None:
+    plan = brim.plan("llama-3.1-8b", gpu="h200", engine="brim", draft="qwen3-0.6b")
+    assert plan.max_len == 40960
+    assert any("its vocabulary has 151936 tokens and the model's 128256" in text for text in plan.warnings)
+    assert brim.plan("llama-3.1-8b", gpu="h200", engine="vllm", draft="qwen3-0.6b").max_len == 131072
+
+
+def test_ranks_divide_the_draft_too() -> None:
+    with pytest.raises(InvalidRequest, match=r"tp 4 does not divide the 14 .*heads of qwen2\.5-0\.5b"):
+        brim.plan("qwen2.5-72b", gpu="4xh200", engine="vllm", draft="qwen2.5-0.5b")
+    brim.plan("qwen2.5-72b", gpu="2xh200", engine="vllm", draft="qwen2.5-0.5b")

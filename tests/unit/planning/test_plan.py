@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,6 +237,44 @@ def test_an_engine_that_stores_more_says_so() -> None:
 def test_contradictions_are_refused(asked: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRequest, match=named):
         brim.plan("llama-3.1-8b", gpu="h100", **asked)
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "named"),
+    [
+        ("qwen2.5-vl-7b", {"audio_seconds": 10}, "takes images and text only; leave out audio-seconds"),
+        ("qwen2-audio-7b", {"image_pixels": 1000}, "takes audio and text only; leave out image-pixels"),
+        ("qwen2-audio-7b", {"images_per_prompt": 3}, "leave out images-per-prompt"),
+        ("llama-3.1-8b", {"image_pixels": 1000}, "has no vision or audio tower"),
+    ],
+)
+def test_limits_on_media_that_a_model_does_not_take_are_refused(model: str, asked: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named):
+        brim.plan(model, gpu="h100", **asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"reserve": None}, "reserve is None; it must be a whole number"),
+        ({"gpu": None}, "gpu is None; it must be a name"),
+        ({"gpu": 24}, "gpu is 24; it must be a name"),
+        ({"gpu": ["h200"]}, r"gpu is \['h200'\]; it must be a name"),
+        ({"tp": "2"}, "tp is '2'; it must be a whole number"),
+        ({"kv_dtype": 8}, "kv-dtype is 8; it must be a name"),
+        ({"engine": 3}, "engine is 3; it must be a name"),
+        ({"attn": 3}, "attn is 3; it must be a name"),
+        ({"graphs": 0}, "graphs is 0; it must be True or False"),
+        ({"graphs": "no"}, "graphs is 'no'; it must be True or False"),
+    ],
+)
+def test_what_is_no_value_of_an_argument_is_refused_by_name(asked: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named):
+        brim.plan("llama-3.1-8b", **{"gpu": "h100", **asked})
+
+
+def test_the_folder_of_curves_may_be_a_text(tmp_path: Path) -> None:
+    assert brim.plan("llama-3.1-8b", gpu="h100", cache=str(tmp_path)).fits
 
 
 def test_a_device_too_small_for_anything() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,7 +102,9 @@ def test_more_ranks_never_give_less(tp: int, **asked: Any) -> None:
 def test_smaller_steps_never_give_less(batch_tokens: int | None, **asked: Any) -> None:
     assume(not load_model(asked["model"]).towers)  # an image's step, not a text's, may be the largest
     less = planned(**asked, batch_tokens=batch_tokens)
-    gives_no_less(planned(**asked, batch_tokens=max(256, less.batch_tokens // 2)), less)
+    more = planned(**asked, batch_tokens=max(256, less.batch_tokens // 2))
+    fewer_run = less.max_seqs > more.batch_tokens >= more.max_seqs  # no more than a step has tokens
+    gives_no_less(more, replace(less, concurrency=min(less.concurrency, more.max_seqs)) if fewer_run else less)
 
 
 @examples
@@ -122,6 +125,7 @@ def test_what_was_solved_fits_when_it_is_asked_for(**asked: Any) -> None:
     again = planned(**pinned)
     assert again.fits
     assert not again.lowered
+    assert solved.max_seqs <= solved.batch_tokens or asked["engine"] == "llama.cpp"
     assert again.kv_tokens >= solved.kv_tokens
     assert again.concurrency >= solved.concurrency >= (asked["concurrency"] or 1)
     promised = brim.plan(pinned.pop("model"), **{**pinned, "concurrency": solved.concurrency})
@@ -176,6 +180,29 @@ def test_what_was_left_open_is_lowered_before_the_answer_is_no() -> None:
     assert {one.knob for one in no.lowered} == {"graphs", "images_per_prompt"}
 
 
+@pytest.mark.parametrize(
+    ("model", "gpu", "asked", "requests", "step"),
+    [
+        ("llama-3.1-8b", "h200", {"batch_tokens": 128}, 128, 128),
+        ("internvl3-2b", "h200", {"max_len": 512}, 8192, 8192),
+        ("llama-3.1-8b", "h200", {"max_seqs": 10_000, "max_len": 512}, 10_000, 10_000),
+    ],
+)
+def test_a_step_has_a_token_for_every_request(
+    model: str, gpu: str, asked: dict[str, Any], requests: int, step: int
+) -> None:
+    plan = brim.plan(model, gpu=gpu, **asked)
+    assert plan.fits
+    assert (plan.max_seqs, plan.batch_tokens) == (requests, step)
+    assert all(one.knob != "batch_tokens" or int(one.proposed) >= requests for one in plan.advice)
+
+
+def test_steps_are_not_lowered_below_the_requests_that_were_asked_for() -> None:
+    plan = brim.plan("llama-3.2-11b-vision", gpu="l4", max_seqs=512, engine="brim")
+    assert (plan.fits, plan.batch_tokens) == (False, 512)
+    assert any(one.knob == "max_seqs" and one.fits_after for one in plan.advice)
+
+
 def test_steps_are_never_larger_than_usual_unless_asked() -> None:
     assert brim.plan("llama-3.1-8b", gpu="h200", max_len=8192, concurrency=4).batch_tokens == 8192
     assert brim.plan("llama-3.1-8b", gpu="h200", batch_tokens=16384).batch_tokens == 16384
@@ -189,6 +216,9 @@ def test_steps_are_never_larger_than_usual_unless_asked() -> None:
         ({"kv_tokens": 1000, "max_len": 600, "concurrency": 2}, "2 requests"),
         ({"draft_tokens": 4}, "draft-tokens"),
         ({"concurrency": 0}, "concurrency"),
+        ({"mean_len": 200_000}, "mean-len 200000 is more than the 131072 positions of llama-3.1-8b; lower it"),
+        ({"max_seqs": 512, "batch_tokens": 256}, "max-seqs 512 is more than batch-tokens 256.*raise batch-tokens"),
+        ({"concurrency": 512, "batch_tokens": 256}, "concurrency 512 is more than batch-tokens 256"),
     ],
 )
 def test_contradictions_are_refused(asked: dict[str, Any], named: str) -> None:

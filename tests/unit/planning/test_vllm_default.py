@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import brim
 from brim.model.catalogue import entries
 from brim.model.source import load_model
 from brim.model.weights import weight_bytes
@@ -93,6 +94,17 @@ def test_a_context_that_does_not_fit_is_said() -> None:
     assert not whole.starts
     assert whole.kv_tokens < whole.max_len == spec.max_positions
     assert shorter.starts
+
+
+def test_an_indexer_shares_the_blocks_of_the_layers_it_serves() -> None:
+    """One block table for both: a request takes as many blocks as its tokens fill."""
+    spec = load_model("glm-5.3-fp8")
+    run = plan_run(spec, find_device("h200"), Dtype.BF16, max_len=200_000, ranks=8)
+    assert kv_pool(spec, run).blocks_of_request(run) == 1 + 200_000 // 16
+    default = brim.plan("glm-5.3-fp8", gpu="8xh200", max_len=200_000, engine="vllm").engine_default
+    assert default is not None
+    assert default.starts
+    assert default.kv_tokens > 200_000
 
 
 def test_a_model_that_does_not_fit_takes_no_tokens() -> None:

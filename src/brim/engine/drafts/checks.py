@@ -6,6 +6,7 @@ from typing import Any
 
 from brim.engine.weights.load import LoadedModel
 from brim.errors import InvalidRequest
+from brim.planning.engines.models import DRAFT_HAS_STATES, other_vocabulary, too_few_positions
 
 
 def check_draft(
@@ -23,20 +24,11 @@ def check_draft(
         )
     padded = theirs is not None and theirs == ours  # rows behind the last word, which no text has
     if draft.vocab != model.vocab and not padded:
-        raise InvalidRequest(
-            f"draft: its vocabulary has {draft.vocab} tokens and the model's {model.vocab}; choose a draft of the same "
-            "vocabulary"
-        )
+        raise InvalidRequest(f"{other_vocabulary(draft.vocab, model.vocab)}; choose a draft of the same vocabulary")
     if draft.max_positions < max_length:
-        raise InvalidRequest(
-            f"draft: it was made for {draft.max_positions} positions and requests may have {max_length}; choose one "
-            f"with a longer context, or lower max_length to {draft.max_positions}"
-        )
+        raise InvalidRequest(too_few_positions(draft.max_positions, max_length, "max_length"))
     if has_states:
-        raise InvalidRequest(
-            "draft: it has recurrent layers, whose states cannot go back behind a rejected token; choose a draft with "
-            "attention only"
-        )
+        raise InvalidRequest(DRAFT_HAS_STATES)
 
 
 def _words(tokenizer: Any) -> dict[str, int] | None:

@@ -17,6 +17,7 @@ from brim.model.jsonfile import read_object
 from brim.model.source import load_model
 from brim.planning.devices import find_device
 from brim.planning.engines import Engine, engine_for
+from brim.planning.engines.models import is_quantised
 from brim.planning.plan import make_plan
 from brim.records.plan import PlanRequest
 
@@ -31,8 +32,7 @@ def refuse_quantised(source: str, config: Mapping[str, Any], folder: Path) -> No
     engine = engine_for(method)
     remedy = "run it with transformers itself" if engine is None else f"run it with: {_command(source, engine)}"
     raise UnsupportedModel(
-        f"{source}: its weights are in a quantised format ({method[:40]}), which Brim's engine does not run yet; "
-        f"{remedy} (or unquantised with random weights: --load-format dummy)"
+        f"{is_quantised(source, method)}; {remedy} (or unquantised with random weights: --load-format dummy)"
     )
 
 

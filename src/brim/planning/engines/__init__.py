@@ -12,6 +12,7 @@ from brim.planning.engines.brim import BRIM
 from brim.planning.engines.lightllm import LIGHTLLM
 from brim.planning.engines.llama_cpp import LLAMA_CPP
 from brim.planning.engines.max import MAX
+from brim.planning.engines.models import check_models, draft_notes
 from brim.planning.engines.names import checkpoint_format, draft_algorithm, format_key, limits_pixels
 from brim.planning.engines.record import Algorithm, Command, Draft, Engine, Sizes
 from brim.planning.engines.sglang import SGLANG
@@ -31,9 +32,11 @@ __all__ = [
     "Engine",
     "Sizes",
     "Split",
+    "check_models",
     "checkpoint_format",
     "device_specs",
     "draft_algorithm",
+    "draft_notes",
     "engine_for",
     "find_engine",
     "format_key",

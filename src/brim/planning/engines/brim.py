@@ -44,5 +44,7 @@ BRIM = Engine(
     scoring_bytes=SCORING_BYTES,
     drafts=_DRAFTS,
     drafts_on_several=False,
+    strict_drafts=True,
+    plain_only=True,
     other_kv_dtypes=frozenset({Dtype.BF16, Dtype.FP16, Dtype.FP8}),
 )

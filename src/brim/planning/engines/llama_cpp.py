@@ -100,6 +100,7 @@ LLAMA_CPP = Engine(
     drafts=_DRAFTS,
     attentions=frozenset(AttentionKind),
     default_step=512,
+    cuts_batches=True,
     slots_divide_context=True,
     split=Split.LAYER,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brim.model.kv import KvStorage
 from brim.planning.engines.record import Algorithm, Engine, Sizes
-from brim.planning.engines.writing import TORCH_NAMES, at_most, media_notes, option, other_kv, plain_weights, switch
+from brim.planning.engines.writing import TORCH_NAMES, at_least, media_notes, option, other_kv, plain_weights, switch
 from brim.records.model import Dtype
 
 _PAGE_TOKENS = 128
@@ -17,7 +17,7 @@ def _flags(sizes: Sizes) -> list[str]:
     devices = "gpu:" + ",".join(map(str, range(sizes.ranks))) if sizes.ranks > 1 else None
     draft = sizes.draft
     return [
-        *option("--device-memory-utilization", at_most(sizes.static_bytes / sizes.free_bytes)),
+        *option("--device-memory-utilization", at_least(sizes.static_bytes, sizes.free_bytes)),
         *option("--max-batch-total-tokens", sizes.kv_tokens),
         *option("--max-length", sizes.max_len),
         *option("--max-batch-size", sizes.max_seqs),

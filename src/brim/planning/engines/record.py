@@ -138,12 +138,15 @@ class Engine:
     quantised: frozenset[str] = frozenset()  # stored formats that it runs, by `quant_method`
     drafts: Mapping[Algorithm, str] = field(default_factory=dict)  # its names of how drafts draft
     drafts_on_several: bool = True  # GPUs
+    strict_drafts: bool = False  # refuses drafts of another vocabulary, with fewer positions or with states
+    plain_only: bool = False  # refuses quantised checkpoints
     attention: AttentionKind = AttentionKind.FUSED
     attentions: frozenset[AttentionKind] = frozenset({AttentionKind.FUSED})
 
     default_step: int = 8192
     scoring_bytes: int = 0  # that log-probabilities of prompts take behind a step's layers, where they are bounded
     null_blocks: int = 0  # blocks of its cache that no request gets
+    cuts_batches: bool = False  # requests beyond the tokens of a step are put into further steps
     slots_divide_context: bool = False  # concurrency is fixed at the start, and each slot has its share of the context
     split: Split = Split.TENSOR
     own_rules: bool = False  # what its worst load holds is known from its code (`planning.vllm`)

@@ -32,7 +32,7 @@ def _flags(sizes: Sizes) -> list[str]:
     pages = sizes.block_tokens if sizes.block_tokens != _BLOCK_TOKENS else None
     return [
         *option("--max-total-tokens", sizes.kv_tokens),
-        *option("--mem-fraction-static", at_least(sizes.static_bytes / sizes.free_bytes)),
+        *option("--mem-fraction-static", at_least(sizes.static_bytes, sizes.free_bytes)),
         *option("--context-length", sizes.max_len),
         *option("--max-running-requests", sizes.max_seqs),
         *option("--max-mamba-cache-size", sizes.max_seqs if sizes.state_bytes else None),

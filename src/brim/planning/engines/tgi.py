@@ -22,7 +22,7 @@ _CONVERTS = {"fp8": "fp8", "fp8-tensor": "fp8", "int8": "eetq"}
 def _flags(sizes: Sizes) -> list[str]:
     return [
         *option("--max-batch-total-tokens", sizes.kv_tokens),
-        *option("--cuda-memory-fraction", at_most(1 - sizes.spare_bytes / sizes.usable_bytes)),
+        *option("--cuda-memory-fraction", at_most(sizes.usable_bytes - sizes.spare_bytes, sizes.usable_bytes)),
         *option("--max-total-tokens", sizes.max_len),
         *option("--max-input-tokens", max(1, sizes.max_len - 1)),
         *option("--max-batch-size", sizes.max_seqs),

@@ -6,11 +6,12 @@ import json
 
 from brim.model.kv import KvStorage
 from brim.planning.engines.record import Algorithm, Draft, Engine, Sizes
-from brim.planning.engines.writing import HIGHEST_FRACTION, TORCH_NAMES, media_notes, option, other_kv, several, switch
+from brim.planning.engines.writing import TORCH_NAMES, media_notes, option, other_kv, several, switch
 from brim.records.model import Dtype
 
 _FILE = "brim-trtllm.yaml"
 _BLOCK_TOKENS = 32
+_NEARLY_ALL = 0.9999  # of the memory that is free once the weights and a step have theirs
 _KV = {**TORCH_NAMES, Dtype.FP8: "fp8"}
 _DRAFTS = {Algorithm.DRAFT_MODEL: "Draft_Target", Algorithm.EAGLE3: "Eagle3"}
 
@@ -28,7 +29,7 @@ def _flags(sizes: Sizes) -> list[str]:
 
 def _config(sizes: Sizes) -> dict[str, object]:
     """The fields that no option has. The lower of tokens and fraction counts, so the fraction stays out of the way."""
-    cache: dict[str, object] = {"max_tokens": sizes.kv_tokens, "free_gpu_memory_fraction": HIGHEST_FRACTION}
+    cache: dict[str, object] = {"max_tokens": sizes.kv_tokens, "free_gpu_memory_fraction": _NEARLY_ALL}
     kv = other_kv(sizes, _KV)
     if kv:
         cache["dtype"] = kv

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import ceil, floor
 
 from brim.planning.engines.record import PLAIN, Sizes
 from brim.records.model import Dtype, Media
+from brim.units import ceil_div
 
-_LOWEST_FRACTION, HIGHEST_FRACTION = 0.05, 0.97  # vLLM 0.26 ran at 0.975 on an H200 and crashed under load at 0.98
+_FRACTION_STEPS = 10_000  # of a memory fraction: less than a canary on any device
 TORCH_NAMES = {Dtype.BF16: "bfloat16", Dtype.FP16: "float16", Dtype.FP32: "float32"}
 
 
@@ -31,18 +31,18 @@ def several(ranks: int) -> int | None:
     return ranks if ranks > 1 else None
 
 
-def at_least(share: float) -> str:
-    """A memory fraction, rounded up."""
-    return f"{ceil(_bounded(share) * 1000) / 1000:.3f}"
+def at_least(part_bytes: int, whole_bytes: int) -> str:
+    """A memory fraction, rounded up: it holds the part."""
+    return _fraction(ceil_div(part_bytes * _FRACTION_STEPS, whole_bytes))
 
 
-def at_most(share: float) -> str:
-    """A memory fraction, rounded down."""
-    return f"{floor(_bounded(share) * 1000) / 1000:.3f}"
+def at_most(part_bytes: int, whole_bytes: int) -> str:
+    """A memory fraction, rounded down: it leaves the rest."""
+    return _fraction(part_bytes * _FRACTION_STEPS // whole_bytes)
 
 
-def _bounded(share: float) -> float:
-    return max(_LOWEST_FRACTION, min(HIGHEST_FRACTION, share))
+def _fraction(steps: int) -> str:
+    return f"{steps / _FRACTION_STEPS:.4f}"
 
 
 def converted(sizes: Sizes, names: Mapping[str, str]) -> str | None:

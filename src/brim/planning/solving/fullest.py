@@ -42,8 +42,8 @@ def longest_request(settings: Settings) -> int:
     if settings.max_len is not None:
         return settings.max_len
     if settings.kv_tokens is None:
-        return settings.spec.max_positions
-    return min(settings.spec.max_positions, max(1, settings.kv_tokens // settings.full_requests))
+        return settings.most_positions
+    return min(settings.most_positions, max(1, settings.kv_tokens // settings.full_requests))
 
 
 def asked_tokens(settings: Settings, length: int) -> int:
@@ -134,7 +134,7 @@ class Fullest:
         """The numbers of tokens at which the load changes."""
         settings, points = self._settings, {0}
         if settings.batch_tokens is None:
-            points |= {_STEPS_IN_KV // 2 * step + 1 for step in _steps(settings.usual_step) if step > SMALLEST_STEP}
+            points |= {_STEPS_IN_KV // 2 * step + 1 for step in _steps(settings) if step > SMALLEST_STEP}
         if settings.max_seqs is None:
             points |= {running * self._mean + 1 for running in self._running[:-1] if running >= settings.full_requests}
         return points
@@ -142,11 +142,11 @@ class Fullest:
     def load(self, tokens: int) -> Load:
         """What steps are sized for when the KV cache has so many tokens."""
         settings = self._settings
-        enough = (step for step in _steps(settings.usual_step) if _STEPS_IN_KV * step >= tokens)
+        enough = (step for step in _steps(settings) if _STEPS_IN_KV * step >= tokens)
         step = settings.batch_tokens or min(enough, default=settings.usual_step)
         average = ceil_div(tokens, self._mean)
         usual = next((running for running in self._running if running >= average), self._running[-1])
-        return Load(step, settings.max_seqs or max(settings.full_requests, usual))
+        return Load(step, settings.max_seqs or max(settings.full_requests, settings.running_within(step, usual)))
 
     def _mean_length(self) -> int:
         """The tokens of a request on average: as given, else short, and more where requests have large states."""
@@ -163,15 +163,20 @@ class Fullest:
         return min(longest, max(_SHORT_REQUEST, of_state))
 
     def _many(self, found: Found) -> Found:
-        """More requests of full length than usually run: they all run, in multiples of a number."""
-        usual = found.filled.load.running
+        """More requests of full length than usually run: all that a step has tokens for, in multiples of a number."""
+        usual, step = found.filled.load.running, found.filled.load.step_tokens
+        most_running = self._settings.running_within(step, found.requests)
 
         def under(running: int) -> Found:
-            load = replace(found.filled.load, running=max(usual, running))
+            within = self._settings.running_within(step, running)
+            load = replace(found.filled.load, running=max(usual, within))
             filled = self._filler.filled(load, found.length)
             return Found(filled, found.length, min(found.tokens, filled.tokens(found.length)))
 
-        low, high = usual // _MANY, ceil_div(found.requests, _MANY)
+        low, high = usual // _MANY, ceil_div(most_running, _MANY)
+        fullest = under(high * _MANY)
+        if fullest.requests > fullest.filled.load.running:
+            return fullest
         while low + 1 < high:  # under `high`, no more requests fit than run; under `low`, more do
             middle = (low + high) // 2
             low, high = (low, middle) if under(middle * _MANY).requests <= middle * _MANY else (middle, high)
@@ -180,9 +185,9 @@ class Fullest:
         return most if most.tokens > at_most else replace(fewer, tokens=min(fewer.tokens, at_most))
 
 
-def _steps(usual: int) -> Iterator[int]:
+def _steps(settings: Settings) -> Iterator[int]:
     """The usual tokens of a step and its halves, largest first."""
-    step = usual
-    while step >= SMALLEST_STEP:
+    step = settings.usual_step
+    while step >= max(SMALLEST_STEP, settings.least_step):
         yield step
         step //= 2

@@ -40,7 +40,7 @@ def lower(settings: Settings, pricer: Pricer, usual: Load, length: int) -> tuple
     """The device with as little lowered as possible so that requests of a length fit; the lowest if they never do."""
     descent = _Descent(settings, pricer, usual, length)
     choice = descent.first_that_fits()
-    choice = descent.lowest() if choice is None else descent.raised(choice)
+    choice = descent.runnable(descent.lowest() if choice is None else descent.raised(choice))
     return descent.filled(choice), descent.changes(choice)
 
 
@@ -60,9 +60,14 @@ class _Descent:
         }
 
     def filled(self, choice: Choice) -> Filled:
-        load = Load(choice["batch_tokens"], choice["max_seqs"])
+        load = Load(choice["batch_tokens"], self.runnable(choice)["max_seqs"])
         others = {name: value for name, value in choice.items() if name not in ("batch_tokens", "max_seqs")}
         return Filler(replace(self._settings, **others), self._pricer).filled(load, self._length)
+
+    def runnable(self, choice: Choice) -> Choice:
+        """With no more requests at once than a step has tokens for."""
+        running = self._settings.running_within(choice["batch_tokens"], choice["max_seqs"])
+        return {**choice, "max_seqs": running}
 
     def fits(self, choice: Choice) -> bool:
         filled = self.filled(choice)
@@ -125,9 +130,9 @@ class _Descent:
 def _steps(settings: Settings) -> list[int]:
     if settings.batch_tokens is not None:
         return [settings.batch_tokens]
-    steps = [settings.usual_step]
-    while steps[-1] > SMALLEST_STEP:
-        steps.append(max(SMALLEST_STEP, steps[-1] // 2))
+    steps, smallest = [settings.usual_step], max(SMALLEST_STEP, settings.least_step)
+    while steps[-1] > smallest:
+        steps.append(max(smallest, steps[-1] // 2))
     return steps
 
 

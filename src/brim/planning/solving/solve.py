@@ -146,6 +146,6 @@ def _limit(filled: Filled, fits: bool, length: int, lowered: tuple[Lowered, ...]
         return "activation"
     if settings.kv_tokens is not None or (settings.concurrency is not None and settings.max_len is not None):
         return "request"
-    if settings.max_len is None and settings.concurrency is not None and length == settings.spec.max_positions:
+    if settings.max_len is None and settings.concurrency is not None and length == settings.most_positions:
         return "model context"
     return "kv"

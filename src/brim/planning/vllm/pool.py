@@ -7,7 +7,7 @@ counted as vLLM counts them: blocks times the tokens of a block, although a requ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brim.model.weights import on_rank
 from brim.planning.vllm.kernels import BLOCK_TOKENS
@@ -60,18 +60,23 @@ def _blocks_of_kind(kind: LayerKind, run: Run) -> int:
 
 
 def kv_pool(spec: ModelSpec, run: Run) -> Pool:
-    """The pool of a model. Layers of one kind are one group, whatever their widths."""
+    """The pool of a model. Layers that keep the same tokens are one group, whatever their widths."""
     found = _kinds(spec, run)
     windows = {kind.window for kind in found}
     if len(windows) <= 1 and not any(kind.recurrent for kind in found):
-        page = sum(kind.layers * kind.page_bytes for kind in found)
-        return Pool(found, max(1, sum(kind.layers for kind in found)), page, BLOCK_TOKENS)
+        return _one_group(found)
     largest = max(kind.page_bytes for kind in found)
     kinds = tuple(_enlarged(kind, largest) for kind in found)
     counts = [kind.layers for kind in kinds]
     group = max(counts) if max(counts) < min(counts) * _CLOSE else min(counts)
     tokens = min(kind.block_tokens for kind in kinds if not kind.recurrent)
     return Pool(kinds, group, group * largest, tokens)
+
+
+def _one_group(found: tuple[LayerKind, ...]) -> Pool:
+    """All layers with one block table, an indexer's beside those it serves: as if they were one wide layer."""
+    page = sum(kind.layers * kind.page_bytes for kind in found)
+    return Pool(tuple(replace(kind, layers=1, page_bytes=page) for kind in found[:1]), 1, page, BLOCK_TOKENS)
 
 
 def _enlarged(kind: LayerKind, page_bytes: int) -> LayerKind:
