@@ -13,6 +13,7 @@ from brim.engine.requests.params import SamplingParams
 from brim.serve.asked.fields import parse_object
 from brim.serve.asked.media import Audio, Image
 from brim.serve.asked.requests import Wanted, read_chat, read_completion, sooner
+from brim.serve.asked.responses import read_response
 from brim.serve.problems import Problem
 from brim.serve.settings import Limits
 
@@ -179,6 +180,12 @@ def test_a_call_or_a_schema_may_be_asked_for() -> None:
         ({"temprature": 1}, "temprature", "unknown_parameter"),
         ({"deadline_seconds": 0}, "deadline_seconds", "invalid_value"),
         ({"stream": "yes"}, "stream", "invalid_type"),
+        ({"metadata": "a"}, "metadata", "invalid_type"),
+        ({"metadata": {"a": {"b": "c"}}}, "metadata", "invalid_type"),
+        ({"metadata": {"a": "b" * 513}}, "metadata", "invalid_value"),
+        ({"metadata": {"a" * 65: "b"}}, "metadata", "invalid_value"),
+        ({"metadata": {"a": "\ud800"}}, "metadata", "invalid_value"),
+        ({"metadata": {str(number): "b" for number in range(17)}}, "metadata", "invalid_value"),
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], param: str, code: str) -> None:
@@ -256,6 +263,17 @@ def test_a_prompt_can_be_scored_alone() -> None:
         with pytest.raises(Problem) as refused:
             read_completion({"prompt": "a"} | wrong)
         assert refused.value.param == param
+
+
+def test_metadata_is_repeated_by_a_response_and_bounded_everywhere() -> None:
+    notes = {str(number): "b" * 512 for number in range(16)}
+    asked = read_response({"input": "a", "metadata": notes}, 1000, Limits(), lambda name: None)
+    assert asked.said_back["metadata"] == notes
+    assert read_completion({"prompt": "a", "metadata": notes}).prompts == ("a",)
+    with pytest.raises(Problem, match=r"^metadata: "):
+        read_completion({"prompt": "a", "metadata": {"a": 5}})
+    with pytest.raises(Problem, match=r"^metadata: "):
+        read_response({"input": "a", "metadata": {"a": 5}}, 1000, Limits(), lambda name: None)
 
 
 def test_the_sooner_deadline_counts() -> None:

@@ -11,6 +11,7 @@ from brim.engine.requests.params import MAX_ALTERNATIVES, SamplingParams
 from brim.serve.asked.answer_format import read_format
 from brim.serve.asked.dialogue import Dialogue, read_dialogue
 from brim.serve.asked.fields import Fields
+from brim.serve.asked.metadata import read_metadata
 from brim.serve.asked.sampling import HARMLESS, sampling, wants_usage
 from brim.serve.asked.tools import ToolsAsked, read_tools
 from brim.serve.problems import invalid
@@ -126,6 +127,7 @@ def _wanted(fields: Fields, params: SamplingParams) -> Wanted:
         deadline_seconds=fields.number("deadline_seconds", 0),
         priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
     )
+    read_metadata(fields)
     fields.leave_out(HARMLESS)
     fields.refuse_others(NOT_YET)
     return wanted

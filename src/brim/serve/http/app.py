@@ -153,7 +153,7 @@ class _About:
         kept = self.stored.find(request.state.tenant.name, name)
         if kept is None:
             raise _no_such_response(name)
-        return JSONResponse(kept.response)
+        return Response(kept.response, media_type="application/json")
 
     async def delete_response(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -14,6 +14,7 @@ from brim.serve.asked.answer_format import FORMATS
 from brim.serve.asked.dialogue import ROLES
 from brim.serve.asked.items import ROLES as ITEM_ROLES
 from brim.serve.asked.media import AUDIO_FORMATS
+from brim.serve.asked.metadata import KEY_LENGTH, MOST_PAIRS, VALUE_LENGTH
 from brim.serve.asked.requests import MOST_TOKENS, NOT_YET, TRUNCATION
 from brim.serve.asked.responses import INCLUDED
 from brim.serve.asked.responses import NOT_YET as RESPONSES_NOT_YET
@@ -36,6 +37,12 @@ from brim.serve.openapi.words import (
 
 SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 TOKENS: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_TOKENS}
+_METADATA: Schema = {
+    "type": "object",
+    "maxProperties": MOST_PAIRS,
+    "propertyNames": {"maxLength": KEY_LENGTH},
+    "additionalProperties": {"type": "string", "maxLength": VALUE_LENGTH},
+}
 _AUDIO_URI: Schema = {"type": "string", "pattern": "^data:audio/wav;base64,"}
 
 
@@ -168,6 +175,7 @@ def _common(facts: Facts) -> dict[str, Schema]:
         "stream_options": taken({"include_usage": FLAG, "include_obfuscation": ANYTHING}),
         "deadline_seconds": {"type": "number", "exclusiveMinimum": 0},
         "priority": {"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY},
+        "metadata": _METADATA,
         **dict.fromkeys(HARMLESS, ANYTHING),
     }
 
