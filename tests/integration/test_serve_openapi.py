@@ -121,7 +121,7 @@ def test_the_same_for_all_of_it_for_a_long_time(api: Served, path: str, method: 
     ("schema", "read"),
     [
         (asked.chat, lambda body: read_chat(body, 100, Limits())),
-        (asked.completion, read_completion),
+        (asked.completion, lambda body: read_completion(body, 100)),
         (asked.response, lambda body: read_response(body, 100, Limits(), lambda name: None)),
         (lambda facts: asked.plan(), read_plan),
     ],

@@ -6,6 +6,7 @@ A field that is null counts as absent, as in OpenAI's API.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from brim.serve.problems import Problem, invalid
 from brim.suggest import did_you_mean, shown, suggestions
 
 Json = Any
+_MOST = sys.float_info.max  # an integer may be larger, and is no number that can be counted with
 MOST_LEVELS = 64  # of a schema, or of the arguments of a call
 
 
@@ -65,9 +67,9 @@ class Fields:
 
     def number(self, name: str, above: float) -> float | None:
         value: float | None = self._typed(name, (int, float), "a number")
-        if value is not None and not above < value < float("inf"):
-            raise invalid(self.path(name), f"{value} must be a number above {above:g}")
-        return value
+        if value is not None and not above < value <= _MOST:
+            raise invalid(self.path(name), f"{value!r:.40} must be a number above {above:g}")
+        return None if value is None else float(value)
 
     def flag(self, name: str) -> bool:
         value = self.raw(name)

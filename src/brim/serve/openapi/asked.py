@@ -43,6 +43,14 @@ _METADATA: Schema = {
     "propertyNames": {"maxLength": KEY_LENGTH},
     "additionalProperties": {"type": "string", "maxLength": VALUE_LENGTH},
 }
+_LIST: Schema = {"type": "array"}
+_PARAMETERS: Schema = {  # any schema, as far as calls are written by it
+    "type": "object",
+    "properties": {
+        "properties": {"type": "object", "additionalProperties": {"properties": {"enum": _LIST}}},
+        "required": _LIST,
+    },
+}
 _AUDIO_URI: Schema = {"type": "string", "pattern": "^data:audio/wav;base64,"}
 
 
@@ -220,7 +228,7 @@ def _audio() -> Schema:
 
 def _tools(flat: bool) -> dict[str, Schema]:
     name = {"type": "string", "minLength": 1, "maxLength": NAME_LENGTH}
-    function = {"name": name, "description": TEXT, "parameters": OBJECT, "strict": FLAG}
+    function = {"name": name, "description": TEXT, "parameters": _PARAMETERS, "strict": FLAG}
     kind: Schema = {"const": "function"}
     named = taken({"name": TEXT}, ["name"])
     if flat:
