@@ -187,7 +187,7 @@ class _About:
         else:
             plain = fields.raw("add_special_tokens") is False
             fields.refuse_others()
-            (tokens,) = await running.tokenising.texts([prompt], special=not plain)
+            (tokens,) = await running.tokenising.texts([prompt], special=not plain, longest=longest)
         return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
 
 

@@ -13,6 +13,7 @@ from brim.serve.asked.dialogue import Dialogue, Media
 from brim.serve.asked.media import Audio, Image
 from brim.serve.prepare import audios, images
 from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, TokenizerSource
+from brim.serve.prepare.lengths import check_length, check_rolled_length
 from brim.serve.prepare.rolling import rolled, written
 
 
@@ -66,6 +67,7 @@ class MediaPrompt:
 
         kept, turns, evicted = rolled(self._job, self._count)
         text, rolls = written(self._tokenizer, kept), self._job.room is not None
+        check_length(self._tokenizer, text, self._job.threshold)
         if not kept.media:
             return Prepared(self._text_tokens(kept), None, turns, evicted, rolls, text[-TAIL:])
         seen, heard = [self._images[one] for one in kept.images], [self._audios[one] for one in kept.audios]
@@ -83,7 +85,9 @@ class MediaPrompt:
         return audios.decode_all(found, self._job.limits, self._allowed.audios, rate)
 
     def _text_tokens(self, dialogue: Dialogue) -> tuple[int, ...]:
-        return tuple(self._tokenizer(written(self._tokenizer, dialogue), add_special_tokens=False)["input_ids"])
+        text = written(self._tokenizer, dialogue)
+        check_rolled_length(self._tokenizer, text, self._job.threshold)
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _count(self, dialogue: Dialogue) -> int:
         """Tokens with all media: each has one in the text already."""
