@@ -204,3 +204,11 @@ def test_the_format_is_found_from_vocabulary_and_template(
     clues = Clues(template, {token: number for number, token in enumerate(tokens)}, frozenset(range(9)))
     found = [[one.name for one in formats if one.known_by(clues)] for formats in (TOOL_FORMATS, REASONING_FORMATS)]
     assert [next(iter(names), None) for names in found] == [tools, reasoning]
+
+
+@pytest.mark.parametrize(("end", "arguments"), [("", ""), ("}</tool_call>", "{}")])
+def test_a_call_cut_off_before_its_arguments_has_none(end: str, arguments: str) -> None:
+    """As in a stream: `{}` would be a call that needs no arguments."""
+    parser = Parser(BY_NAME["hermes"].parse, {})
+    pieces = parser.feed('<tool_call>{"name": "now"' + end) + parser.close()
+    assert whole(pieces).calls == (Call("now", arguments),)
