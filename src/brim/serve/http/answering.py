@@ -15,10 +15,10 @@ from starlette.requests import Request
 
 from brim.engine.front.answers import Update
 from brim.errors import BrimError
-from brim.serve.asked.fields import parse_object
 from brim.serve.asked.requests import Wanted, sooner
 from brim.serve.http.keys import Tenant
 from brim.serve.http.kinds import Kind
+from brim.serve.http.parsing import parsed
 from brim.serve.http.reading import ClientGone, read_body, until_gone
 from brim.serve.http.reply import Reply
 from brim.serve.http.updates import Numbered, merged
@@ -70,8 +70,10 @@ class Answering:
         await reply.problem(problem)
 
     async def _answer(self, request: Request, body: bytes, tenant: Tenant, reply: Reply, entry: Entry) -> None:
-        running = self._life.admit()
-        asked = self._kind.read(parse_object(body), running, tenant)
+        self._life.admit()
+        found = await parsed(body)
+        running = self._life.admit()  # it may have begun to drain meanwhile
+        asked = self._kind.read(found, running, tenant)
         wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))
         self._check_model(wanted.model)
         with running.gate.entered(self._kind.answers(asked)):
