@@ -29,7 +29,17 @@ def test_other_machines_need_a_key(host: str) -> None:
     assert ServeSettings("m", host=host, insecure=True)
 
 
-@pytest.mark.parametrize(("options", "named"), [({"port": 70000}, "port"), ({"max_queue": -1}, "max-queue")])
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"port": 70000}, "port"),
+        ({"max_queue": -1}, "max-queue"),
+        ({"drain_seconds": float("nan")}, "drain-seconds"),
+        ({"drain_seconds": -1.0}, "drain-seconds"),
+        ({"api_keys": ("schlüssel",)}, "api-key"),
+        ({"api_keys": (" key",)}, "api-key"),
+    ],
+)
 def test_settings_out_of_range_are_named(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRequest, match=named):
         ServeSettings("m", **options)
