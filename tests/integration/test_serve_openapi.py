@@ -42,6 +42,7 @@ RELATED = {
     "grammar",
     "ignore_eos",
     "input",
+    "max_completion_tokens",
     "max_tokens",
     "messages",
     "min_tokens",

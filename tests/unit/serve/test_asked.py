@@ -160,6 +160,7 @@ def test_a_call_or_a_schema_may_be_asked_for() -> None:
         ({"n": 0}, "n", "invalid_value"),
         ({"max_tokens": 0}, "max_tokens", "invalid_value"),
         ({"max_tokens": True}, "max_tokens", "invalid_type"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens", "invalid_value"),
         ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
         ({"logprobs": 2}, "logprobs", "invalid_type"),
         ({"stop": 5}, "stop", "invalid_type"),

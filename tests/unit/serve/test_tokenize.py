@@ -19,6 +19,7 @@ from brim.errors import InvalidRequest
 from brim.serve.http.app import _About
 from brim.serve.prepare.jobs import TokenizerSource
 from brim.serve.prepare.worker import Tokenising
+from brim.serve.problems import Problem
 from brim.serve.settings import ServeSettings
 
 LONGEST = 100
@@ -49,3 +50,13 @@ def test_a_prompt_is_counted_unless_it_is_too_long_to_be_one() -> None:
     assert tokenized({"prompt": "abc"})["max_model_len"] == LONGEST
     with pytest.raises(InvalidRequest, match=f"at most {LONGEST} characters"):
         tokenized({"prompt": "a" * (LONGEST + 1)})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "status"), [("add_special_tokens", "no", 400), ("model", "other", 404), ("model", 5, 400)]
+)
+def test_a_wrong_field_is_refused(field: str, value: Any, status: int) -> None:
+    assert tokenized({"prompt": "abc", "model": "tiny", "add_special_tokens": True})["count"] >= 3
+    with pytest.raises(Problem) as refused:
+        tokenized({"prompt": "abc", field: value})
+    assert (refused.value.param, refused.value.status) == (field, status)

@@ -134,9 +134,12 @@ def _wanted(fields: Fields, params: SamplingParams) -> Wanted:
 
 
 def _first(fields: Fields, *names: str) -> int | None:
-    """The first of several names for the most tokens of an answer."""
-    found = [value for name in names if (value := fields.integer(name, 1, MOST_TOKENS)) is not None]
-    return found[0] if found else None
+    """The most tokens of an answer, under one of several names."""
+    found = {name: value for name in names if (value := fields.integer(name, 1, MOST_TOKENS)) is not None}
+    if len(set(found.values())) > 1:
+        said = " and ".join(f"{name} {value}" for name, value in found.items())
+        raise invalid(next(iter(found)), f"{said} differ; give one of them")
+    return next(iter(found.values()), None)
 
 
 def _text_only(fields: Fields) -> None:

@@ -75,7 +75,7 @@ class Answering:
         running = self._life.admit()  # it may have begun to drain meanwhile
         asked = self._kind.read(found, running, tenant)
         wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))
-        self._check_model(wanted.model)
+        check_model(wanted.model, self._settings.model_name)
         with running.gate.entered(self._kind.answers(asked)):
             prepared = await self._kind.prepare(asked, running)
             entry.prepared(prepared)
@@ -86,16 +86,6 @@ class Answering:
             async with aclosing(updates):
                 numbered = Numbered(updates, wanted.params.n, entry)
                 await (_events(shape, numbered, reply) if wanted.stream else _whole(shape, numbered, reply))
-
-    def _check_model(self, name: str | None) -> None:
-        served = self._settings.model_name
-        if name is not None and name != served:
-            raise Problem(
-                404,
-                f"model: there is no '{name:.60}' here; this server has '{served}'",
-                param="model",
-                code="model_not_found",
-            )
 
     def _streams(
         self, running: Running, prepared: Sequence[Prepared], wanted: Wanted, tenant: Tenant, entry: Entry
@@ -115,6 +105,16 @@ class Answering:
             )
             for one, request_id in zip(prepared, ids, strict=True)
         ]
+
+
+def check_model(name: str | None, served: str) -> None:
+    if name is not None and name != served:
+        raise Problem(
+            404,
+            f"model: there is no '{name:.60}' here; this server has '{served}'",
+            param="model",
+            code="model_not_found",
+        )
 
 
 def _deadline_left(wanted: Wanted, entry: Entry) -> float | None:

@@ -19,7 +19,7 @@ from brim.serve.asked.dialogue import read_dialogue
 from brim.serve.asked.fields import Fields
 from brim.serve.asked.plan import read_plan
 from brim.serve.asked.tools import read_tools
-from brim.serve.http.answering import CLIENT_LEFT, Answering
+from brim.serve.http.answering import CLIENT_LEFT, Answering, check_model
 from brim.serve.http.keys import OPEN_TO_ALL, Guarded, Keys
 from brim.serve.http.kinds import Chat, Completions, Kind
 from brim.serve.http.page import page_routes
@@ -179,14 +179,14 @@ class _About:
         fields = Fields(await parsed(await read_body(request, limits.body_bytes)))
         running = self._life.admit()
         longest = running.engine.longest_request
-        fields.leave_out(["model"])
+        check_model(fields.text("model"), self._settings.model_name)
         prompt = fields.text("prompt")
         if prompt is None:
             dialogue = read_dialogue(fields, limits, read_tools(fields))
             fields.refuse_others()
             tokens = (await running.tokenising.chat(ChatJob(dialogue, limits, longest, None))).tokens
         else:
-            plain = fields.raw("add_special_tokens") is False
+            plain = fields.raw("add_special_tokens") is not None and not fields.flag("add_special_tokens")
             fields.refuse_others()
             (tokens,) = await running.tokenising.texts([prompt], special=not plain, longest=longest)
         return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})

@@ -137,10 +137,11 @@ def response(facts: Facts) -> Schema:
 
 
 def tokenize(facts: Facts) -> Schema:
-    prompt = taken({"prompt": TEXT, "add_special_tokens": FLAG, "model": ANYTHING}, ["prompt"])
+    model = one_of([facts.model])
+    prompt = taken({"prompt": TEXT, "add_special_tokens": FLAG, "model": model}, ["prompt"])
     tools = _tools(flat=False)
     messages = taken(
-        {"messages": listed(_message(facts), minItems=1), "prompt": NOTHING, "model": ANYTHING, **tools}, ["messages"]
+        {"messages": listed(_message(facts), minItems=1), "prompt": NOTHING, "model": model, **tools}, ["messages"]
     )
     return either(prompt, messages)
 
