@@ -42,6 +42,7 @@ RELATED = {
     "grammar",
     "ignore_eos",
     "input",
+    "max_completion_tokens",
     "max_tokens",
     "messages",
     "min_tokens",
@@ -121,7 +122,7 @@ def test_the_same_for_all_of_it_for_a_long_time(api: Served, path: str, method: 
     ("schema", "read"),
     [
         (asked.chat, lambda body: read_chat(body, 100, Limits())),
-        (asked.completion, read_completion),
+        (asked.completion, lambda body: read_completion(body, 100)),
         (asked.response, lambda body: read_response(body, 100, Limits(), lambda name: None)),
         (lambda facts: asked.plan(), read_plan),
     ],

@@ -179,8 +179,10 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InvalidRequest(f"serving needs {error.name}: pip install 'brim[serve]'") from None
+    from brim.serve.parse.table import check_parsers
     from brim.serve.settings import Limits, ServeSettings
 
+    check_parsers(options.tool_parser, options.reasoning_parser)
     key = os.environ.get(KEY_VARIABLE)
     return ServeSettings(
         model_name=options.served_model_name or Path(options.model).name,

@@ -25,7 +25,10 @@ class Gate:
         self.inside = 0
         self.refused = 0
         self._clock = clock
-        self._ended: deque[float] = deque(maxlen=_REMEMBERED)
+        self._busy_before = 0.0  # seconds with somebody inside, up to the last time that it became empty
+        self._busy_since = 0.0  # by the clock; where somebody is inside
+        self._ended: deque[float] = deque()  # busy seconds at the end of each answer
+        self._remembered_from = 0.0  # busy seconds
 
     @contextmanager
     def entered(self, answers: int) -> Iterator[None]:
@@ -44,16 +47,31 @@ class Gate:
                 code="queue_full",
                 retry_after=wait,
             )
+        if not self.inside:
+            self._busy_since = self._clock()
         self.inside += answers
         try:
             yield
+            self._remember(answers)
         finally:
+            busy = self._busy_seconds()
             self.inside -= answers
-            self._ended.extend([self._clock()] * answers)
+            if not self.inside:
+                self._busy_before = busy
 
     def wait_seconds(self, places: int) -> int:
         """Until so many more places are free, as far as the past tells."""
         if len(self._ended) < 2:
             return 1
-        taken = max(self._clock() - self._ended[0], 1e-3)
+        taken = self._busy_seconds() - self._remembered_from
         return max(1, min(_LONGEST_WAIT, ceil(places * taken / len(self._ended))))
+
+    def _remember(self, answers: int) -> None:
+        """Answers that were given; requests that were refused inside say nothing of how long one takes."""
+        self._ended.extend([self._busy_seconds()] * answers)
+        while len(self._ended) > _REMEMBERED:
+            self._remembered_from = self._ended.popleft()
+
+    def _busy_seconds(self) -> float:
+        """An hour without requests is not an hour that an answer took."""
+        return self._busy_before + (self._clock() - self._busy_since if self.inside else 0.0)

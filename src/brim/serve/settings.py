@@ -47,13 +47,23 @@ class ServeSettings:
             raise InvalidRequest(f"port is {self.port}; it must be from 0 (any that is free) to 65535")
         if self.max_queue < 0:
             raise InvalidRequest(f"max-queue is {self.max_queue}; it must be at least 0")
-        if any(not key for key in self.api_keys):
-            raise InvalidRequest("api-key is empty; give one that nobody guesses, or none")
+        if not 0 <= self.drain_seconds < float("inf"):
+            raise InvalidRequest(f"drain-seconds is {self.drain_seconds}; it must be a number of at least 0")
+        _check_keys(self.api_keys)
         if not self.api_keys and not self.insecure and not is_loopback(self.host):
             raise InvalidRequest(
                 f"host {self.host} can be reached from other machines, and there is no api-key; give --api-key KEY, "
                 "or say --insecure if everybody who can reach it may use it"
             )
+
+
+def _check_keys(keys: tuple[str, ...]) -> None:
+    """Refuse keys that no header could bring."""
+    for key in keys:
+        if not key:
+            raise InvalidRequest("api-key is empty; give one that nobody guesses, or none")
+        if not key.isascii() or not key.isprintable() or key != key.strip():
+            raise InvalidRequest("api-key has characters that headers do not carry; write ASCII, without outer spaces")
 
 
 def is_loopback(host: str) -> bool:

@@ -6,25 +6,25 @@ answers gave way to whose.
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
 
 from brim.units import MIB
 
-Json = dict[str, Any]
 _MOST_BYTES = 64 * MIB
 _MOST_OF_ONE_KEY = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An answer, and the items of the conversation with it."""
+    """An answer, and the items of the conversation with it, both as JSON: what is counted is what is held."""
 
-    response: Json
-    items: tuple[Json, ...]
-    size_bytes: int
+    response: bytes
+    items: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.response) + len(self.items)
 
 
 class StoredResponses:
@@ -37,14 +37,13 @@ class StoredResponses:
         self._counts: dict[str, int] = {}
         self.held_bytes = 0
 
-    def keep(self, tenant: str, response: Json, items: tuple[Json, ...]) -> None:
-        """Keep an answer, unless it is larger than all that may be kept."""
-        size = len(json.dumps([response, items]))
-        if size > self._most_bytes:
+    def keep(self, tenant: str, name: str, kept: Kept) -> None:
+        """Keep an answer under its id, unless it is larger than all that may be kept."""
+        if kept.size_bytes > self._most_bytes:
             return
-        self._kept[tenant, response["id"]] = Kept(response, items, size)
+        self._kept[tenant, name] = kept
         self._counts[tenant] = self._counts.get(tenant, 0) + 1
-        self.held_bytes += size
+        self.held_bytes += kept.size_bytes
         if self._counts[tenant] > self._most_of_one_key:
             self._drop(next(key for key in self._kept if key[0] == tenant))
         while self.held_bytes > self._most_bytes:

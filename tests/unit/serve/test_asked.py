@@ -13,9 +13,11 @@ from brim.engine.requests.params import SamplingParams
 from brim.serve.asked.fields import parse_object
 from brim.serve.asked.media import Audio, Image
 from brim.serve.asked.requests import Wanted, read_chat, read_completion, sooner
+from brim.serve.asked.responses import read_response
 from brim.serve.problems import Problem
 from brim.serve.settings import Limits
 
+VOCAB = 300
 HI = {"role": "user", "content": "Hi."}
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 SOUND = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
@@ -24,6 +26,10 @@ PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=",
 
 def chat(**fields: Any) -> Any:
     return read_chat({"messages": [HI], **fields}, longest=1000, limits=Limits(images=2))
+
+
+def completion(body: Any) -> Any:
+    return read_completion(body, vocab=VOCAB)
 
 
 def test_a_chat_request_is_read() -> None:
@@ -154,6 +160,7 @@ def test_a_call_or_a_schema_may_be_asked_for() -> None:
         ({"n": 0}, "n", "invalid_value"),
         ({"max_tokens": 0}, "max_tokens", "invalid_value"),
         ({"max_tokens": True}, "max_tokens", "invalid_type"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens", "invalid_value"),
         ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
         ({"logprobs": 2}, "logprobs", "invalid_type"),
         ({"stop": 5}, "stop", "invalid_type"),
@@ -178,7 +185,14 @@ def test_a_call_or_a_schema_may_be_asked_for() -> None:
         ({"functions": []}, "functions", "unsupported_parameter"),
         ({"temprature": 1}, "temprature", "unknown_parameter"),
         ({"deadline_seconds": 0}, "deadline_seconds", "invalid_value"),
+        ({"deadline_seconds": 10**400}, "deadline_seconds", "invalid_value"),
         ({"stream": "yes"}, "stream", "invalid_type"),
+        ({"metadata": "a"}, "metadata", "invalid_type"),
+        ({"metadata": {"a": {"b": "c"}}}, "metadata", "invalid_type"),
+        ({"metadata": {"a": "b" * 513}}, "metadata", "invalid_value"),
+        ({"metadata": {"a" * 65: "b"}}, "metadata", "invalid_value"),
+        ({"metadata": {"a": "\ud800"}}, "metadata", "invalid_value"),
+        ({"metadata": {str(number): "b" for number in range(17)}}, "metadata", "invalid_value"),
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], param: str, code: str) -> None:
@@ -211,6 +225,22 @@ def test_what_is_nested_too_deeply_is_refused_by_its_name() -> None:
     chat(messages=[HI, {"role": "assistant", "tool_calls": [far]}, HI])
 
 
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"properties": None}, "properties"),
+        ({"properties": ["city"]}, "properties"),
+        ({"required": 5}, "required"),
+        ({"properties": {"city": {"enum": 5}}}, "properties.city.enum"),
+    ],
+)
+def test_a_tools_schema_that_calls_could_not_be_written_by_is_refused(parameters: Any, field: str) -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": parameters}}
+    with pytest.raises(Problem) as refused:
+        chat(tools=[ADD, tool])
+    assert (refused.value.status, refused.value.param) == (400, f"tools[1].function.parameters.{field}")
+
+
 def test_what_was_meant_is_guessed() -> None:
     with pytest.raises(Problem, match="did you mean temperature"):
         chat(temprature=1)
@@ -234,14 +264,14 @@ def test_nothing_is_fetched(url: str) -> None:
     ],
 )
 def test_prompts_in_every_form(prompt: Any, read: Any) -> None:
-    asked = read_completion({"prompt": prompt, "n": 3})
+    asked = completion({"prompt": prompt, "n": 3})
     assert asked.prompts == read
     assert asked.answers == 3 * len(read)
     assert asked.wanted.params.max_tokens == 16
 
 
 def test_a_prompt_can_be_scored_alone() -> None:
-    asked = read_completion({"prompt": "a", "max_tokens": 0, "echo": True, "logprobs": 1})
+    asked = completion({"prompt": "a", "max_tokens": 0, "echo": True, "logprobs": 1})
     assert asked.scored_only
     params = SamplingParams(max_tokens=1, logprobs=1, prompt_logprobs=1, continues_prompt=True)
     assert asked.wanted.params == params
@@ -252,10 +282,24 @@ def test_a_prompt_can_be_scored_alone() -> None:
         ({"suffix": "x"}, "suffix"),
         ({"prompt": []}, "prompt"),
         ({"prompt": [[1], "a", True]}, "prompt[2]"),
+        ({"prompt": [1, -1]}, "prompt"),
+        ({"prompt": ["a", [VOCAB]]}, "prompt[1]"),
+        ({"prompt": [2**32]}, "prompt"),
     ):
         with pytest.raises(Problem) as refused:
-            read_completion({"prompt": "a"} | wrong)
+            completion({"prompt": "a"} | wrong)
         assert refused.value.param == param
+
+
+def test_metadata_is_repeated_by_a_response_and_bounded_everywhere() -> None:
+    notes = {str(number): "b" * 512 for number in range(16)}
+    asked = read_response({"input": "a", "metadata": notes}, 1000, Limits(), lambda name: None)
+    assert asked.said_back["metadata"] == notes
+    assert completion({"prompt": "a", "metadata": notes}).prompts == ("a",)
+    with pytest.raises(Problem, match=r"^metadata: "):
+        completion({"prompt": "a", "metadata": {"a": 5}})
+    with pytest.raises(Problem, match=r"^metadata: "):
+        read_response({"input": "a", "metadata": {"a": 5}}, 1000, Limits(), lambda name: None)
 
 
 def test_the_sooner_deadline_counts() -> None:
@@ -291,7 +335,7 @@ _NAMES = (
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(_NAMES), _JSON, max_size=4))
 def test_whatever_is_sent_is_read_or_refused(fields: dict[str, Any]) -> None:
-    for read in (lambda body: read_chat(body, 1000, Limits()), read_completion):
+    for read in (lambda body: read_chat(body, 1000, Limits()), completion):
         for body in (fields, {"messages": [HI], "prompt": "a"} | fields):
             try:
                 read(body)

@@ -29,7 +29,17 @@ def test_other_machines_need_a_key(host: str) -> None:
     assert ServeSettings("m", host=host, insecure=True)
 
 
-@pytest.mark.parametrize(("options", "named"), [({"port": 70000}, "port"), ({"max_queue": -1}, "max-queue")])
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"port": 70000}, "port"),
+        ({"max_queue": -1}, "max-queue"),
+        ({"drain_seconds": float("nan")}, "drain-seconds"),
+        ({"drain_seconds": -1.0}, "drain-seconds"),
+        ({"api_keys": ("schlüssel",)}, "api-key"),
+        ({"api_keys": (" key",)}, "api-key"),
+    ],
+)
 def test_settings_out_of_range_are_named(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRequest, match=named):
         ServeSettings("m", **options)
@@ -64,7 +74,7 @@ def test_the_gate_counts_answers_and_forecasts() -> None:
         now[0] = 10.0
     assert (gate.inside, gate.refused) == (0, 1)
     now[0] = 30.0
-    assert gate.wait_seconds(1) == 5  # four answers in the 20 s since the first ended
+    assert gate.wait_seconds(1) == 3  # four answers in 10 s; since then nobody asked
     assert gate.wait_seconds(10_000) == 120
     with pytest.raises(Problem) as never, gate.entered(5):
         pass
@@ -72,6 +82,24 @@ def test_the_gate_counts_answers_and_forecasts() -> None:
     with pytest.raises(RuntimeError), gate.entered(1):
         raise RuntimeError
     assert gate.inside == 0
+
+
+def test_a_forecast_is_of_answers_over_busy_time() -> None:
+    now = [0.0]
+    gate = Gate(batch=1, queue=0, clock=lambda: now[0])
+
+    def answer(seconds: float) -> None:
+        with gate.entered(1):
+            now[0] += seconds
+
+    for _ in range(200):
+        answer(4.0)
+        now[0] += 1000.0  # nobody is inside
+    assert gate.wait_seconds(2) == 8
+    for _ in range(200):
+        with pytest.raises(Problem), gate.entered(1):
+            raise Problem(400, "it is too long")
+    assert gate.wait_seconds(2) == 8
 
 
 def test_errors_of_the_engine_keep_their_field() -> None:

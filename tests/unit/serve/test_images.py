@@ -72,3 +72,8 @@ def test_a_decompression_bomb_dies_at_the_door(side: int) -> None:
 def test_what_is_no_image_is_said(image: Image, said: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^url: .*{said}"):
         decode_all([image], Limits(image_bytes=2048))
+
+
+def test_bytes_that_are_no_image_are_told_what_would_be_one() -> None:
+    with pytest.raises(InvalidRequest, match=r"^url: it is no image that can be read; send PNG, JPEG, WEBP, GIF$"):
+        decode_all([uri(b"no image")], Limits())

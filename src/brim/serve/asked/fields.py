@@ -6,6 +6,7 @@ A field that is null counts as absent, as in OpenAI's API.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,13 +14,14 @@ from brim.serve.problems import Problem, invalid
 from brim.suggest import did_you_mean, shown, suggestions
 
 Json = Any
+_MOST = sys.float_info.max  # an integer may be larger, and is no number that can be counted with
 MOST_LEVELS = 64  # of a schema, or of the arguments of a call
 
 
-def parse_object(body: bytes) -> Mapping[str, Json]:
-    """The object in a request's body."""
+def parse_object(body: bytes, *, taking_turns: bool = False) -> Mapping[str, Json]:
+    """The object in a request's body. `taking_turns`: other threads may run while it is parsed, which takes longer."""
     try:
-        found = json.loads(body)
+        found = json.loads(body, **(_TURNS if taking_turns else {}))
     except RecursionError:
         raise Problem(400, "the body is nested too deeply", code="invalid_json") from None
     except (UnicodeDecodeError, ValueError) as error:
@@ -27,6 +29,21 @@ def parse_object(body: bytes) -> Mapping[str, Json]:
     if not isinstance(found, dict):
         raise Problem(400, f"the body must be a JSON object, not {_kind(found)}", code="invalid_json")
     return found
+
+
+def _integer(digits: str) -> int:
+    return int(digits)
+
+
+def _number(digits: str) -> float:
+    return float(digits)
+
+
+def _object(found: dict[str, Json]) -> dict[str, Json]:
+    return found
+
+
+_TURNS: Mapping[str, Any] = {"parse_int": _integer, "parse_float": _number, "object_hook": _object}
 
 
 class Fields:
@@ -65,9 +82,9 @@ class Fields:
 
     def number(self, name: str, above: float) -> float | None:
         value: float | None = self._typed(name, (int, float), "a number")
-        if value is not None and not above < value < float("inf"):
-            raise invalid(self.path(name), f"{value} must be a number above {above:g}")
-        return value
+        if value is not None and not above < value <= _MOST:
+            raise invalid(self.path(name), f"{value!r:.40} must be a number above {above:g}")
+        return None if value is None else float(value)
 
     def flag(self, name: str) -> bool:
         value = self.raw(name)

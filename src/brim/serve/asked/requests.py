@@ -11,6 +11,7 @@ from brim.engine.requests.params import MAX_ALTERNATIVES, SamplingParams
 from brim.serve.asked.answer_format import read_format
 from brim.serve.asked.dialogue import Dialogue, read_dialogue
 from brim.serve.asked.fields import Fields
+from brim.serve.asked.metadata import read_metadata
 from brim.serve.asked.sampling import HARMLESS, sampling, wants_usage
 from brim.serve.asked.tools import ToolsAsked, read_tools
 from brim.serve.problems import invalid
@@ -91,10 +92,10 @@ def room_for(most: int | None, longest: int) -> int:
     return max(1, min(DEFAULT_ROOM, longest // 4) if most is None else min(most, longest // 2))
 
 
-def read_completion(body: Mapping[str, Any]) -> CompletionAsked:
-    """A request to go on with texts or tokens."""
+def read_completion(body: Mapping[str, Any], vocab: int) -> CompletionAsked:
+    """A request to go on with texts, or with tokens of a vocabulary of this size."""
     fields = Fields(body)
-    prompts = _prompts(fields)
+    prompts = _prompts(fields, vocab)
     echo = fields.flag("echo")
     alternatives = fields.integer("logprobs", 0, MAX_ALTERNATIVES)
     most = fields.integer("max_tokens", 0, MOST_TOKENS)
@@ -126,15 +127,19 @@ def _wanted(fields: Fields, params: SamplingParams) -> Wanted:
         deadline_seconds=fields.number("deadline_seconds", 0),
         priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
     )
+    read_metadata(fields)
     fields.leave_out(HARMLESS)
     fields.refuse_others(NOT_YET)
     return wanted
 
 
 def _first(fields: Fields, *names: str) -> int | None:
-    """The first of several names for the most tokens of an answer."""
-    found = [value for name in names if (value := fields.integer(name, 1, MOST_TOKENS)) is not None]
-    return found[0] if found else None
+    """The most tokens of an answer, under one of several names."""
+    found = {name: value for name in names if (value := fields.integer(name, 1, MOST_TOKENS)) is not None}
+    if len(set(found.values())) > 1:
+        said = " and ".join(f"{name} {value}" for name, value in found.items())
+        raise invalid(next(iter(found)), f"{said} differ; give one of them")
+    return next(iter(found.values()), None)
 
 
 def _text_only(fields: Fields) -> None:
@@ -143,23 +148,34 @@ def _text_only(fields: Fields) -> None:
         raise invalid("modalities", "only text is supported; leave it out", "unsupported_value")
 
 
-def _prompts(fields: Fields) -> tuple[str | tuple[int, ...], ...]:
+def _prompts(fields: Fields, vocab: int) -> tuple[str | tuple[int, ...], ...]:
     prompt = fields.raw("prompt")
     if isinstance(prompt, str):
         return (prompt,)
     if isinstance(prompt, list) and prompt:
-        if all(isinstance(one, int) and not isinstance(one, bool) for one in prompt):
-            return (tuple(prompt),)
-        return tuple(_prompt(one, number) for number, one in enumerate(prompt))
+        if _are_tokens(prompt):
+            return (_tokens(prompt, "prompt", vocab),)
+        return tuple(_prompt(one, f"prompt[{number}]", vocab) for number, one in enumerate(prompt))
     raise invalid("prompt", "a text, a list of token ids, or a list of these is needed", "missing_required_parameter")
 
 
-def _prompt(one: Any, number: int) -> str | tuple[int, ...]:
+def _prompt(one: Any, path: str, vocab: int) -> str | tuple[int, ...]:
     if isinstance(one, str):
         return one
-    if isinstance(one, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in one):
-        return tuple(one)
-    raise invalid(f"prompt[{number}]", "it must be a text or a list of token ids", "invalid_type")
+    if isinstance(one, list) and _are_tokens(one):
+        return _tokens(one, path, vocab)
+    raise invalid(path, "it must be a text or a list of token ids", "invalid_type")
+
+
+def _are_tokens(found: list[Any]) -> bool:
+    return all(isinstance(one, int) and not isinstance(one, bool) for one in found)
+
+
+def _tokens(found: list[int], path: str, vocab: int) -> tuple[int, ...]:
+    wrong = next((token for token in found if not 0 <= token < vocab), None)
+    if wrong is not None:
+        raise invalid(path, f"token {wrong!r:.40} is not in the vocabulary (0 to {vocab - 1})")
+    return tuple(found)
 
 
 def sooner(wanted: Wanted, header: str | None) -> Wanted:

@@ -12,6 +12,7 @@ from brim.serve.asked.answer_format import read_format
 from brim.serve.asked.dialogue import dialogue_of
 from brim.serve.asked.fields import Fields
 from brim.serve.asked.items import messages_of
+from brim.serve.asked.metadata import read_metadata
 from brim.serve.asked.requests import MOST_TOKENS, TRUNCATION, ChatAsked, Wanted, room_for
 from brim.serve.asked.sampling import HARMLESS, sampling
 from brim.serve.asked.tools import read_tools
@@ -64,7 +65,7 @@ def read_response(
     said_back = {
         "instructions": instructions,
         "max_output_tokens": most,
-        "metadata": fields.raw("metadata") or {},
+        "metadata": read_metadata(fields),
         "parallel_tool_calls": tools.several,
         "previous_response_id": fields.text("previous_response_id"),
         "temperature": params.temperature,

@@ -24,7 +24,6 @@ AS_THEY_ARE = (
 )
 HARMLESS = (  # about the caller's account, or hints: they change nothing about an answer
     "user",
-    "metadata",
     "store",
     "safety_identifier",
     "prompt_cache_key",

@@ -64,11 +64,29 @@ def _tool(tool: Fields, flat: bool) -> Mapping[str, Any]:
         raise invalid(tool.path("function"), "a tool is a function with a name", "missing_required_parameter")
     function.text("description")
     function.inner("parameters")
-    check_depth(function.raw("parameters") or {}, function.path("parameters"))
+    parameters = function.raw("parameters") or {}
+    check_depth(parameters, function.path("parameters"))
+    _check_keywords(parameters, function.path("parameters"))
     function.flag("strict")
     function.refuse_others()
     tool.refuse_others()
     return {"type": "function", "function": function.given("name", "description", "parameters")}
+
+
+def _check_keywords(schema: Mapping[str, Any], path: str) -> None:
+    """The parts of a schema that calls are written and read by, where those of a model are no JSON."""
+    properties = schema.get("properties", {})
+    if not isinstance(properties, dict):
+        raise invalid(f"{path}.properties", "it must be an object; leave it out where there are none", "invalid_type")
+    listed = {f"{path}.required": schema.get("required", [])}
+    listed |= {f"{path}.properties.{name:.60}.enum": one["enum"] for name, one in properties.items() if _has_enum(one)}
+    for where, found in listed.items():
+        if not isinstance(found, list):
+            raise invalid(where, "it must be a list", "invalid_type")
+
+
+def _has_enum(schema: Any) -> bool:
+    return isinstance(schema, dict) and "enum" in schema
 
 
 def _forced(fields: Fields, names: list[str], flat: bool) -> tuple[str, ...]:

@@ -15,10 +15,10 @@ from starlette.requests import Request
 
 from brim.engine.front.answers import Update
 from brim.errors import BrimError
-from brim.serve.asked.fields import parse_object
 from brim.serve.asked.requests import Wanted, sooner
 from brim.serve.http.keys import Tenant
 from brim.serve.http.kinds import Kind
+from brim.serve.http.parsing import parsed
 from brim.serve.http.reading import ClientGone, read_body, until_gone
 from brim.serve.http.reply import Reply
 from brim.serve.http.updates import Numbered, merged
@@ -70,10 +70,12 @@ class Answering:
         await reply.problem(problem)
 
     async def _answer(self, request: Request, body: bytes, tenant: Tenant, reply: Reply, entry: Entry) -> None:
-        running = self._life.admit()
-        asked = self._kind.read(parse_object(body), running, tenant)
+        self._life.admit()
+        found = await parsed(body)
+        running = self._life.admit()  # it may have begun to drain meanwhile
+        asked = self._kind.read(found, running, tenant)
         wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))
-        self._check_model(wanted.model)
+        check_model(wanted.model, self._settings.model_name)
         with running.gate.entered(self._kind.answers(asked)):
             prepared = await self._kind.prepare(asked, running)
             entry.prepared(prepared)
@@ -84,16 +86,6 @@ class Answering:
             async with aclosing(updates):
                 numbered = Numbered(updates, wanted.params.n, entry)
                 await (_events(shape, numbered, reply) if wanted.stream else _whole(shape, numbered, reply))
-
-    def _check_model(self, name: str | None) -> None:
-        served = self._settings.model_name
-        if name is not None and name != served:
-            raise Problem(
-                404,
-                f"model: there is no '{name:.60}' here; this server has '{served}'",
-                param="model",
-                code="model_not_found",
-            )
 
     def _streams(
         self, running: Running, prepared: Sequence[Prepared], wanted: Wanted, tenant: Tenant, entry: Entry
@@ -113,6 +105,16 @@ class Answering:
             )
             for one, request_id in zip(prepared, ids, strict=True)
         ]
+
+
+def check_model(name: str | None, served: str) -> None:
+    if name is not None and name != served:
+        raise Problem(
+            404,
+            f"model: there is no '{name:.60}' here; this server has '{served}'",
+            param="model",
+            code="model_not_found",
+        )
 
 
 def _deadline_left(wanted: Wanted, entry: Entry) -> float | None:

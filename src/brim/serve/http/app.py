@@ -16,13 +16,14 @@ from starlette.routing import Route
 
 from brim.errors import BrimError
 from brim.serve.asked.dialogue import read_dialogue
-from brim.serve.asked.fields import Fields, parse_object
+from brim.serve.asked.fields import Fields
 from brim.serve.asked.plan import read_plan
 from brim.serve.asked.tools import read_tools
-from brim.serve.http.answering import CLIENT_LEFT, Answering
+from brim.serve.http.answering import CLIENT_LEFT, Answering, check_model
 from brim.serve.http.keys import OPEN_TO_ALL, Guarded, Keys
 from brim.serve.http.kinds import Chat, Completions, Kind
 from brim.serve.http.page import page_routes
+from brim.serve.http.parsing import parsed
 from brim.serve.http.reading import ClientGone, read_body
 from brim.serve.http.response_kind import Responses
 from brim.serve.life import Life
@@ -153,7 +154,7 @@ class _About:
         kept = self.stored.find(request.state.tenant.name, name)
         if kept is None:
             raise _no_such_response(name)
-        return JSONResponse(kept.response)
+        return Response(kept.response, media_type="application/json")
 
     async def delete_response(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -175,19 +176,19 @@ class _About:
     async def tokenize(self, request: Request) -> Response:
         """A prompt, or the messages of a chat, as tokens."""
         limits = self._settings.limits
-        fields = Fields(parse_object(await read_body(request, limits.body_bytes)))
+        fields = Fields(await parsed(await read_body(request, limits.body_bytes)))
         running = self._life.admit()
         longest = running.engine.longest_request
-        fields.leave_out(["model"])
+        check_model(fields.text("model"), self._settings.model_name)
         prompt = fields.text("prompt")
         if prompt is None:
             dialogue = read_dialogue(fields, limits, read_tools(fields))
             fields.refuse_others()
             tokens = (await running.tokenising.chat(ChatJob(dialogue, limits, longest, None))).tokens
         else:
-            plain = fields.raw("add_special_tokens") is False
+            plain = fields.raw("add_special_tokens") is not None and not fields.flag("add_special_tokens")
             fields.refuse_others()
-            (tokens,) = await running.tokenising.texts([prompt], special=not plain)
+            (tokens,) = await running.tokenising.texts([prompt], special=not plain, longest=longest)
         return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
 
 
@@ -203,7 +204,7 @@ class _Plans:
 
     async def plan(self, request: Request) -> Response:
         body = await read_body(request, self._settings.limits.body_bytes)
-        return JSONResponse(await self._planning.plan(read_plan(parse_object(body))))
+        return JSONResponse(await self._planning.plan(read_plan(await parsed(body))))
 
 
 def _after(request: Request) -> int:

@@ -76,7 +76,7 @@ class Completions:
     field: str = "prompt"
 
     def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> CompletionAsked:
-        return read_completion(body)
+        return read_completion(body, running.engine.loaded.vocab)
 
     def answers(self, asked: CompletionAsked) -> int:
         return asked.answers
@@ -92,11 +92,11 @@ class Completions:
 
     def shape(self, asked: CompletionAsked, prepared: tuple[Prepared, ...], running: Running) -> CompletionShape:
         params, texts = asked.wanted.params, running.texts
-        echoed = tuple(one if isinstance(one, str) else texts.whole(one) for one in asked.prompts)
+        echoed = asked.prompts if asked.echo else ()
         return CompletionShape(
             head=Head.new("cmpl", self.settings.model_name),
             prepared=prepared,
-            prompts=echoed if asked.echo else (),
+            prompts=tuple(one if isinstance(one, str) else texts.whole(one) for one in echoed),
             answers=params.n,
             scored=params.logprobs is not None,
             scored_only=asked.scored_only,

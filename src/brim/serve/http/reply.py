@@ -17,7 +17,7 @@ Json = Mapping[str, Any]
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # made once: `json.dumps` makes one each time
 
 
-def dumped(found: Json) -> bytes:
+def dumped(found: Json | list[Any]) -> bytes:
     return _ENCODER.encode(found).encode(errors="replace")
 
 

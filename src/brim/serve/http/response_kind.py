@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,12 +12,13 @@ from brim.engine.requests.params import SamplingParams
 from brim.serve.asked.responses import Items, ResponseAsked, read_response
 from brim.serve.http.forms import as_asked, reading_of, scores_of
 from brim.serve.http.keys import Tenant
+from brim.serve.http.reply import dumped
 from brim.serve.life import Running
 from brim.serve.prepare.jobs import ChatJob, Prepared
 from brim.serve.settings import ServeSettings
 from brim.serve.shape.answers import Head
 from brim.serve.shape.responses import ResponseShape
-from brim.serve.stored import StoredResponses
+from brim.serve.stored import Kept, StoredResponses
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Responses:
 
     def _earlier(self, tenant: Tenant, name: str) -> Items | None:
         kept = self.stored.find(tenant.name, name)
-        return None if kept is None else kept.items
+        return None if kept is None else tuple(json.loads(kept.items))
 
     def answers(self, asked: _Read) -> int:
         return 1
@@ -58,8 +60,8 @@ class Responses:
         )
 
     def _keep(self, asked: _Read, response: dict[str, Any]) -> None:
-        items = (*asked.asked.items, *response["output"])
-        self.stored.keep(asked.tenant.name, response, items)
+        items = [*asked.asked.items, *response["output"]]
+        self.stored.keep(asked.tenant.name, response["id"], Kept(dumped(response), dumped(items)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from brim.serve.asked.answer_format import FORMATS
 from brim.serve.asked.dialogue import ROLES
 from brim.serve.asked.items import ROLES as ITEM_ROLES
 from brim.serve.asked.media import AUDIO_FORMATS
+from brim.serve.asked.metadata import KEY_LENGTH, MOST_PAIRS, VALUE_LENGTH
 from brim.serve.asked.requests import MOST_TOKENS, NOT_YET, TRUNCATION
 from brim.serve.asked.responses import INCLUDED
 from brim.serve.asked.responses import NOT_YET as RESPONSES_NOT_YET
@@ -36,6 +37,20 @@ from brim.serve.openapi.words import (
 
 SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 TOKENS: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_TOKENS}
+_METADATA: Schema = {
+    "type": "object",
+    "maxProperties": MOST_PAIRS,
+    "propertyNames": {"maxLength": KEY_LENGTH},
+    "additionalProperties": {"type": "string", "maxLength": VALUE_LENGTH},
+}
+_LIST: Schema = {"type": "array"}
+_PARAMETERS: Schema = {  # any schema, as far as calls are written by it
+    "type": "object",
+    "properties": {
+        "properties": {"type": "object", "additionalProperties": {"properties": {"enum": _LIST}}},
+        "required": _LIST,
+    },
+}
 _AUDIO_URI: Schema = {"type": "string", "pattern": "^data:audio/wav;base64,"}
 
 
@@ -122,10 +137,11 @@ def response(facts: Facts) -> Schema:
 
 
 def tokenize(facts: Facts) -> Schema:
-    prompt = taken({"prompt": TEXT, "add_special_tokens": FLAG, "model": ANYTHING}, ["prompt"])
+    model = one_of([facts.model])
+    prompt = taken({"prompt": TEXT, "add_special_tokens": FLAG, "model": model}, ["prompt"])
     tools = _tools(flat=False)
     messages = taken(
-        {"messages": listed(_message(facts), minItems=1), "prompt": NOTHING, "model": ANYTHING, **tools}, ["messages"]
+        {"messages": listed(_message(facts), minItems=1), "prompt": NOTHING, "model": model, **tools}, ["messages"]
     )
     return either(prompt, messages)
 
@@ -168,6 +184,7 @@ def _common(facts: Facts) -> dict[str, Schema]:
         "stream_options": taken({"include_usage": FLAG, "include_obfuscation": ANYTHING}),
         "deadline_seconds": {"type": "number", "exclusiveMinimum": 0},
         "priority": {"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY},
+        "metadata": _METADATA,
         **dict.fromkeys(HARMLESS, ANYTHING),
     }
 
@@ -212,7 +229,7 @@ def _audio() -> Schema:
 
 def _tools(flat: bool) -> dict[str, Schema]:
     name = {"type": "string", "minLength": 1, "maxLength": NAME_LENGTH}
-    function = {"name": name, "description": TEXT, "parameters": OBJECT, "strict": FLAG}
+    function = {"name": name, "description": TEXT, "parameters": _PARAMETERS, "strict": FLAG}
     kind: Schema = {"const": "function"}
     named = taken({"name": TEXT}, ["name"])
     if flat:

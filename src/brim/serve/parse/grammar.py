@@ -13,6 +13,7 @@ from typing import Any
 from brim.engine.requests.grammar import Grammar
 from brim.serve.parse import deepseek, harmony, hermes, mistral, qwen_xml
 from brim.serve.parse.pieces import Tools
+from brim.serve.parse.references import definitions, reference, refers
 from brim.serve.parse.table import PLAIN_JSON, Clues, Formats, ToolFormat
 
 _SPACES = {"whitespace_pattern": r"[ \n\t]{0,16}"}  # a model could write spaces for ever
@@ -68,14 +69,14 @@ def _calls(kind: ToolFormat, clues: Clues, tools: Tools, several: bool) -> list[
     match kind.name:
         case "hermes":
             call = f'{mark(hermes.OPEN)} "\\n" body "\\n" {mark(hermes.CLOSE)}'
-            return [f"answer: call{more}", f"call: {call}", f"body: {_json(_objects(tools, 'arguments'))}", *lines]
+            return [f"answer: call{more}", f"call: {call}", f"body: {_json(_any_call(tools, 'arguments'))}", *lines]
         case "mistral" if clues.know(mistral.ARGUMENTS):
             one = [f"{mark(mistral.OPEN)} {_quoted(name)} {mark(mistral.ARGUMENTS)}" for name in tools]
             return [f"answer: call{'+' if several else ''}", *_each(one, tools)]
         case "mistral":
             most = {} if several else {"maxItems": 1}
             listed = {"type": "array", "items": _objects(tools, "arguments"), "minItems": 1, **most}
-            return [f"answer: {mark(mistral.OPEN)} body", f"body: {_json(listed)}"]
+            return [f"answer: {mark(mistral.OPEN)} body", f"body: {_json({**listed, **definitions(tools)})}"]
         case "deepseek":
             return _deepseek(clues, tools, several)
         case "qwen3-xml":
@@ -86,7 +87,7 @@ def _calls(kind: ToolFormat, clues: Clues, tools: Tools, several: bool) -> list[
             one = [f"{to} {_quoted(name + ' ')} {as_json}" for name in tools]
             return ["answer: call", *_each(one, tools)]
         case _:
-            return ["answer: body", f"body: {_json(_objects(tools, 'parameters'))}"]
+            return ["answer: body", f"body: {_json(_any_call(tools, 'parameters'))}"]
 
 
 def _deepseek(clues: Clues, tools: Tools, several: bool) -> list[str]:
@@ -110,7 +111,8 @@ def _elements(clues: Clues, tools: Tools, more: str, lines: list[str]) -> list[s
         needed = schema.get("required", ())
         parts = []
         for key, value in schema.get("properties", {}).items():
-            values.append(f"value{len(values)}: {_value(value)}")
+            alone = {**reference(0, "properties", key), **definitions({name: schema})} if refers(value) else value
+            values.append(f"value{len(values)}: {_value(alone)}")
             head, end = _quoted(f"{qwen_xml.PARAMETER}{key}>\n"), _quoted(f"\n{qwen_xml.PARAMETER_END}\n")
             part = f"{head} value{len(values) - 1} {end}"
             parts.append(part if key in needed else f"({part})?")
@@ -137,17 +139,22 @@ def _each(heads: list[str], tools: Tools, after: str = "") -> list[str]:
     return [f"call: {' | '.join(f'call{number}' for number in range(len(heads)))}", *rules, *bodies]
 
 
+def _any_call(tools: Tools, arguments: str) -> dict[str, Any]:
+    """A call of any of the tools, as a whole schema."""
+    return {**_objects(tools, arguments), **definitions(tools)}
+
+
 def _objects(tools: Tools, arguments: str) -> dict[str, Any]:
-    """A call of any of the tools, as an object."""
+    """A call of any of the tools, as an object, beside their definitions."""
     return {
         "anyOf": [
             {
                 "type": "object",
-                "properties": {"name": {"const": name}, arguments: schema},
+                "properties": {"name": {"const": name}, arguments: reference(number)},
                 "required": ["name", arguments],
                 "additionalProperties": False,
             }
-            for name, schema in tools.items()
+            for number, name in enumerate(tools)
         ]
     }
 

@@ -102,5 +102,5 @@ def whole(pieces: Iterable[Piece]) -> Answered:
                 arguments.append("")
             case Argued(number, text):
                 arguments[number] += text
-    calls = tuple(Call(name, written or "{}") for name, written in zip(names, arguments, strict=True))
+    calls = tuple(Call(name, written) for name, written in zip(names, arguments, strict=True))
     return Answered(content, reasoning, calls)

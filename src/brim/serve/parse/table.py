@@ -202,14 +202,21 @@ class AnswerReader:
         return pieces
 
 
-def _chosen(option: str, formats: Iterable[Any], wanted: str, clues: Clues) -> Any:
-    if wanted == NONE:
-        return None
-    if wanted == AUTO:
-        return next((one for one in formats if one.known_by(clues)), None)
-    named = {one.name: one for one in formats}
-    if wanted not in named:
-        names = (AUTO, NONE, *named)
+def check_parsers(tool_parser: str, reasoning_parser: str) -> None:
+    """Refuse names that nobody knows, before a model is loaded."""
+    _check_name("tool-parser", (*TOOL_FORMATS, PLAIN_JSON), tool_parser)
+    _check_name("reasoning-parser", REASONING_FORMATS, reasoning_parser)
+
+
+def _check_name(option: str, formats: Iterable[Any], wanted: str) -> None:
+    names = (AUTO, NONE, *(one.name for one in formats))
+    if wanted not in names:
         meant = did_you_mean(suggestions(wanted, names))
         raise InvalidRequest(f"{option} '{wanted:.40}' is not known; {meant}choose one of {', '.join(names)}")
-    return named[wanted]
+
+
+def _chosen(option: str, formats: Iterable[Any], wanted: str, clues: Clues) -> Any:
+    _check_name(option, formats, wanted)
+    if wanted == AUTO:
+        return next((one for one in formats if one.known_by(clues)), None)
+    return next((one for one in formats if one.name == wanted), None)

@@ -11,6 +11,7 @@ from brim.engine.weights.builtin import ByteTokenizer
 from brim.errors import InputError, InvalidRequest
 from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, TokenizerSource
+from brim.serve.prepare.lengths import check_length, check_rolled_length
 from brim.serve.prepare.media import MediaPrompt, check_taken, processor_of
 from brim.serve.prepare.rolling import check_unicode, rolled, written
 
@@ -33,24 +34,11 @@ class Desk:
             raise InvalidRequest("prompt: the model has no tokenizer; give token ids")
         check_unicode(text)
         if longest is not None:
-            self._check_length(text, longest)
+            check_length(self._tokenizer, text, longest)
         if not special and self._source.bytes_only:
             raise InvalidRequest("add_special_tokens: this model's tokenizer always adds them; leave it out")
         options = {} if special else {"add_special_tokens": False}
         return tuple(self._tokenizer(text, **options)["input_ids"])
-
-    def _check_length(self, text: str, longest: int) -> None:
-        """Refuse a text by its length alone, where even the longest tokens would be too many."""
-        if len(text) > self._token_characters * longest:
-            raise InvalidRequest(
-                f"prompt: its {len(text)} characters leave no room in the context of {longest} tokens; shorten it"
-            )
-
-    @cached_property
-    def _token_characters(self) -> int:
-        """Of the longest token; a character is at least one of a token's."""
-        vocabulary = self._tokenizer.get_vocab() if hasattr(self._tokenizer, "get_vocab") else ("x",)
-        return max(map(len, vocabulary))
 
     def chat(self, job: ChatJob) -> Prepared:
         if not has_chat_template(self._tokenizer):
@@ -58,9 +46,9 @@ class Desk:
         if job.dialogue.media:
             check_taken(job.dialogue, self._source.media)
             return MediaPrompt(self._template, self._source, job).prepared()
-        kept, turns, evicted = rolled(job, lambda dialogue: len(self._chat_tokens(dialogue)))
+        kept, turns, evicted = rolled(job, lambda dialogue: len(self._chat_tokens(dialogue, job.threshold)))
         text = written(self._template, kept)
-        self._check_length(text.shown, job.threshold)
+        check_length(self._tokenizer, text.shown, job.threshold)
         tokens = tuple(self._template.tokens(text))
         return Prepared(tokens, None, turns, evicted, job.room is not None, text.shown[-TAIL:])
 
@@ -68,8 +56,11 @@ class Desk:
     def _template(self) -> ChatTemplate:
         return ChatTemplate(self._tokenizer)
 
-    def _chat_tokens(self, dialogue: Dialogue) -> tuple[int, ...]:
-        return tuple(self._template.tokens(written(self._template, dialogue)))
+    def _chat_tokens(self, dialogue: Dialogue, longest: int) -> tuple[int, ...]:
+        """Of a conversation that rolls."""
+        text = written(self._template, dialogue)
+        check_rolled_length(self._tokenizer, text.shown, longest)
+        return tuple(self._template.tokens(text))
 
 
 def _find(source: TokenizerSource) -> Any:

@@ -28,10 +28,13 @@ def decode_all(images: Sequence[Image], limits: Limits) -> dict[Image, Any]:
 def _decode(image: Image, content: bytes, left: int, limit: int) -> Any:
     try:
         from PIL import Image as Pillow
+        from PIL import UnidentifiedImageError
     except ImportError:
         raise InvalidRequest(f"{image.path}: reading images needs Pillow: pip install pillow") from None
     try:
         opened = Pillow.open(BytesIO(content), formats=FORMATS)
+    except UnidentifiedImageError:  # its text is the address of an object
+        raise InvalidRequest(f"{image.path}: it is no image that can be read; send {', '.join(FORMATS)}") from None
     except Exception as error:  # noqa: BLE001 - whatever a decoder says about foreign bytes
         raise InvalidRequest(f"{image.path}: it is no image that can be read ({first_line(error)})") from None
     width, height = opened.size

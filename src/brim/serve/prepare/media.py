@@ -14,6 +14,7 @@ from brim.serve.asked.dialogue import Dialogue, Media
 from brim.serve.asked.media import Audio, Image
 from brim.serve.prepare import audios, images
 from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, TokenizerSource
+from brim.serve.prepare.lengths import check_length, check_rolled_length
 from brim.serve.prepare.rolling import rolled, written
 
 
@@ -67,6 +68,7 @@ class MediaPrompt:
 
         kept, turns, evicted = rolled(self._job, self._count)
         text, rolls = written(self._template, kept), self._job.room is not None
+        check_length(self._template.tokenizer, text.shown, self._job.threshold)
         if not kept.media:
             return Prepared(self._text_tokens(kept), None, turns, evicted, rolls, text.shown[-TAIL:])
         seen, heard = [self._images[one] for one in kept.images], [self._audios[one] for one in kept.audios]
@@ -84,7 +86,9 @@ class MediaPrompt:
         return audios.decode_all(found, self._job.limits, self._allowed.audios, rate)
 
     def _text_tokens(self, dialogue: Dialogue) -> tuple[int, ...]:
-        return tuple(self._template.tokens(written(self._template, dialogue)))
+        text = written(self._template, dialogue)
+        check_rolled_length(self._template.tokenizer, text.shown, self._job.threshold)
+        return tuple(self._template.tokens(text))
 
     def _count(self, dialogue: Dialogue) -> int:
         """Tokens with all media: each has one in the text already."""

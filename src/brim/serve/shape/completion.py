@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from brim.engine.front.answers import Completion, Update
 from brim.engine.schedule.events import TokenLogprobs
@@ -25,6 +25,7 @@ class CompletionShape:
     include_usage: bool
     texts: TokenTexts
     last_line: bytes = DONE
+    streamed: dict[int, int] = field(default_factory=dict)  # characters of each answer's scored tokens so far
 
     def whole(self, ended: Sequence[Ended]) -> Json:
         found = self.head.of(KIND, [self._choice(one) for one in ended])
@@ -45,8 +46,7 @@ class CompletionShape:
         reason = None if update.completion is None else finish_reason(update.completion)
         if not update.text and update.logprobs is None and reason is None:
             return []
-        scores = self._scores((update.logprobs,), 0) if update.logprobs is not None else None
-        return [self._chunk(number, update.text, scores, reason)]
+        return [self._chunk(number, update.text, self._next_scores(number, update), reason)]
 
     def closing(self, ended: Sequence[Ended]) -> list[Json]:
         if not self.include_usage:
@@ -85,6 +85,15 @@ class CompletionShape:
         found["token_logprobs"][0] = None
         if found["top_logprobs"] is not None:
             found["top_logprobs"][0] = None
+        return found
+
+    def _next_scores(self, number: int, update: Update) -> Json | None:
+        """Of a token that is streamed, behind those of the same answer that were."""
+        if update.logprobs is None:
+            return None
+        start = self.streamed.get(number, 0)
+        found = self._scores((update.logprobs,), start)
+        self.streamed[number] = start + len(found["tokens"][0])
         return found
 
     def _scores(self, scores: Sequence[TokenLogprobs], start: int) -> Json:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brim.errors import InvalidRequest
 from brim.serve.parse.pieces import Answered, Call, Parser, Piece, Said, Thought, whole
 from brim.serve.parse.table import (
     PLAIN_JSON,
@@ -18,6 +19,7 @@ from brim.serve.parse.table import (
     AnswerReader,
     Clues,
     Formats,
+    check_parsers,
 )
 
 ARGUMENTS = '{"city": "Paris", "days": [1, 2]}'
@@ -204,3 +206,20 @@ def test_the_format_is_found_from_vocabulary_and_template(
     clues = Clues(template, {token: number for number, token in enumerate(tokens)}, frozenset(range(9)))
     found = [[one.name for one in formats if one.known_by(clues)] for formats in (TOOL_FORMATS, REASONING_FORMATS)]
     assert [next(iter(names), None) for names in found] == [tools, reasoning]
+
+
+@pytest.mark.parametrize(("end", "arguments"), [("", ""), ("}</tool_call>", "{}")])
+def test_a_call_cut_off_before_its_arguments_has_none(end: str, arguments: str) -> None:
+    """As in a stream: `{}` would be a call that needs no arguments."""
+    parser = Parser(BY_NAME["hermes"].parse, {})
+    pieces = parser.feed('<tool_call>{"name": "now"' + end) + parser.close()
+    assert whole(pieces).calls == (Call("now", arguments),)
+
+
+def test_names_of_parsers_are_checked_without_a_model() -> None:
+    check_parsers("hermes", "auto")
+    check_parsers("json", "none")
+    with pytest.raises(InvalidRequest, match="tool-parser 'hermse' is not known; did you mean hermes"):
+        check_parsers("hermse", "auto")
+    with pytest.raises(InvalidRequest, match="reasoning-parser 'hermes' is not known"):
+        check_parsers("auto", "hermes")

@@ -83,6 +83,56 @@ def test_a_forced_answer_is_a_call(name: str, reasoning: str | None, special: bo
             assert json.loads(call.arguments) in wanted
 
 
+REFERRING: dict[str, Any] = {  # two tools that mean different things by one name
+    "tree": {
+        "$id": "https://example.org/tree",
+        "$defs": {"P/~1": SCHEMA | {"properties": {"yes": {"$ref": "#/$defs/Q"}}}, "Q": {"type": "boolean"}},
+        "type": "object",
+        "properties": {
+            "a/b %~": {"$ref": "https://example.org/tree#/$defs/P~1~01"},
+            "inner": {"$ref": "#"},
+            "$ref": {"enum": [{"$ref": "#/nowhere"}]},
+        },
+        "required": ["a/b %~"],
+        "additionalProperties": False,
+    },
+    "leaf": {
+        "definitions": {"Q": {"enum": [1, 2]}},
+        "type": "object",
+        "properties": {"size": {"$ref": "#/definitions/Q"}},
+        "required": ["size"],
+        "additionalProperties": False,
+    },
+}
+
+
+def fits_referring(name: str, found: Any) -> bool:
+    if name == "leaf":
+        return found in ({"size": 1}, {"size": 2})
+    return (
+        isinstance(found["a/b %~"]["yes"], bool)
+        and found.get("$ref") in (None, {"$ref": "#/nowhere"})
+        and ("inner" not in found or fits_referring(name, found["inner"]))
+    )
+
+
+@pytest.mark.parametrize("marked", [True, False])  # marks that are no tokens: Mistral's calls are a list
+@pytest.mark.parametrize("name", [*(one.name for one in TOOL_FORMATS), PLAIN_JSON.name])
+def test_references_count_from_the_tools_own_schema(name: str, marked: bool) -> None:
+    tokenizer = marked_tokenizer(*[name] * marked)
+    formats = Formats.of(tokenizer, name)
+    grammars = Grammars(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+    grammars.check(json_answer(formats, "", SCHEMA, REFERRING))
+    called = set()
+    for seed in range(6):
+        text = drawn(calls_answer(formats, "", REFERRING, several=seed > 2), tokenizer, formats, seed)
+        reader = formats.reader(REFERRING, "")
+        for call in whole(reader.feed(text) + reader.close()).calls:
+            assert fits_referring(call.name, json.loads(call.arguments))
+            called.add(call.name)
+    assert called == set(REFERRING)
+
+
 @pytest.mark.parametrize("name", REASONING)
 def test_json_may_follow_reasoning(name: str | None) -> None:
     tokenizer, formats = made(None, name)

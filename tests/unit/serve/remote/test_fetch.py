@@ -108,11 +108,13 @@ def test_what_is_not_public_is_not_even_connected_to(certificate: Path) -> None:
 def test_redirects_are_few_and_stay_with_https(certificate: Path) -> None:
     async def scenario() -> None:
         plain = status("301 Moved", location="http://images.test/")
-        answers = {"/plain": plain, "/": status("302 Found", location="/")}
+        nowhere = status("301 Moved", location="//[")
+        answers = {"/plain": plain, "/nowhere": nowhere, "/": status("302 Found", location="/")}
         async with elsewhere(certificate, answers) as there:
             assert "only https is fetched, not 'http'" in await refusal(there.ways(), there.url("/plain"))
+            assert "which is not a URL" in await refusal(there.ways(), there.url("/nowhere"))
             assert "redirected more than 3 times" in await refusal(there.ways(), there.url("/"))
-            assert len(there.asked) == 5
+            assert len(there.asked) == 6
 
     asyncio.run(scenario())
 

@@ -78,8 +78,15 @@ async def _fetch(file: Wanted, ways: Ways, most: int) -> bytes:
         target = head.headers.get("location")
         if head.status not in _REDIRECTS or not target:
             raise InvalidRequest(f"{file.path}: {place.hostname} answered with status {head.status}; send the image")
-        url = urljoin(url, target)
+        url = _redirected(url, target, file.path)
     raise InvalidRequest(f"{file.path}: it is redirected more than {MOST_REDIRECTS} times; send the image itself")
+
+
+def _redirected(url: str, target: str, path: str) -> str:
+    try:
+        return urljoin(url, target)
+    except ValueError:
+        raise InvalidRequest(f"{path}: it is redirected to {target!r:.40}, which is not a URL; send it") from None
 
 
 def _read_url(url: str, path: str) -> SplitResult:

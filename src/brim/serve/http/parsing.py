@@ -1,0 +1,30 @@
+"""Bodies as JSON. A large one is parsed beside the event loop, so that nobody's stream waits for it.
+
+A thread is not enough: the parser lets no other thread run before it is done, or calls a function of Python's. So what
+it calls for is such a function (`taking_turns`), and what it makes without one, lists and texts, is bounded beforehand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from brim.serve.asked.fields import parse_object
+from brim.serve.problems import Problem
+from brim.units import KIB
+
+LARGE_BYTES = 256 * KIB
+MOST = {b"[": 1 << 17, b"{": 1 << 17, b'"': 1 << 20, b",": 1 << 20}  # of a large body; those in its texts count as well
+
+
+async def parsed(body: bytes) -> Mapping[str, Any]:
+    """The object in a request's body."""
+    if len(body) < LARGE_BYTES:
+        return parse_object(body)
+    for mark, most in MOST.items():
+        if body.count(mark) > most:
+            raise Problem(
+                400, f"the body has more than {most} times {mark.decode()}; send less at once", code="body_too_complex"
+            )
+    return await asyncio.to_thread(parse_object, body, taking_turns=True)

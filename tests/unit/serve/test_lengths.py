@@ -1,0 +1,66 @@
+"""Texts that are too long are refused before they are tokenised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from brim.errors import InvalidRequest
+from brim.serve.asked.requests import read_chat
+from brim.serve.prepare.desk import Desk
+from brim.serve.prepare.jobs import ChatJob, TokenizerSource
+from brim.serve.prepare.lengths import ROLLED_CHARACTERS
+from brim.serve.settings import Limits
+from tests.unit.serve.parse.marked import END, marked_tokenizer
+
+LONGEST = 100
+
+
+class Counted:
+    """A tokenizer that counts the characters that it is given."""
+
+    def __init__(self) -> None:
+        self._tokenizer = marked_tokenizer()
+        self.characters = 0
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        self.characters += len(text)
+        return self._tokenizer(text, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+def desk(monkeypatch: pytest.MonkeyPatch) -> tuple[Desk, Counted]:
+    counted = Counted()
+    monkeypatch.setattr("brim.serve.prepare.desk._find", lambda source: counted)
+    return Desk(TokenizerSource(None)), counted
+
+
+def job(*said: str) -> ChatJob:
+    turns = [{"role": "user" if number % 2 == 0 else "assistant", "content": one} for number, one in enumerate(said)]
+    limits = Limits()
+    return ChatJob(read_chat({"messages": turns}, LONGEST, limits).dialogue, limits, LONGEST, room=10)
+
+
+def test_a_text_of_more_characters_than_a_context_of_longest_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, counted = desk(monkeypatch)
+    most = LONGEST * len(END)
+    assert len(made.tokens("x" * most, longest=LONGEST)) == most
+    counted.characters = 0
+    with pytest.raises(InvalidRequest, match=f"at most {most} characters"):
+        made.tokens("x" * (most + 1), longest=LONGEST)
+    assert counted.characters == 0
+
+
+def test_a_conversation_that_rolls_is_not_counted_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, counted = desk(monkeypatch)
+    found = made.chat(job("x" * 5000, "yes", "And?"))
+    assert (found.evicted_turns, found.rolls) == (2, True)
+    counted.characters = 0
+    with pytest.raises(InvalidRequest, match=f"messages: .* more than the {ROLLED_CHARACTERS} "):
+        made.chat(job("x" * ROLLED_CHARACTERS, "yes", "And?"))
+    assert counted.characters == 0

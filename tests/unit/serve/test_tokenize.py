@@ -1,0 +1,62 @@
+"""The endpoint `/tokenize`, around a tokenizer of bytes and no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("transformers")
+from starlette.requests import Request
+
+from brim.errors import InvalidRequest
+from brim.serve.http.app import _About
+from brim.serve.prepare.jobs import TokenizerSource
+from brim.serve.prepare.worker import Tokenising
+from brim.serve.problems import Problem
+from brim.serve.settings import ServeSettings
+
+LONGEST = 100
+
+
+def tokenized(body: Any) -> Any:
+    written = json.dumps(body).encode()
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": written}
+
+    async def asked() -> Any:
+        tokenising = Tokenising(TokenizerSource(None, bytes_only=True), partial(ThreadPoolExecutor, 1))
+        running = SimpleNamespace(engine=SimpleNamespace(longest_request=LONGEST), tokenising=tokenising)
+        life: Any = SimpleNamespace(admit=lambda: running)
+        nobody: Any = None
+        about = _About(life, ServeSettings("tiny"), nobody, nobody)
+        try:
+            scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}
+            return json.loads((await about.tokenize(Request(scope, receive))).body)
+        finally:
+            tokenising.close()
+
+    return asyncio.run(asked())
+
+
+def test_a_prompt_is_counted_unless_it_is_too_long_to_be_one() -> None:
+    assert tokenized({"prompt": "abc"})["max_model_len"] == LONGEST
+    with pytest.raises(InvalidRequest, match=f"at most {LONGEST} characters"):
+        tokenized({"prompt": "a" * (LONGEST + 1)})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "status"), [("add_special_tokens", "no", 400), ("model", "other", 404), ("model", 5, 400)]
+)
+def test_a_wrong_field_is_refused(field: str, value: Any, status: int) -> None:
+    assert tokenized({"prompt": "abc", "model": "tiny", "add_special_tokens": True})["count"] >= 3
+    with pytest.raises(Problem) as refused:
+        tokenized({"prompt": "abc", field: value})
+    assert (refused.value.param, refused.value.status) == (field, status)
