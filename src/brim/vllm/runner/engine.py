@@ -292,6 +292,7 @@ def _limits(worker: Any) -> Limits:
     scheduler, speculative = config.scheduler_config, config.speculative_config
     return Limits(
         batch_tokens=scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens,
+        slots=_drafter_slots(scheduler, speculative),
         rows=scheduler.max_num_seqs,
         length=_drafter_length(speculative, config.model_config.max_model_len),
         drafts=0 if speculative is None else speculative.num_speculative_tokens,
@@ -299,6 +300,13 @@ def _limits(worker: Any) -> Limits:
         scores=not on_cpu or config.lora_config is None,
         encodes=bool(worker.model_runner.supports_mm_inputs),
     )
+
+
+def _drafter_slots(scheduler: Any, speculative: Any) -> int:
+    """Of a row; older versions have taken those of all rows off the tokens that they schedule."""
+    if speculative is None or scheduler.max_num_scheduled_tokens != scheduler.max_num_batched_tokens:
+        return 0
+    return int(speculative.max_num_new_slots_for_drafting)
 
 
 def _drafter_length(speculative: Any, longest: int) -> int:

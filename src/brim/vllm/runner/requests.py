@@ -62,9 +62,9 @@ class StepMaker:
 
     def encoding(self, largest: LargestInput, limits: Limits) -> Any:
         """A step that encodes as many of the largest inputs as it may, and computes the first tokens that hold them."""
-        room = min(limits.batch_tokens, limits.longest)
-        requests = [self._encoded(largest, room) for _ in range(min(largest.items, limits.rows, limits.batch_tokens))]
-        tokens = shared_out(limits.batch_tokens, [len(one.prompt_token_ids) for one in requests])
+        room = min(limits.tokens(1), limits.longest)
+        requests = [self._encoded(largest, room) for _ in range(min(largest.items, limits.most_rows))]
+        tokens = shared_out(limits.tokens(len(requests)), [len(one.prompt_token_ids) for one in requests])
         made = self._starting(requests, tokens)
         made.scheduled_encoder_inputs = {one.req_id: [0] for one in requests}
         return made

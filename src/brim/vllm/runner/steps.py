@@ -31,9 +31,18 @@ class Limits:
     rows: int
     length: int  # of a request, the answer included
     drafts: int = 0  # tokens drafted for a row
+    slots: int = 0  # of a row in a step, that its drafter needs beside the tokens
     draws_drafts: bool = True  # False: drafts are verified greedily only
     scores: bool = True  # prompts may be scored
     encodes: bool = False  # images, sound or video
+
+    @property
+    def most_rows(self) -> int:
+        return min(self.rows, self.batch_tokens // (1 + self.slots))
+
+    def tokens(self, rows: int) -> int:
+        """That so many rows may have together."""
+        return self.batch_tokens - self.slots * rows
 
     @property
     def longest(self) -> int:
@@ -80,7 +89,7 @@ class Step:
 def worst_steps(limits: Limits) -> tuple[Step, ...]:
     """By name: the first ones are those of text, that of an encoder is the last."""
     steps = [_prefill(limits), *(_scored_steps(limits) if limits.scores else ()), _decode(limits)]
-    if limits.drafts and limits.batch_tokens > limits.drafts and limits.longest > limits.drafts + 1:
+    if limits.drafts and limits.tokens(1) > limits.drafts and limits.longest > limits.drafts + 1:
         steps.append(_verify(limits))
     if limits.encodes:
         steps.append(Step(StressShape(IMAGE_SHAPE, limits.batch_tokens, 1, "the largest input of the encoder"), ()))
@@ -93,11 +102,11 @@ def small_steps(limits: Limits) -> tuple[Step, ...]:
     Kernels have variants by the number of tokens, and the driver loads each at its first call: it must not need memory
     for that while a server runs. Odd lengths and multiples of 16 have variants of their own, and so have rows.
     """
-    most = min(limits.batch_tokens, limits.longest)
+    most = min(limits.tokens(1), limits.longest)
     draws = _draws(limits)
     lengths = sorted({1, 2} | {length for power in _powers(most) for length in (power, power * 3 // 2 + 1)})
     prompts = [(Row(length, 0, draw=draw),) for length, draw in zip(lengths, cycle(draws)) if length <= most]
-    most_rows = min(limits.rows, limits.batch_tokens)
+    most_rows = limits.most_rows
     past = min(1, limits.longest - 1)
     counts = sorted({min(rows, most_rows) for rows in (1, 2, _ODD_ROWS, most_rows)})
     decodes = [(Row(1, past, draw=draw),) * rows for rows in counts for draw in draws]
@@ -119,8 +128,8 @@ def _powers(most: int) -> Iterator[int]:
 
 def _prefill(limits: Limits) -> Step:
     """All tokens of a batch, in as many rows as may be, and every row draws by a seed."""
-    rows = min(limits.rows, limits.batch_tokens)
-    even, one_more = divmod(min(limits.batch_tokens, rows * limits.longest), rows)
+    rows = limits.most_rows
+    even, one_more = divmod(min(limits.tokens(rows), rows * limits.longest), rows)
     lengths = [even + 1] * one_more + [even] * (rows - one_more)
     drawn = tuple(
         Row(new, limits.longest - new, seed=index, restricted=index == 1) for index, new in enumerate(lengths)
@@ -136,14 +145,14 @@ def _scored_steps(limits: Limits) -> tuple[Step, ...]:
 
 def _scores(limits: Limits) -> Step:
     """A prompt that is scored beside decodes which all draw."""
-    rows = min(limits.rows, limits.batch_tokens)
-    drawn = (_scored(limits, limits.batch_tokens - rows + 1), *[Row(1, limits.longest - 1)] * (rows - 1))
+    rows = limits.most_rows
+    drawn = (_scored(limits, limits.tokens(rows) - rows + 1), *[Row(1, limits.longest - 1)] * (rows - 1))
     return Step(_shape(SCORES, drawn, "a prompt is scored beside decodes"), drawn)
 
 
 def _longest_scores(limits: Limits) -> Step:
     """A prompt of a whole batch: the V1 runner makes the logits of all its tokens at once, the V2 runner in pieces."""
-    scored = (_scored(limits, limits.batch_tokens),)
+    scored = (_scored(limits, limits.tokens(1)),)
     return Step(_shape(LONGEST_SCORES, scored, "a prompt is scored alone"), scored)
 
 
@@ -158,13 +167,13 @@ def _scored(limits: Limits, room: int) -> Row:
 
 def _decode(limits: Limits) -> Step:
     """The largest batch at full context: the largest graph."""
-    drawn = (Row(1, limits.longest - 1),) * min(limits.rows, limits.batch_tokens)
+    drawn = (Row(1, limits.longest - 1),) * limits.most_rows
     return Step(_shape(DECODE, drawn, "every row draws at full context"), drawn)
 
 
 def _verify(limits: Limits) -> Step:
     """Every row has all of its draft tokens."""
-    rows = min(limits.rows, limits.batch_tokens // (limits.drafts + 1))
+    rows = min(limits.rows, limits.batch_tokens // (limits.drafts + 1 + limits.slots))
     drawn = (
         Row(1, limits.longest - limits.drafts - 2, draw=Draw.EVERYTHING if limits.draws_drafts else Draw.GREEDY),
     ) * rows

@@ -19,8 +19,9 @@ from brim.vllm.runner.steps import (
 )
 
 LIMITS = st.builds(
-    Limits,
+    lambda batch_tokens, slots, **others: Limits(batch_tokens + slots, slots=slots, **others),
     batch_tokens=st.integers(1, 20_000),
+    slots=st.integers(0, 3),
     rows=st.integers(1, 1024),
     length=st.integers(2, 200_000),
     drafts=st.integers(0, 8),
@@ -32,7 +33,7 @@ LIMITS = st.builds(
 def test_steps_stay_inside_the_limits(limits: Limits) -> None:
     for step in (*worst_steps(limits), *small_steps(limits)):
         assert len(step.rows) <= limits.rows
-        assert step.shape.tokens <= limits.batch_tokens
+        assert step.shape.tokens + limits.slots * len(step.rows) <= limits.batch_tokens
         for row in step.rows:
             assert row.new >= 1
             assert row.past >= 0
@@ -43,16 +44,16 @@ def test_steps_stay_inside_the_limits(limits: Limits) -> None:
 @given(LIMITS)
 def test_the_largest_steps_reach_them(limits: Limits) -> None:
     steps = {step.shape.name: step for step in worst_steps(limits)}
-    rows = min(limits.rows, limits.batch_tokens)
+    rows = min(limits.rows, limits.batch_tokens // (1 + limits.slots))
     assert len(steps[DECODE].rows) == len(steps[PREFILL].rows) == len(steps[SCORES].rows) == rows
-    assert steps[PREFILL].shape.tokens == min(limits.batch_tokens, rows * limits.longest)
+    assert steps[PREFILL].shape.tokens == min(limits.batch_tokens - limits.slots * rows, rows * limits.longest)
     assert [row.scored for row in steps[SCORES].rows] == [True] + [False] * (rows - 1)
 
 
 @given(LIMITS)
 def test_the_longest_prompt_that_fits_into_a_step_is_scored(limits: Limits) -> None:
     scored = [row.new for step in worst_steps(limits) for row in step.rows if row.scored]
-    assert max(scored) == min(limits.batch_tokens, limits.longest)
+    assert max(scored) == min(limits.batch_tokens - limits.slots, limits.longest)
 
 
 @given(LIMITS)
