@@ -4,7 +4,8 @@ In: a serving loop. Out: the same loop, advanced; an out-of-memory of a step end
 that follow, what was launched before is read, and the failed step is run again in the parts that `guard.rescue` names,
 one for each call, so that requests may come and be cancelled in between. A request that cannot run alone ends with an
 error. Then an audit, and the canary is held again. An audit that fails, and a launched step that cannot be read, are
-answered by a pool that is built anew: every request is computed again.
+answered by a pool that is built anew: every request is computed again. Where that pool is refused, each call tries
+again, for a few seconds.
 
 Parts are only advice to the scheduler. A request that is in none of them, because it was cancelled, preempted or
 submitted meanwhile, is served as ever afterwards; so an interrupt at any point here loses nothing.
@@ -17,6 +18,7 @@ the one thing that stays an error there: reading takes no memory of the device, 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 _FRUITLESS = 3  # rescues in a row in which nothing ran and nobody ended: more of them will not help
 _READS = 3  # of a launched step, before it is given up
+_REBUILDS = 20  # attempts in a row to build the pool anew
+_PAUSE_SECONDS = 0.25  # between them: another process may hold the memory for a moment only
 _CANARY_STEPS = 64  # between attempts to hold it again
 _SHOWN = 3  # problems of an audit
 
@@ -74,6 +78,7 @@ class Rescue:
         self._ended = 0  # requests, in this rescue
         self._failed_reads = 0  # in a row
         self._doubt = ""  # why the pool must be built anew before anything is served from it
+        self._failed_rebuilds = 0  # in a row
         self._fruitless = 0  # rescues in a row
         self._steps_before = -1  # of the loop, when the last rescue began
         self._probe: CanaryProbe | None = None
@@ -100,7 +105,9 @@ class Rescue:
         """Launch one step and read one back, or run a part of a step that failed."""
         if self._doubt:
             self._start_over()
-        if self._parts is None:
+        if self._doubt:
+            time.sleep(_PAUSE_SECONDS)  # requests may be cancelled before the next attempt
+        elif self._parts is None:
             self._serve()
         else:
             self._run_part(self._parts)
@@ -240,15 +247,28 @@ class Rescue:
         self._doubt = self._ranks.problem("; ".join(problems[:_SHOWN]) + more)
         if self._doubt:
             self._start_over()
+        if self._doubt:
+            return  # this rescue ends when the pool has been built
         step = self._loop.figures.steps
         self._condition = after_rescue(self._policy, self._condition, step, self._ended)
         self._parts = None
         self._hold_canary()
 
     def _start_over(self) -> None:
-        """Build the pool anew, at the same size; all requests are computed again. Nothing is served before."""
-        with translated():
-            self._loop.start_over(self._rebuild)
+        """Build the pool anew, at the same size; all requests are computed again. Nothing is served before.
+
+        Where the memory for it is refused, the doubt remains, and a later call tries again.
+        """
+        try:
+            with translated():
+                self._loop.start_over(self._rebuild)
+        except OutOfMemory:
+            self._failed_rebuilds += 1
+            if self._failed_rebuilds < _REBUILDS:
+                return
+            self._failed_rebuilds = 0
+            raise
+        self._failed_rebuilds = 0
         self._condition, self._doubt = after_rebuild(self._condition, self._doubt), ""
         if self._probe is not None:
             self._rest = MemoryAtRest.now(self._probe, self._runner)
