@@ -153,11 +153,12 @@ def test_the_same_at_every_place(name: str, loads: Any) -> None:
 def test_a_request_that_cannot_run_alone_ends_and_no_other(
     name: str, loads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Refused is its third token, not the steps up to there: recurrent layers compute it again from its first one."""
     load, wanted, _ = loads(name)
     runner, launch = load.engine._parts.runner, load.engine._parts.runner.launch
 
     def refusing(plan: Any, ledger: Any) -> Any:
-        if any(sequence.request.key == ("2", 0) and sequence.generated >= 2 for sequence in plan.sequences):
+        if any(sequence.request.key == ("2", 0) and sequence.generated >= 2 for sequence in plan.drawing):
             raise load.probe.refusal(3 * 2**20)
         return launch(plan, ledger)
 
