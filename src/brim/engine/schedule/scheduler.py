@@ -103,10 +103,6 @@ class Scheduler:
     def preemptions(self) -> int:
         return self.counts.preemptions
 
-    def knows(self, key: tuple[str, int]) -> bool:
-        """Whether a request of this key waits or runs."""
-        return key in self._by_key
-
     @property
     def free_slots(self) -> list[int]:
         return list(self._free_slots)
