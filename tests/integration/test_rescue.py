@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+import brim.engine.rescue as rescue_module
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion
 from brim.engine.media.features import Features
@@ -152,11 +153,12 @@ def test_the_same_at_every_place(name: str, loads: Any) -> None:
 def test_a_request_that_cannot_run_alone_ends_and_no_other(
     name: str, loads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Refused is its third token, not the steps up to there: recurrent layers compute it again from its first one."""
     load, wanted, _ = loads(name)
     runner, launch = load.engine._parts.runner, load.engine._parts.runner.launch
 
     def refusing(plan: Any, ledger: Any) -> Any:
-        if any(sequence.request.key == ("2", 0) and sequence.generated >= 2 for sequence in plan.sequences):
+        if any(sequence.request.key == ("2", 0) and sequence.generated >= 2 for sequence in plan.drawing):
             raise load.probe.refusal(3 * 2**20)
         return launch(plan, ledger)
 
@@ -306,6 +308,49 @@ def test_a_failed_audit_rebuilds_the_pool_and_computes_again(
     assert engine.health.rebuilds == 1
     assert "the KV pool was rebuilt" in engine.health.reason
     assert (kind == "a tensor left behind") == ("tensors were left behind" in engine.health.reason)
+
+
+@pytest.mark.parametrize("refusals", [1, 3, 40])
+def test_a_pool_that_is_refused_is_built_later(refusals: int, loads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within so many attempts; then the step raises, and the next one begins to try again."""
+    load, wanted, _ = loads("llama")
+    engine, runner = load.engine, load.engine._parts.runner
+    launch, build, left, raised = runner.launch, runner.build, [refusals], [0]
+
+    def damage() -> None:
+        engine.loop.scheduler.ledger.pools[0].take()
+        out_of_memory()
+
+    damaging = once(damage)
+
+    def failing(plan: Any, ledger: Any) -> Any:
+        if engine.loop.figures.steps > 3:
+            damaging()
+        return launch(plan, ledger)
+
+    def building(*given: Any) -> None:
+        if engine._loop is not None and left[0]:
+            left[0] -= 1
+            out_of_memory()
+        build(*given)
+
+    monkeypatch.setattr(rescue_module, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(runner, "launch", failing)
+    monkeypatch.setattr(runner, "build", building)
+    step = engine.step
+
+    def stepping() -> Any:
+        try:
+            return step()
+        except OutOfMemory:
+            raised[0] += 1
+            return []
+
+    monkeypatch.setattr(engine, "step", stepping)
+    assert load.run() == wanted
+    assert (left[0], raised[0]) == (0, refusals // rescue_module._REBUILDS)
+    assert (engine.health.rescues, engine.health.ended_requests, engine.health.rebuilds) == (1, 0, 1)
+    assert engine.health.canary_held
 
 
 def test_features_of_a_request_that_does_not_run_are_not_trusted(loads: Any, monkeypatch: pytest.MonkeyPatch) -> None:

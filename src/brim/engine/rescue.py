@@ -2,9 +2,10 @@
 
 In: a serving loop. Out: the same loop, advanced; an out-of-memory of a step ends here. The canary is lent to the steps
 that follow, what was launched before is read, and the failed step is run again in the parts that `guard.rescue` names,
-one for each call, so that requests may come and be cancelled in between. A request that cannot run alone ends with an
-error. Then an audit, and the canary is held again. An audit that fails, and a launched step that cannot be read, are
-answered by a pool that is built anew: every request is computed again.
+each until its requests are past the place where they stood (`catch_up`). One step for each call, so that requests may
+come and be cancelled in between. A request that cannot run alone ends with an error. Then an audit, and the canary is
+held again. An audit that fails, and a launched step that cannot be read, are answered by a pool that is built anew:
+every request is computed again. Where that pool is refused, each call tries again, for a few seconds.
 
 Parts are only advice to the scheduler. A request that is in none of them, because it was cancelled, preempted or
 submitted meanwhile, is served as ever afterwards; so an interrupt at any point here loses nothing.
@@ -17,11 +18,13 @@ the one thing that stays an error there: reading takes no memory of the device, 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from brim.engine.audit import MemoryAtRest, audit
+from brim.engine.catch_up import CatchUp
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
 from brim.engine.ranks.agreement import Agreement, OneRank, each_rank_by_itself
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
 
 _FRUITLESS = 3  # rescues in a row in which nothing ran and nobody ended: more of them will not help
 _READS = 3  # of a launched step, before it is given up
+_REBUILDS = 20  # attempts in a row to build the pool anew
+_PAUSE_SECONDS = 0.25  # between them: another process may hold the memory for a moment only
 _CANARY_STEPS = 64  # between attempts to hold it again
 _SHOWN = 3  # problems of an audit
 
@@ -71,9 +76,11 @@ class Rescue:
         self._ranks = ranks or OneRank()
         self._condition = Condition(policy.usual_tokens)
         self._parts: deque[Part] | None = None  # to run in place of a failed step; None: no rescue is under way
+        self._catch_up = CatchUp(loop.scheduler)  # of this rescue
         self._ended = 0  # requests, in this rescue
         self._failed_reads = 0  # in a row
         self._doubt = ""  # why the pool must be built anew before anything is served from it
+        self._failed_rebuilds = 0  # in a row
         self._fruitless = 0  # rescues in a row
         self._steps_before = -1  # of the loop, when the last rescue began
         self._probe: CanaryProbe | None = None
@@ -100,7 +107,9 @@ class Rescue:
         """Launch one step and read one back, or run a part of a step that failed."""
         if self._doubt:
             self._start_over()
-        if self._parts is None:
+        if self._doubt:
+            time.sleep(_PAUSE_SECONDS)  # requests may be cancelled before the next attempt
+        elif self._parts is None:
             self._serve()
         else:
             self._run_part(self._parts)
@@ -153,6 +162,7 @@ class Rescue:
             self._fruitless = 0
             raise error
         self._parts, self._ended, self._failed_reads = deque(), 0, 0
+        self._catch_up = CatchUp(self._loop.scheduler)
         self._make_room()
         if self._loop.failed is not None:
             self._split(self._parts, self._loop.failed, None, error)
@@ -178,30 +188,29 @@ class Rescue:
             with translated():
                 loop.read_all()
                 self._failed_reads = 0
-                self._forget_ended(parts)
                 for _ in range(2):  # tokens that must be computed together are planned the second time
+                    self._forget_done(parts)
                     if parts and loop.figures.steps == steps:
-                        loop.advance(_bounds(parts[0]))
+                        loop.advance(self._catch_up.bounds(parts[0], self._condition.step_tokens))
         except OutOfMemory as error:
             self._raise_if_alone(error)
             self._make_room()
-            self._failed_again(parts, error, launched=loop.figures.steps > steps)
+            self._failed_again(parts, error)
         else:
-            if parts:
-                parts.popleft()
+            if parts and loop.figures.steps == steps:
+                parts.popleft()  # nothing of it can run before others have: it is served with them
+            self._forget_done(parts)
             if not parts:
                 self._finish()
 
-    def _forget_ended(self, parts: deque[Part]) -> None:
-        knows = self._loop.scheduler.knows
-        while parts and not any(knows(key) for key in parts[0].requests):
+    def _forget_done(self, parts: deque[Part]) -> None:
+        while parts and not self._catch_up.behind(parts[0]):
             parts.popleft()
 
-    def _failed_again(self, parts: deque[Part], error: OutOfMemory, launched: bool) -> None:
+    def _failed_again(self, parts: deque[Part], error: OutOfMemory) -> None:
         failed = self._loop.failed
-        part = parts.popleft() if parts and (launched or failed is not None) else None
         if failed is not None:
-            self._split(parts, failed, part, error)
+            self._split(parts, failed, parts.popleft(), error)
             return
         self._failed_reads += 1
         if self._failed_reads == _READS:
@@ -212,6 +221,7 @@ class Rescue:
     def _split(self, parts: deque[Part], failed: StepPlan, part: Part | None, error: OutOfMemory) -> None:
         sequences = self._in_order(failed)
         work = _work(failed)
+        self._catch_up.expect(sequences, work)
         smaller = smaller_parts(tuple(work[sequence.request.key] for sequence in sequences), part)
         parts.extendleft(reversed(smaller))
         if not smaller:
@@ -240,15 +250,28 @@ class Rescue:
         self._doubt = self._ranks.problem("; ".join(problems[:_SHOWN]) + more)
         if self._doubt:
             self._start_over()
+        if self._doubt:
+            return  # this rescue ends when the pool has been built
         step = self._loop.figures.steps
         self._condition = after_rescue(self._policy, self._condition, step, self._ended)
         self._parts = None
         self._hold_canary()
 
     def _start_over(self) -> None:
-        """Build the pool anew, at the same size; all requests are computed again. Nothing is served before."""
-        with translated():
-            self._loop.start_over(self._rebuild)
+        """Build the pool anew, at the same size; all requests are computed again. Nothing is served before.
+
+        Where the memory for it is refused, the doubt remains, and a later call tries again.
+        """
+        try:
+            with translated():
+                self._loop.start_over(self._rebuild)
+        except OutOfMemory:
+            self._failed_rebuilds += 1
+            if self._failed_rebuilds < _REBUILDS:
+                return
+            self._failed_rebuilds = 0
+            raise
+        self._failed_rebuilds = 0
         self._condition, self._doubt = after_rebuild(self._condition, self._doubt), ""
         if self._probe is not None:
             self._rest = MemoryAtRest.now(self._probe, self._runner)
@@ -269,13 +292,12 @@ class Rescue:
         return True
 
 
-def _bounds(part: Part) -> StepBounds:
-    return StepBounds(part.tokens, frozenset(part.requests))
-
-
 def _work(plan: StepPlan) -> dict[tuple[str, int], Work]:
     """What a step was to compute, by request."""
     drafts = plan.drafts or (NO_DRAFT,) * len(plan.decodes)
-    decodes = [Work(one.request.key, draft.rows) for one, draft in zip(plan.decodes, drafts, strict=True)]
-    chunks = [Work(chunk.sequence.request.key, chunk.length) for chunk in plan.chunks]
+    decodes = [
+        Work(one.request.key, draft.rows, length - 1)
+        for one, length, draft in zip(plan.decodes, plan.lengths, drafts, strict=True)
+    ]
+    chunks = [Work(chunk.sequence.request.key, chunk.length, chunk.start) for chunk in plan.chunks]
     return {work.request: work for work in (*decodes, *chunks)}

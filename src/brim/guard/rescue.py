@@ -28,6 +28,7 @@ class Work:
 
     request: RequestKey
     tokens: int
+    start: int = 0  # tokens of this request that had been computed before
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Part:
     requests: tuple[RequestKey, ...]
     tokens: int
     tries_left: int | None = None  # of a request alone with its fewest tokens, this one included
+    start: int = 0  # of a request alone: where it failed. Up to there it may need no smaller steps
 
 
 def smaller_parts(
@@ -48,18 +50,25 @@ def smaller_parts(
     """
     assert failed, "a step without requests cannot fail"
     if len(failed) > 1:
-        return tuple(
-            Part(tuple(one.request for one in half), sum(one.tokens for one in half)) for half in _halves(failed)
-        )
+        return tuple(_together(half) for half in _halves(failed))
     (alone,) = failed
-    if part is not None and part.tries_left is not None:
-        left = part.tries_left - 1
-        return (replace(part, tries_left=left),) if left else ()
-    fewer = max(floor_tokens, alone.tokens // 2)
-    indivisible = part is not None and alone.tokens > part.tokens  # fewer were allowed, and it took these all the same
-    if fewer < alone.tokens and not indivisible:
-        return (Part((alone.request,), fewer),)
-    return (Part((alone.request,), alone.tokens, LAST_TRIES),)
+    before = part if part is not None and len(part.requests) == 1 else None
+    if before is not None and before.tries_left is not None:
+        left = before.tries_left - 1
+        return (replace(before, tries_left=left, start=alone.start),) if left else ()
+    tokens = alone.tokens
+    if before is not None and alone.start < before.start:
+        tokens = min(tokens, before.tokens)  # more were allowed on the way to where it had failed
+    fewer = max(floor_tokens, tokens // 2)
+    indivisible = before is not None and tokens > before.tokens  # fewer were allowed, and it took these all the same
+    if fewer < tokens and not indivisible:
+        return (Part((alone.request,), fewer, start=alone.start),)
+    return (Part((alone.request,), tokens, LAST_TRIES, alone.start),)
+
+
+def _together(work: tuple[Work, ...]) -> Part:
+    start = work[0].start if len(work) == 1 else 0
+    return Part(tuple(one.request for one in work), sum(one.tokens for one in work), start=start)
 
 
 def _halves(work: tuple[Work, ...]) -> tuple[tuple[Work, ...], tuple[Work, ...]]:

@@ -131,6 +131,26 @@ def test_what_cannot_be_divided_is_tried_as_often() -> None:
     assert smaller_parts(image, fourth) == ()
 
 
+def test_a_failure_on_the_way_to_where_it_had_failed_allows_no_more_tokens() -> None:
+    """Up to there steps may be of the usual size, which says nothing about what can be divided."""
+    key = ("a", 0)
+    (part,) = smaller_parts((Work(key, 100, start=300),))
+    assert part == Part((key,), 50, start=300)
+    (part,) = smaller_parts((Work(key, 300, start=0),), part)
+    assert part == Part((key,), 25, start=0)
+    (part,) = smaller_parts((Work(key, 25, start=200),), part)
+    assert part == Part((key,), 16, start=200)
+    (part,) = smaller_parts((Work(key, 16, start=216),), part)
+    assert part == Part((key,), 16, tries_left=3, start=216)
+    (part,) = smaller_parts((Work(key, 216, start=0),), part)
+    assert part == Part((key,), 16, tries_left=2, start=0)
+
+
+def test_the_last_of_a_part_of_several_requests_is_given_fewer_tokens_first() -> None:
+    several = Part((("a", 0), ("b", 0)), 2)
+    assert smaller_parts((Work(("b", 0), 500, start=10),), several) == (Part((("b", 0),), 250, start=10),)
+
+
 POLICY = RescuePolicy(usual_tokens=1024, least_tokens=100, window_steps=10, lowered_by=2, calm_steps=20)
 
 

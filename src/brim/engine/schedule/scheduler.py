@@ -103,10 +103,6 @@ class Scheduler:
     def preemptions(self) -> int:
         return self.counts.preemptions
 
-    def knows(self, key: tuple[str, int]) -> bool:
-        """Whether a request of this key waits or runs."""
-        return key in self._by_key
-
     @property
     def free_slots(self) -> list[int]:
         return list(self._free_slots)
@@ -114,6 +110,13 @@ class Scheduler:
     def snapshot_problems(self) -> list[str]:
         """Snapshots that are neither free nor a request's, or both."""
         return [] if self._snapshots is None else self._snapshots.problems(self.running)
+
+    def begins_at(self, sequence: Sequence) -> int:
+        """Tokens of a request that need not be computed: they are in the pool, or would be found on admission."""
+        if sequence.slot is not None:
+            return sequence.computed
+        found = self._beginning(sequence)
+        return 0 if found is None else found.reused
 
     def submit(self, sequence: Sequence) -> None:
         """Let a request wait for its turn. One that could never have it is refused."""

@@ -1,0 +1,103 @@
+"""Rescues on a simulated device: a request that cannot get past some token of its text ends, and it alone.
+
+The refusal holds from that token on. A request that is computed again from its first token, because the failed step has
+changed its recurrent state, runs well up to there.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from brim.engine.kv.geometry import LayerGroup
+from brim.engine.kv.ledger import KvLedger
+from brim.engine.requests.request import FinishReason
+from brim.engine.rescue import Rescue
+from brim.engine.schedule.events import Event
+from brim.engine.schedule.plan import StepPlan
+from brim.engine.schedule.scheduler import Limits
+from brim.errors import OutOfMemory
+from brim.guard.rescue import RescuePolicy
+from tests.unit.engine.schedule.checking_runner import Failed
+from tests.unit.engine.schedule.world import Arrival, Key, World, request, undisturbed_answer, worlds
+
+
+class RescuedWorld:
+    """A world whose steps are rescued. No step runs that computes a token of one request after the first so many."""
+
+    def __init__(self, world: World, culprit: Key, room: int) -> None:
+        self.world = world
+        self.culprit = culprit
+        self.room = room
+        limits = world.scheduler.limits
+        runner: Any = SimpleNamespace(graphs_dropped=False, graphs_failed=False, host_problems=lambda running: [])
+        policy = RescuePolicy(limits.max_batch_tokens, least_tokens=limits.max_batch)
+        self.rescue = Rescue(world.loop, runner, _no_rebuild, policy)
+        self._launch = world.runner.launch
+        world.runner.launch = self._refusing  # type: ignore[method-assign]
+        world.loop.step = self._step  # type: ignore[method-assign]
+        world.check_order = lambda: None  # type: ignore[method-assign]  # parts are not run in the order of the queue
+
+    def _refusing(self, plan: StepPlan, ledger: KvLedger) -> Any:
+        self.world.runner.fails = lambda: self._computed_up_to(plan) > self.room
+        try:
+            return self._launch(plan, ledger)
+        except Failed as error:
+            raise OutOfMemory("refused") from error
+
+    def _computed_up_to(self, plan: StepPlan) -> int:
+        decodes = [
+            length for one, length in zip(plan.decodes, plan.lengths, strict=True) if one.request.key == self.culprit
+        ]
+        chunks = [one.start + one.length for one in plan.chunks if one.sequence.request.key == self.culprit]
+        return max(decodes + chunks, default=0)
+
+    def _step(self) -> list[Event]:
+        self.rescue.advance()
+        events = list(self.world.loop.events)
+        self.world.loop.events.clear()
+        return events
+
+    def check_end(self) -> None:
+        """The culprit has all tokens up to where it cannot go on; all others have theirs."""
+        world = self.world
+        culprit = world.sequences[self.culprit]
+        wanted, _ = undisturbed_answer(culprit.request)
+        runs = culprit.prompt_length + len(wanted) - 1 <= self.room  # the last token is drawn, and not computed
+        if culprit.finish is not FinishReason.CANCELLED and not runs:
+            assert culprit.finish is FinishReason.ERROR
+            *drawn, last = world.events[self.culprit]
+            assert [one.token for one in drawn] == wanted[: max(0, self.room + 1 - culprit.prompt_length)]
+            assert last.error is not None
+            assert "even alone" in last.error
+            del world.sequences[self.culprit]
+        assert self.rescue.health.rebuilds == 0
+        world.check_end()
+
+
+def _no_rebuild() -> NoReturn:
+    raise AssertionError("nothing is in doubt")
+
+
+@given(made=worlds(failing_rates=(0.0,)), data=st.data())
+@settings(max_examples=120, deadline=None)
+def test_a_request_that_cannot_get_past_a_token_ends_and_no_other(
+    made: tuple[World, list[Arrival], int], data: st.DataObject
+) -> None:
+    world, arrivals, longest = made
+    culprit = data.draw(st.sampled_from(arrivals)).request
+    rescued = RescuedWorld(world, culprit.key, data.draw(st.integers(0, longest)))
+    world.run(arrivals, most_steps=10 * (40 + (2 * longest + 4) * len(arrivals)))
+    rescued.check_end()
+    event(f"rescues: {rescued.rescue.health.rescues}, states: {world.scheduler.limits.has_states}")
+
+
+def test_recurrent_requests_get_past_the_place_where_a_step_failed_in_one_rescue() -> None:
+    world = World((LayerGroup(None, (0,), 1),), 400, Limits(4, 24, reuse_prefixes=False, has_states=True))
+    rescued = RescuedWorld(world, ("b", 0), room=45)
+    world.run([Arrival(0, request(name, 40, 20), None) for name in "abc"], most_steps=120)
+    rescued.check_end()
+    assert (rescued.rescue.health.rescues, rescued.rescue.health.ended_requests) == (1, 1)
