@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from brim.cli.chat.commands import Ended
 from brim.cli.chat.reading import Reader
 from brim.errors import BrimError, InvalidRequest
+from brim.surrogates import half_pair_at
 
 _HINT = "Ctrl-C stops an answer, Ctrl-D ends the conversation, /help lists the commands."
 
@@ -56,7 +57,6 @@ def converse(partner: Partner, lines: Reader, as_json: bool) -> None:
 
 
 def _check_unicode(line: str) -> None:
-    try:
-        line.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(f"the line is not UTF-8 at its character {error.start}; it was left out") from None
+    place = half_pair_at(line)
+    if place is not None:
+        raise InvalidRequest(f"the line is not UTF-8 at its character {place}; it was left out")

@@ -7,18 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from brim.errors import InvalidRequest, first_line
+from brim.surrogates import half_pair_at
 
 
 def check_text(field: str, text: object) -> None:
     """Refuse what is no text, or has halves of surrogate pairs, which no tokenizer and no file takes."""
     if not isinstance(text, str):
         raise InvalidRequest(f"{field}: it must be a text, not {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(
-            f"{field}: its character {error.start} is half of a surrogate pair; give Unicode text"
-        ) from None
+    place = half_pair_at(text)
+    if place is not None:
+        raise InvalidRequest(f"{field}: its character {place} is half of a surrogate pair; give Unicode text")
 
 
 def check_objects(field: str, objects: Iterable[Any]) -> None:

@@ -14,6 +14,7 @@ from brim.errors import InvalidRequest
 from brim.guard.rolling import RollingSettings, roll
 from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.jobs import ChatJob
+from brim.surrogates import half_pair_at
 
 
 def written(template: ChatTemplate, dialogue: Dialogue) -> ChatText:
@@ -44,7 +45,6 @@ def rolled(job: ChatJob, count: Callable[[Dialogue], int]) -> tuple[Dialogue, in
 
 
 def check_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(f"prompt: its character {error.start} is half of a surrogate pair; send text") from None
+    place = half_pair_at(text)
+    if place is not None:
+        raise InvalidRequest(f"prompt: its character {place} is half of a surrogate pair; send text")
