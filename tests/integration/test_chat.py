@@ -26,11 +26,12 @@ from brim.cli.chat.talk import Talk
 from brim.engine.attention.paged import NAME, register
 from brim.engine.chat.chat import send_all
 from brim.engine.chat.turns import Turn, exchanges_of
-from brim.engine.front.chat_template import ChatTemplate, chat_text, chat_tokens
+from brim.engine.front.chat_template import ChatTemplate, chat_tokens
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import BrimError, InvalidRequest
 from brim.guard.rolling import RollingSettings
 from brim.model.packaged import packaged_folder
+from tests.chat_texts import chat_text
 from tests.conftest import needs_image_files
 from tests.integration.faults import out_of_memory
 from tests.integration.tiny_models import tiny_config

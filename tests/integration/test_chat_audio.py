@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brim import Chat, SamplingParams
-from brim.engine.front.chat_template import chat_text
 from brim.errors import InvalidRequest
+from tests.chat_texts import chat_text
 from tests.integration.test_chat import engine_of as text_engine
 from tests.integration.test_engine_audio import engine_of, qwen2_audio_folder
 from tests.unit.engine.media.audio.test_files import RATE, wav

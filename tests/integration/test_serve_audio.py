@@ -18,9 +18,10 @@ pytest.importorskip("transformers")
 pytest.importorskip("starlette")
 
 from brim import SamplingParams
-from brim.engine.front.chat_template import chat_text, conversation
+from brim.engine.front.chat_template import conversation
 from brim.serve.server import tokenizer_source
 from brim.serve.settings import Limits
+from tests.chat_texts import chat_text
 from tests.conftest import needs_image_files
 from tests.integration.served import Served, served
 from tests.integration.test_chat_remote import typed

@@ -57,13 +57,6 @@ class ChatTemplate:
         return str(found)
 
 
-def chat_text(
-    tokenizer: Any, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), answering: bool = True
-) -> str:
-    """One conversation as a text to look at; as a prompt, what its messages spell could be read as control tokens."""
-    return ChatTemplate(tokenizer).render(messages, tools, answering).shown
-
-
 def chat_tokens(
     tokenizer: Any, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), answering: bool = True
 ) -> list[int]:

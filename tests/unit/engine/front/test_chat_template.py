@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from brim.engine.front.chat_template import chat_text, chat_tokens, conversation, has_chat_template
+from brim.engine.front.chat_template import chat_tokens, conversation, has_chat_template
 from brim.errors import InvalidRequest
+from tests.chat_texts import chat_text
 
 
 class Tokenizer:

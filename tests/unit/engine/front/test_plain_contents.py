@@ -13,9 +13,10 @@ pytest.importorskip("transformers")
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
-from brim.engine.front.chat_template import ChatTemplate, chat_text, chat_tokens
+from brim.engine.front.chat_template import ChatTemplate, chat_tokens
 from brim.engine.media.plain_contents import with_plain_contents
 from brim.model.packaged import packaged_folder
+from tests.chat_texts import chat_text
 
 IN_PARTS = (
     "{% for m in messages %}<|user|>{% for part in m.content %}"
