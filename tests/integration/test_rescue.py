@@ -310,23 +310,29 @@ def test_a_failed_audit_rebuilds_the_pool_and_computes_again(
     assert (kind == "a tensor left behind") == ("tensors were left behind" in engine.health.reason)
 
 
+def before_a_launch(engine: Engine, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Let it happen before each launch, from the fifth step on."""
+    runner = engine._parts.runner
+    launch = runner.launch
+
+    def launched(plan: Any, ledger: Any) -> Any:
+        if engine.loop.figures.steps > 3:
+            happens()
+        return launch(plan, ledger)
+
+    monkeypatch.setattr(runner, "launch", launched)
+
+
 @pytest.mark.parametrize("refusals", [1, 3, 40])
 def test_a_pool_that_is_refused_is_built_later(refusals: int, loads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within so many attempts; then the step raises, and the next one begins to try again."""
     load, wanted, _ = loads("llama")
     engine, runner = load.engine, load.engine._parts.runner
-    launch, build, left, raised = runner.launch, runner.build, [refusals], [0]
+    build, left, raised = runner.build, [refusals], [0]
 
     def damage() -> None:
         engine.loop.scheduler.ledger.pools[0].take()
         out_of_memory()
-
-    damaging = once(damage)
-
-    def failing(plan: Any, ledger: Any) -> Any:
-        if engine.loop.figures.steps > 3:
-            damaging()
-        return launch(plan, ledger)
 
     def building(*given: Any) -> None:
         if engine._loop is not None and left[0]:
@@ -335,7 +341,7 @@ def test_a_pool_that_is_refused_is_built_later(refusals: int, loads: Any, monkey
         build(*given)
 
     monkeypatch.setattr(rescue_module, "_PAUSE_SECONDS", 0)
-    monkeypatch.setattr(runner, "launch", failing)
+    before_a_launch(engine, monkeypatch, once(damage))
     monkeypatch.setattr(runner, "build", building)
     step = engine.step
 
@@ -357,21 +363,14 @@ def test_features_of_a_request_that_does_not_run_are_not_trusted(loads: Any, mon
     """They hold memory of the device, and the request with its pixels on the host."""
     load, wanted, _ = loads("qwen2_5_vl")
     engine, runner = load.engine, load.engine._parts.runner
-    launch, strangers = runner.launch, list[Sequence]()
+    strangers = list[Sequence]()
 
     def keep_for_a_stranger() -> None:
         strangers.append(Sequence(engine.loop.scheduler.running[0].request, [1], slot=0))
         runner._features._kept[strangers[0]] = {0: Features(torch.zeros(2**10))}
         out_of_memory()
 
-    keeping = once(keep_for_a_stranger)
-
-    def failing(plan: Any, ledger: Any) -> Any:
-        if engine.loop.figures.steps > 3:
-            keeping()
-        return launch(plan, ledger)
-
-    monkeypatch.setattr(runner, "launch", failing)
+    before_a_launch(engine, monkeypatch, once(keep_for_a_stranger))
     assert load.run() == wanted
     assert strangers[0] not in runner._features._kept
     assert engine.health.rebuilds == 1
