@@ -25,6 +25,6 @@ async def parsed(body: bytes) -> Mapping[str, Any]:
     for mark, most in MOST.items():
         if body.count(mark) > most:
             raise Problem(
-                400, f"the body has more than {most} times {mark.decode()}; send less at once", code="body_too_complex"
+                400, f"the body has more than {most:,} of '{mark.decode()}'; send less at once", code="body_too_complex"
             )
     return await asyncio.to_thread(parse_object, body, taking_turns=True)
