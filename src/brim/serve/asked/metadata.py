@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brim.serve.asked.fields import Fields
 from brim.serve.problems import invalid
+from brim.surrogates import half_pair_at
 
 MOST_PAIRS = 16
 KEY_LENGTH = 64
@@ -25,6 +26,6 @@ def _text(found: object, said: str, longest: int) -> str:
         raise invalid("metadata", f"a {said} must be a text", "invalid_type")
     if len(found) > longest:
         raise invalid("metadata", f"a {said:.100} has {len(found)} characters; at most {longest} are kept")
-    if any("\ud800" <= character <= "\udfff" for character in found):
+    if half_pair_at(found) is not None:
         raise invalid("metadata", f"a {said:.100} has half of a surrogate pair; send text")
     return found
