@@ -95,6 +95,7 @@ NAMES: tuple[Name, ...] = (
     *_names(
         "v1/worker/gpu_model_runner.py",
         "GPUModelRunner._cleanup_profiling_kv_cache",
+        "GPUModelRunner._init_block_sizes",
         "GPUModelRunner.supports_mm_inputs",
         "GPUModelRunner.execute_model_state",
     ),
