@@ -159,51 +159,75 @@ class Run:
 
 
 class Load:
-    """Requests that come as others end, so that prefills run beside decodes all the time."""
+    """Requests that come as others end, so that prefills run beside decodes all the time.
+
+    When another kind has its turn, those that have no token yet are taken back, some in the middle of their prefill:
+    otherwise a slow model would never reach it.
+    """
 
     def __init__(self, llm: Any, options: argparse.Namespace) -> None:
+        from vllm.sampling_params import RequestOutputKind
+
         from brim.vllm.stock.load import DemandingRequests
 
-        self._llm = llm
-        self._requests = DemandingRequests(llm.llm_engine.vllm_config)
+        self._engine = llm.llm_engine
+        self._new_tokens = RequestOutputKind.DELTA  # what a step's outputs have
+        self._requests = DemandingRequests(self._engine.vllm_config)
         self._longest = options.max_len - ANSWER_TOKENS - 1
         self._waiting_or_running = 2 * options.max_seqs
         self._began = time.perf_counter()
         self._ends = self._began + options.seconds
-        self._asked = self._finished = self._failed = self._prompt_tokens = 0
+        self._drawn: dict[str, int] = {}  # tokens of those that have not ended
+        self._asked = self._finished = self._failed = self._taken_back = self._tokens = 0
 
     def run(self, kind: str, seconds: float) -> bool:
         """One kind for so long; False when the whole time is over."""
+        self._take_back()
         until = min(self._ends, time.perf_counter() + seconds)
         while time.perf_counter() < until:
             self._refill(kind)
-            for output in self._llm.llm_engine.step():
-                if output.finished:
-                    self._finished += 1
-                    self._failed += len(output.outputs[0].token_ids) != ANSWER_TOKENS
-                    self._prompt_tokens += len(output.prompt_token_ids)
+            for output in self._engine.step():
+                self._count(output)
         return time.perf_counter() < self._ends
 
     def figures(self) -> dict[str, Any]:
         seconds = time.perf_counter() - self._began
-        tokens = self._prompt_tokens + ANSWER_TOKENS * self._finished
         return {
             "seconds": round(seconds, 1),
             "requests": self._finished,
             "failed": self._failed,
-            "unfinished": self._asked - self._finished,
-            "tokens_per_second": round(tokens / seconds, 1),
+            "taken_back": self._taken_back,
+            "unfinished": len(self._drawn),
+            "tokens_per_second": round(self._tokens / seconds, 1),
         }
 
     def _refill(self, kind: str) -> None:
         least, most, scored = KINDS[kind]
-        while self._asked - self._finished < self._waiting_or_running:
+        while len(self._drawn) < self._waiting_or_running:
             part = least + (most - least) * ((self._asked * 37) % 101) / 100
             length = max(1, int(part * self._longest))
             is_scored = bool(scored) and self._asked % scored == 0
             prompt, drawn = self._requests.request(length, ANSWER_TOKENS, scored=is_scored)
-            self._llm.enqueue([prompt], [drawn], use_tqdm=False)
+            drawn.output_kind = self._new_tokens
+            self._engine.add_request(str(self._asked), prompt, drawn)
+            self._drawn[str(self._asked)] = 0
             self._asked += 1
+
+    def _count(self, output: Any) -> None:
+        """Tokens of a prompt count with the first one of its answer."""
+        name, new = output.request_id, len(output.outputs[0].token_ids)
+        self._tokens += new + (0 if self._drawn[name] else len(output.prompt_token_ids))
+        self._drawn[name] += new
+        if output.finished:
+            self._finished += 1
+            self._failed += self._drawn.pop(name) != ANSWER_TOKENS
+
+    def _take_back(self) -> None:
+        waiting = [name for name, tokens in self._drawn.items() if not tokens]
+        self._engine.abort_request(waiting)
+        for name in waiting:
+            del self._drawn[name]
+        self._taken_back += len(waiting)
 
 
 def shown(options: argparse.Namespace) -> dict[str, Any]:
