@@ -83,6 +83,13 @@ def test_layers_of_several_kinds_have_the_size_that_vllm_says_and_its_tokens(lay
     assert found["tokens"] == stock["tokens"]
 
 
+def test_a_rebuild_is_warmed_up_with_new_rows() -> None:
+    """Those of the worst steps would be captured as what they were: prefills."""
+    found = result(sized("tests.vllm.new_rows.Worker"))
+    assert found["tokens"] == plain()["tokens"]
+    assert found["reports"][0]["kept"]
+
+
 def test_memory_taken_after_the_measurement_shrinks_the_size() -> None:
     (report,) = result(sized("tests.vllm.neighbour.Worker"))["reports"]
     outcomes = [one["outcome"] for one in report["attempts"]]
