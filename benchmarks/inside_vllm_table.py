@@ -41,7 +41,7 @@ def run_row(file: Path) -> dict[str, Any]:
         "run": file.stem.removeprefix("inside_vllm_").removesuffix("_h200"),
         "runner": "V2" if ".gpu." in found["runner"] else "V1",
         "worker": "stock" if fit is None else "Brim",
-        "KV tokens": f"{found['kv_tokens']:,}",
+        "KV tokens": f"{(fit or found)['kv_tokens']:,}",  # of Brim's: those that were proven
         "start s": found["start_seconds"],
         "fit s": fit and round(fit["seconds"]["total"], 1),
         "added s": fit and round(fit["seconds"]["total"] - fit["stock_seconds"], 1) if stated(fit) else None,
