@@ -1,4 +1,4 @@
-"""Brim's worker, which ends the start if a build is warmed up (and, on a GPU, captured) with the rows of an earlier one."""
+"""Brim's worker, which ends the start if a build is warmed up (on a GPU: captured) with the rows of an earlier one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class NewRows(VllmEngine):
     def __init__(self, worker: Any, stock: StockCalls) -> None:
         def warm_up() -> Any:
             rows = worker.model_runner.input_batch
-            assert not rows.num_prompt_tokens.any() and not rows.num_computed_tokens_cpu.any(), self.builds
+            assert not rows.num_prompt_tokens.any(), self.builds
+            assert not rows.num_computed_tokens_cpu.any(), self.builds
             return stock.warm_up()
 
         super().__init__(worker, StockCalls(stock.initialize, warm_up))
