@@ -37,7 +37,7 @@ def main() -> None:
     llm = LLM(**{**shared, **given})
     scored = None if given.get("enable_lora") else 3  # on the CPU, vLLM cannot score prompts beside LoRA
     draw = SamplingParams(max_tokens=24, temperature=0, prompt_logprobs=scored, ignore_eos=True, detokenize=False)
-    outputs = llm.generate(prompts, draw, use_tqdm=False)
+    outputs = llm.generate([_with_audio(one) for one in prompts], draw, use_tqdm=False)
     brims = "brim" in given.get("additional_config", {})
     result = {
         "tokens": [list(one.outputs[0].token_ids) for one in outputs],
@@ -51,6 +51,18 @@ def main() -> None:
     sys.stdout.flush()
     if waits:
         sys.stdin.read()  # until whoever started this has the answers of all
+
+
+def _with_audio(prompt: Any) -> Any:
+    """One that has `hertz` holds a second of that tone."""
+    if not isinstance(prompt, dict) or "hertz" not in prompt:
+        return prompt
+    import numpy
+
+    from tests.vllm.hearing import SAMPLES_A_SECOND
+
+    tone = numpy.sin(numpy.arange(SAMPLES_A_SECOND) * 2 * numpy.pi * prompt["hertz"] / SAMPLES_A_SECOND)
+    return {"prompt": prompt["prompt"], "multi_modal_data": {"audio": (tone.astype("float32"), SAMPLES_A_SECOND)}}
 
 
 def _capacity(engine: Any) -> int | None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.several_groups import SEVERAL_GROUPS
+from tests.vllm.hearing import AUDIO, write_model
 from tests.vllm.starts import MARK, MODEL
+from tests.vllm.tiny_configs import LATENTS, SEVERAL_GROUPS
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="make test-vllm installs it")
 
@@ -70,16 +71,44 @@ def test_a_proven_size_is_kept_and_stored_and_tokens_are_those_of_plain_vllm(tmp
     assert json.loads((tmp_path / "fit.json").read_text()) == again
 
 
+def untrained(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A model with random weights, asked by token ids."""
+    (folder / "config.json").write_text(json.dumps(config))
+    ids = [{"prompt_token_ids": [5 + number % 7 for number in range(length)]} for length in (3, 90, 300)]
+    return {"model": str(folder), "load_format": "dummy", "skip_tokenizer_init": True, "prompts": ids}
+
+
 @pytest.mark.parametrize("layers", SEVERAL_GROUPS)
 def test_layers_of_several_kinds_have_the_size_that_vllm_says_and_its_tokens(layers: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(SEVERAL_GROUPS[layers]))
-    ids = [{"prompt_token_ids": [5 + number % 7 for number in range(length)]} for length in (3, 90, 300)]
-    made = {"model": str(tmp_path), "load_format": "dummy", "skip_tokenizer_init": True, "prompts": ids}
+    made = untrained(SEVERAL_GROUPS[layers], tmp_path)
     found, stock = result({**sized(), **made}), result({"kv_cache_memory_bytes": PINNED_BYTES, **made})
     (report,) = found["reports"]
     null_block = ceil(found["capacity"] / found["blocks"])
     assert report["kept"]
     assert 0 <= found["capacity"] - report["kv_tokens"] <= null_block
+    assert found["tokens"] == stock["tokens"]
+
+
+def test_a_cache_of_latents_is_sized(tmp_path: Path) -> None:
+    vllm = find_spec("vllm")
+    assert vllm is not None
+    if not (Path(str(vllm.origin)).parent / "v1/attention/backends/mla/cpu_mla.py").is_file():
+        pytest.skip("this version has no MLA on the CPU")
+    made = untrained(LATENTS, tmp_path)
+    found, stock = result({**sized(), **made}), result({"kv_cache_memory_bytes": PINNED_BYTES, **made})
+    assert found["reports"][0]["kept"]
+    assert found["tokens"] == stock["tokens"]
+
+
+def test_the_longest_audio_is_part_of_the_fit(tmp_path: Path) -> None:
+    prompts = [{"prompt": f"<|audio_bos|>{AUDIO}<|audio_eos|>It is", "hertz": hertz} for hertz in (220, 440)]
+    longer = {"max_model_len": 1024, "max_num_batched_tokens": 1024}
+    made = {"model": write_model(tmp_path), "load_format": "dummy", "prompts": [*prompts, "Once"], **longer}
+    found, stock = result({**sized(), **made}), result({"kv_cache_memory_bytes": PINNED_BYTES, **made})
+    (report,) = found["reports"]
+    (encoder,) = (item for item in report["items"] if item["name"] == "encoder")
+    assert report["kept"]
+    assert encoder["measured_bytes"] > 1 << 20
     assert found["tokens"] == stock["tokens"]
 
 

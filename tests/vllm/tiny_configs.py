@@ -1,11 +1,11 @@
-"""Tiny models whose layers need KV caches of several kinds, as config.json."""
+"""Tiny models with KV caches that are not those of plain attention, as config.json."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _SIZES: dict[str, Any] = {"vocab_size": 512, "hidden_size": 64, "max_position_embeddings": 1024, "head_dim": 32}
-SEVERAL_GROUPS: dict[str, dict[str, Any]] = {
+SEVERAL_GROUPS: dict[str, dict[str, Any]] = {  # layers of several kinds
     "windows": {
         **_SIZES,
         "architectures": ["Gemma3ForCausalLM"],
@@ -34,4 +34,31 @@ SEVERAL_GROUPS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
     },
+}
+LATENTS: dict[str, Any] = {  # MLA; its kernels know these dimensions of a head only
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "max_position_embeddings": 1024,
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "intermediate_size": 128,
+    "moe_intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "first_k_dense_replace": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "q_lora_rank": None,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "greedy",
+    "scoring_func": "softmax",
+    "norm_topk_prob": False,
+    "routed_scaling_factor": 1.0,
 }
