@@ -9,6 +9,7 @@ from brim.model.weights import WeightBytes, weight_bytes
 from brim.planning.activation import StepShape, step_bytes
 from brim.planning.engines import device_specs
 from brim.planning.settings import Settings
+from brim.planning.vllm.pool import in_groups
 from brim.records.model import Dtype, ModelSpec, WeightFormat
 from brim.records.trace import ActivationCurve, CurvePoint
 
@@ -51,7 +52,7 @@ class Pricer:
     def __init__(self) -> None:
         self._weights: dict[tuple[int, int, WeightFormat | None, Dtype | None], WeightBytes] = {}
         self._steps: dict[tuple[int, StepShape], int] = {}
-        self._footprints: dict[tuple[int, Dtype, int, KvStorage, bool], KvFootprint] = {}
+        self._footprints: dict[tuple[int, Dtype, int, KvStorage, bool, bool], KvFootprint] = {}
         self._divided: dict[tuple[int, int], tuple[ModelSpec, ...]] = {}
         self._traced: dict[tuple[int, int], CurvePoint] = {}
 
@@ -78,9 +79,12 @@ class Pricer:
         return self._traced[key]
 
     def footprint(self, spec: ModelSpec, settings: Settings, storage: KvStorage) -> KvFootprint:
-        key = (id(spec), settings.kv_dtype, settings.ranks, storage, settings.splits_layers)
+        key = (id(spec), settings.kv_dtype, settings.ranks, storage, settings.splits_layers, settings.groups_layers)
         if key not in self._footprints:
-            self._footprints[key] = self._fullest_footprint(spec, settings, storage)
+            found = self._fullest_footprint(spec, settings, storage)
+            if settings.groups_layers:
+                found = in_groups(found, spec, settings.ranks, storage.window_slack)
+            self._footprints[key] = found
         return self._footprints[key]
 
     def _fullest_footprint(self, spec: ModelSpec, settings: Settings, storage: KvStorage) -> KvFootprint:

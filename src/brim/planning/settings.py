@@ -105,6 +105,11 @@ class Settings:
         return self.engine is not None and self.engine.split is Split.LAYER
 
     @property
+    def groups_layers(self) -> bool:
+        """Whether layers of several kinds share blocks of one size."""
+        return self.engine is not None and self.engine.groups_layers
+
+    @property
     def tensor_ranks(self) -> int:
         """The GPUs that share each layer."""
         return 1 if self.splits_layers else self.ranks

@@ -120,11 +120,13 @@ class KvKindBytes:
 class EngineDefault:
     """What an engine does by itself, with its own memory fraction and its own limits where none were given.
 
-    `dies_from_fraction` is the lowest fraction at which the worst load no longer fits. `starts` is false where the
-    engine refuses: one request of `max_len` does not fit into `kv_tokens`.
+    `kv_tokens` are blocks times the tokens of a block, `request_tokens` those of requests of `max_len`, which take a
+    block in every group of layers. `dies_from_fraction` is the lowest fraction at which the worst load no longer fits.
+    `starts` is false where the engine refuses: one request of `max_len` does not fit.
     """
 
     kv_tokens: int
+    request_tokens: int
     activation_bytes: int
     dies_from_fraction: float
     max_len: int
@@ -134,6 +136,7 @@ class EngineDefault:
         """The stable keys of `engine_default` in `brim plan --json`."""
         return {
             "kv_tokens": self.kv_tokens,
+            "request_tokens": self.request_tokens,
             "activation_bytes": self.activation_bytes,
             "dies_from_fraction": self.dies_from_fraction,
             "max_len": self.max_len,

@@ -24,7 +24,8 @@ from brim.records.plan import EngineDefault
 from brim.units import GIB
 from tests.conftest import CONFIGS, needs_configs
 
-RECORDED = json.loads((Path(__file__).parents[3] / "benchmarks" / "results" / "vllm_rows_h200.json").read_text())
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+RECORDED = json.loads((RESULTS / "vllm_rows_h200.json").read_text())
 TRUTH = CONFIGS.parent / "truth" / "vllm_h200.json"
 KV_BAR, ACTIVATION_BAR, FRACTION_BAR = 0.003, 0.10, 0.01
 
@@ -100,7 +101,7 @@ def test_an_indexer_shares_the_blocks_of_the_layers_it_serves() -> None:
     """One block table for both: a request takes as many blocks as its tokens fill."""
     spec = load_model("glm-5.3-fp8")
     run = plan_run(spec, find_device("h200"), Dtype.BF16, max_len=200_000, ranks=8)
-    assert kv_pool(spec, run).blocks_of_request(run) == 1 + 200_000 // 16
+    assert kv_pool(spec, Dtype.BF16, 8).blocks_of_request(run) == 1 + 200_000 // 16
     default = brim.plan("glm-5.3-fp8", gpu="8xh200", max_len=200_000, engine="vllm").engine_default
     assert default is not None
     assert default.starts
@@ -142,7 +143,46 @@ def test_more_memory_gives_no_fewer_tokens_and_larger_steps_no_more(
 def test_the_pool_holds_what_it_was_given(model: str, kv_bytes: int) -> None:
     spec = load_model(model)
     assume(any(layer.kv for layer in spec.layers))
-    pool = kv_pool(spec, plan_run(spec, find_device("h200"), Dtype.BF16))
+    pool = kv_pool(spec, Dtype.BF16, 1)
     blocks = pool.blocks(kv_bytes)
     assert blocks * pool.block_bytes <= kv_bytes < (blocks + 1) * pool.block_bytes
     assert pool.tokens(kv_bytes) == blocks * pool.block_tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "run"),
+    [
+        ("gemma-3-27b", "gemma_3_27b"),
+        ("nemotron-nano-12b-v2", "nemotron_nano_12b_v2"),
+        ("llama-3.1-8b", "llama_3.1_8b"),
+    ],
+)
+def test_tokens_of_whole_requests_are_those_that_vllm_said(model: str, run: str) -> None:
+    """Of starts on an H200 with layers of several kinds, of one kind, and with states."""
+    seen = json.loads((RESULTS / f"inside_vllm_{run}_h200.json").read_text())
+    spec, asked = load_model(model), seen["options"]
+    limits = {"batch_tokens": asked["batch_tokens"], "max_seqs": asked["max_seqs"], "max_len": asked["max_len"]}
+    started = plan_run(spec, find_device("h200"), Dtype.BF16, **limits)
+    pool = kv_pool(spec, Dtype.BF16, 1)
+    said = pool.request_tokens(seen["fit"]["kv_cache_memory_bytes"], started)
+    assert pool.blocks(seen["fit"]["kv_cache_memory_bytes"]) == seen["blocks"]
+    assert abs(said - seen["kv_tokens"]) <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    model=st.sampled_from(["gemma-2-9b", "gemma-3-27b", "gpt-oss-120b", "nemotron-nano-12b-v2", "qwen3-next-80b"]),
+    length=st.integers(256, 1 << 17),
+    step=st.sampled_from([512, 2048, 8192]),
+)
+def test_the_requests_of_a_plan_fit_into_blocks_of_all_groups(model: str, length: int, step: int) -> None:
+    spec = load_model(model)
+    length = min(length, spec.max_positions)
+    plan = brim.plan(model, gpu="2xh200", engine="vllm", max_len=length, batch_tokens=step, max_seqs=64)
+    assume(plan.fits)
+    pool = kv_pool(spec, Dtype.BF16, 2)
+    given_bytes = int(plan.flags[plan.flags.index("--kv-cache-memory-bytes") + 1])
+    run = plan_run(spec, find_device("h200"), Dtype.BF16, batch_tokens=step, max_len=length, ranks=2)
+    windows = sum(pool.groups(kind) for kind in pool.kinds if kind.window is not None)
+    of_request = pool.blocks_of_request(run) - 1 - windows  # a window that is not full begins with its request
+    assert pool.blocks(given_bytes) - 1 >= plan.concurrency * of_request

@@ -39,7 +39,7 @@ def by_itself(engine: str, default: EngineDefault) -> str:
     if not default.starts:
         return f"{engine} by itself would not start with a context of {default.max_len:,} tokens"
     return (
-        f"{engine} by itself takes {default.kv_tokens:,} tokens, and would begin to die at a memory fraction of "
+        f"{engine} by itself takes {default.request_tokens:,} tokens, and would begin to die at a memory fraction of "
         f"{default.dies_from_fraction:.3f}"
     )
 

@@ -149,6 +149,7 @@ class Engine:
     cuts_batches: bool = False  # requests beyond the tokens of a step are put into further steps
     slots_divide_context: bool = False  # concurrency is fixed at the start, and each slot has its share of the context
     split: Split = Split.TENSOR
+    groups_layers: bool = False  # layers of several kinds share a pool of blocks of one size (`planning.vllm.pool`)
     own_rules: bool = False  # what its worst load holds is known from its code (`planning.vllm`)
     replicates_kv_heads: bool = True  # more ranks than KV heads: each head is on several
 

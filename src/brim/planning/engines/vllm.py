@@ -17,6 +17,7 @@ from brim.planning.engines.writing import (
     several,
     switch,
 )
+from brim.planning.vllm.kernels import STEPS_IN_FLIGHT
 from brim.records.model import Dtype, Media
 
 _BLOCK_TOKENS = 16
@@ -90,9 +91,9 @@ def _speculation(draft: Draft) -> str:
 VLLM = Engine(
     name="vllm",
     block_tokens=_BLOCK_TOKENS,
-    storage=lambda step: KvStorage(window_slack=step, packed_sparse=True),
+    storage=lambda step: KvStorage(window_slack=STEPS_IN_FLIGHT * step, packed_sparse=True),
     slack_percent=32,
-    note="keeps, in sliding layers, the window and the tokens of a step, and scales beside an indexer's fp8 values",
+    note="keeps, in sliding layers, the window and the tokens of two steps, and scales beside an indexer's fp8 values",
     launch=("vllm", "serve"),
     flags=_flags,
     notes=lambda sizes: media_notes(sizes, "vllm", images=True, pixels=sizes.processor_limits_pixels),
@@ -102,5 +103,6 @@ VLLM = Engine(
     quantised=_METHODS,
     drafts=_DRAFTS,
     null_blocks=1,
+    groups_layers=True,
     own_rules=True,
 )

@@ -27,9 +27,10 @@ def engine_default(spec: ModelSpec, device: Device, weights_bytes: int, run: Run
     """What vLLM does with the model when it is started so, one rank's `weights_bytes` given."""
     activation = profiled_peak(spec, run)
     kv_bytes = _requested(device, DEFAULT_FRACTION) - weights_bytes - _beside_weights(spec, run) - activation
-    pool = kv_pool(spec, run)
+    pool = kv_pool(spec, run.kv_dtype, run.ranks)
     return EngineDefault(
         kv_tokens=pool.tokens(kv_bytes),
+        request_tokens=pool.request_tokens(kv_bytes, run),
         activation_bytes=activation,
         dies_from_fraction=_dies_from(device, held_beyond_kv_and_weights(spec, run, device) - activation),
         max_len=run.max_len,

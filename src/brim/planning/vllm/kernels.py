@@ -8,6 +8,7 @@ ELEMENT_BYTES = 2  # of activations and logits: models in fp32 are run in bf16 t
 FP32_BYTES = 4
 INT32_BYTES = 4
 BLOCK_TOKENS = 16
+STEPS_IN_FLIGHT = 2  # the next step is scheduled while one runs: what is behind a window is freed after both
 VOCAB_PADDING = 64
 LARGEST_CAPTURE = 512  # tokens of the largest step that becomes a graph
 ATTENTION_SPLITS = 32  # parts of the context that attention in a captured step may be split into
