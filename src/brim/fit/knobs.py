@@ -24,6 +24,7 @@ from brim.units import ceil_div, format_bytes
 
 _HOW_SURE = "estimates"
 _LESS_SURE = "estimates: nothing was measured, and the shortfall may be more than the allocation that failed"
+_FLAGS = {"max_batch": "--max-seqs", "max_batch_tokens": "--batch-tokens", "max_length": "--max-len"}  # by other names
 _BLIND_SHARE = 20  # of the KV cache, where the shortfall is unknown, as in `shrunk_tokens`
 
 
@@ -189,4 +190,5 @@ def explained(error: DoesNotFit, found: tuple[Knob, ...]) -> DoesNotFit:
 def _line(knob: Knob, missing_bytes: int | None) -> str:
     too_little = "" if missing_bytes is None or knob.buys_bytes >= missing_bytes else ", not enough by itself"
     change = f"{knob.current} -> {knob.proposed}"
-    return f"  {knob.name:<18}{change:<21} frees {format_bytes(knob.buys_bytes)}{too_little}"
+    name = f"{knob.name} ({_FLAGS[knob.name]})" if knob.name in _FLAGS else knob.name
+    return f"  {name:<34}{change:<21} frees {format_bytes(knob.buys_bytes)}{too_little}"

@@ -145,8 +145,8 @@ def test_the_message_lists_ledger_and_knobs() -> None:
         "  weights              500.0 MiB",
         "  graphs                64.0 MiB",
         "settings that would help (estimates):",
-        "  canary            100.0 MiB -> 52.0 MiB frees 48.0 MiB",
-        "  max_batch         64 -> 1               frees 10.0 MiB, not enough by itself",
+        "  canary                            100.0 MiB -> 52.0 MiB frees 48.0 MiB",
+        "  max_batch (--max-seqs)            64 -> 1               frees 10.0 MiB, not enough by itself",
     ]
 
 
