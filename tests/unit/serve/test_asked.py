@@ -193,6 +193,16 @@ def test_a_call_or_a_schema_may_be_asked_for() -> None:
         ({"metadata": {"a" * 65: "b"}}, "metadata", "invalid_value"),
         ({"metadata": {"a": "\ud800"}}, "metadata", "invalid_value"),
         ({"metadata": {str(number): "b" for number in range(17)}}, "metadata", "invalid_value"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text",
+            "missing_required_parameter",
+        ),
+        (
+            {"messages": [HI, {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": 5}}]}]},
+            "messages[1].tool_calls[0].function.arguments",
+            "invalid_type",
+        ),
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], param: str, code: str) -> None:

@@ -141,7 +141,7 @@ def _content(fields: Fields) -> tuple[Any, tuple[Media, ...]]:
     for part in entries(content, fields.path("content")):
         match part.text("type"):
             case "text":
-                parts.append({"type": "text", "text": part.text("text") or ""})
+                parts.append({"type": "text", "text": part.needed_text("text")})
             case "image_url":
                 parts.append({"type": "image"})
                 media.append(read_image(part))
@@ -167,6 +167,8 @@ def _call(fields: Fields) -> dict[str, Any]:
     if function is None or not name:
         raise invalid(fields.path("function"), "it needs a name and arguments", "missing_required_parameter")
     written = function.raw("arguments")
+    if not isinstance(written, str | dict | None):
+        raise invalid(function.path("arguments"), "it must be a text with JSON, or an object", "invalid_type")
     try:
         arguments = json.loads(written) if isinstance(written, str) else written
     except (ValueError, RecursionError):

@@ -70,6 +70,12 @@ class Fields:
         value: str | None = self._typed(name, str, "a text")
         return value
 
+    def needed_text(self, name: str) -> str:
+        found = self.text(name)
+        if found is None:
+            raise invalid(self.path(name), "it is missing", "missing_required_parameter")
+        return found
+
     def items(self, name: str) -> list[Json] | None:
         value: list[Json] | None = self._typed(name, list, "a list")
         return value

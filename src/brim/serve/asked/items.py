@@ -67,10 +67,7 @@ def _part(part: Fields) -> Json:
     kind = part.text("type")
     made: Json
     if kind in _TEXT_PARTS:
-        text = part.text("text")
-        if text is None:
-            raise invalid(part.path("text"), "it is missing", "missing_required_parameter")
-        made = {"type": "text", "text": text}
+        made = {"type": "text", "text": part.needed_text("text")}
         part.leave_out(["annotations", "logprobs"])
     elif kind == "input_image":
         url = part.text("image_url")
@@ -88,7 +85,7 @@ def _part(part: Fields) -> Json:
 
 
 def _call(item: Fields) -> Json:
-    name, arguments, number = (_needed(item, field) for field in ("name", "arguments", "call_id"))
+    name, arguments, number = (item.needed_text(field) for field in ("name", "arguments", "call_id"))
     item.leave_out(_OF_AN_OUTPUT)
     item.refuse_others()
     call = {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -96,7 +93,7 @@ def _call(item: Fields) -> Json:
 
 
 def _output(item: Fields) -> Json:
-    number, output = _needed(item, "call_id"), item.raw("output")
+    number, output = item.needed_text("call_id"), item.raw("output")
     if isinstance(output, list):
         output = [_part(part) for part in entries(output, item.path("output"))]
     elif not isinstance(output, str):
@@ -111,10 +108,3 @@ def _reasoning(item: Fields) -> str:
     item.leave_out((*_OF_AN_OUTPUT, "summary", "encrypted_content"))
     item.refuse_others()
     return "".join(part.text("text") or "" for part in parts)
-
-
-def _needed(item: Fields, name: str) -> str:
-    found = item.text(name)
-    if found is None:
-        raise invalid(item.path(name), "it is missing", "missing_required_parameter")
-    return found
