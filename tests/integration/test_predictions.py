@@ -90,7 +90,7 @@ def test_states_that_do_not_fit_name_the_requests_that_would() -> None:
     assert caught.value.missing_bytes == missing
     knob = next(knob for knob in caught.value.knobs if knob.name == "max_batch")
     assert int(knob.proposed) == 16 - ceil_div(missing, slot_bytes)
-    assert f"max_batch         16 -> {knob.proposed}" in str(caught.value)
+    assert f"max_batch (--max-seqs)            16 -> {knob.proposed}" in str(caught.value)
     turned = replace(many, max_batch=int(knob.proposed) - 2)  # on the CPU attention takes a little more than traced
     with Engine(engine.loaded, device="cpu", settings=turned, kv_tokens=0, probe=probe) as fewer:
         assert fit_engine(fewer, probe=probe, canary_bytes=canary).attempts[-1].outcome is Outcome.PROVEN

@@ -9,9 +9,8 @@ Single-threaded: its owner calls `submit`, `step` and `cancel`. `brim.engine.str
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -19,41 +18,34 @@ from typing import TYPE_CHECKING, Any
 from brim.engine.device.interrupts import Interrupts
 from brim.engine.figures import EngineFigures, RequestFigures, figures_of, requests_of
 from brim.engine.front.answers import Answer, Completion, Update
-from brim.engine.front.door import Door, find_tokenizer
+from brim.engine.front.door import Door
 from brim.engine.front.grammars import Grammars
 from brim.engine.loop import ServingLoop
-from brim.engine.media.allowed import AllowedMedia
 from brim.engine.media.parts import Kind
 from brim.engine.media.prepare import Given, GivenMedia, Prompt
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence
 from brim.engine.schedule.events import Event
-from brim.engine.settings import PROCESS, EngineSettings
+from brim.engine.settings import EngineSettings
 from brim.engine.stress.worst_steps import WorstSteps
-from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer, lacks_weights
-from brim.engine.weights.from_hub import on_this_machine
-from brim.engine.weights.load import LoadedModel, load
-from brim.engine.weights.parts import ModelPart
+from brim.engine.weights.load import LoadedModel
 from brim.errors import DeviceError, InvalidRequest
 from brim.ports import CanaryProbe
 from brim.probes.translate import translated
 from brim.progress import showing
 from brim.records.health import Health, Status
 from brim.records.memory import StressShape
-from brim.records.progress import Progress, Stage, Told
+from brim.records.progress import Progress
 from brim.records.scaling import ScalingReport, ScalingSteps
 
 if TYPE_CHECKING:
     import torch
 
-    from brim.engine.encoders.desk import FeatureDesk
     from brim.engine.encoders.pool import Encoders
     from brim.engine.media.audio.limits import AudioLimits
     from brim.engine.media.limits import ImageLimits
     from brim.engine.media.parts import MediaPart
-    from brim.engine.parts import EngineParts
-    from brim.engine.ranks.ranks import Ranks
     from brim.engine.rescue import Rescue
 
 DEFAULT_KV_TOKENS = 65_536
@@ -81,88 +73,38 @@ class Engine:
         encoders: Encoders | None = None,
     ) -> None:
         """`encoders` were started for this model and these settings; None: as the settings say."""
-        import torch
-
-        from brim.engine.assemble import assemble
-        from brim.engine.attention.paged import NAME, register
-        from brim.engine.device.cpu_kernels import keep_few_kernels
-        from brim.engine.device.segments import let_segments_grow
-        from brim.engine.encoders.start import EncoderPlace, start_encoders
         from brim.engine.preempted import PreemptedMemory
-        from brim.engine.verify import verify
+        from brim.engine.start import Sources, closed_on_errors, start
 
         self.settings = (settings or EngineSettings()).with_draft(draft is not None, tensor_parallel)
         self._probe = probe or nullcontext()
-        self.progress = progress  # how loading and building are shown (`brim.progress`)
-        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        if torch.device(place).type == "cuda":
-            let_segments_grow()
-        else:
-            keep_few_kernels()
-        register()
-        if tensor_parallel and self.settings.encoder == PROCESS:
-            raise InvalidRequest("encoder is 'process', which serves one rank only; leave out tp, or encode inline")
-        if model == BUILTIN_NAME:
-            model, load_format, tokenizer = BUILTIN_CONFIG, "dummy", tokenizer or ByteTokenizer()
-        elif lacks_weights(model):
-            load_format = "dummy"
-        with showing(progress) as told:
-            model = on_this_machine(model, load_format, told)
-            draft = on_this_machine(draft, load_format, told)
-        self._encoders = encoders or start_encoders(
-            model, self.settings, (EncoderPlace(place),), load_format=load_format, dtype=dtype, seed=seed
+        started = start(
+            Sources(model, draft, load_format, dtype, tokenizer, seed),
+            self.settings,
+            device=device,
+            probe=self._probe,
+            progress=progress,
+            tensor_parallel=tensor_parallel,
+            encoders=encoders,
         )
-        self.ranks: Ranks | None = None
-        self._rank_errors: Callable[[], AbstractContextManager[None]] = nullcontext
-        first_seed = secrets.randbits(63)
-        if tensor_parallel:
-            from brim.engine.ranks.ranks import Ranks, rank_errors
-
-            self._rank_errors = rank_errors
-            self.ranks = Ranks.join(place)
-            first_seed = self.ranks.from_first(first_seed)
-            self.progress = progress if self.ranks.rank == 0 else False
-            place = "cpu"  # a whole model need not fit on one of several devices
-        with self._ended_on_errors(), self._probe, self._rank_errors(), showing(self.progress) as told:
-            told(Stage("load"))
-            if isinstance(model, LoadedModel):
-                self.loaded = model
-            else:
-                self.loaded = load(
-                    model,
-                    load_format=load_format,
-                    dtype=dtype,
-                    device=place,
-                    attention=NAME,
-                    seed=seed,
-                    progress=lambda done, total: told(Stage("load", "weights", done, total)),
-                    part=ModelPart.WHOLE if self._encoders is None else ModelPart.DECODER,
-                )
-                self._count_weights(self.loaded)
-            verify(self.loaded, self.settings, torch.device(place), self.ranks, told)  # whole, before it is split
-            told(Stage("load", "layers"))
-            if self.ranks is not None:
-                self.loaded, place = self.ranks.split(self.loaded), str(self.ranks.device)
-            self.tokenizer = tokenizer if tokenizer is not None else find_tokenizer(self.loaded.folder)
-            self.draft: LoadedModel | None = None  # the model that drafts for this one
-            drafting = None
-            if draft is not None:
-                self.draft, drafting = self._load_draft(draft, load_format, dtype, place, seed, told)
-            self._features = self._find_features(torch.device(place), told)
-            self._parts = assemble(
-                self.loaded, self.settings, torch.device(place), self.ranks, drafting, self._features
-            )
-            self._preempted = PreemptedMemory(self._parts, self.ranks)
+        self.progress = started.progress  # how building is shown (`brim.progress`)
+        self.ranks = started.ranks
+        self.loaded, self.draft = started.loaded, started.draft
+        self.tokenizer = started.tokenizer
+        self._encoders, self._features = started.encoders, started.features
+        self._rank_errors = started.rank_errors
+        self._parts = started.parts
+        self._allowed = started.allowed
         self.max_length = self._parts.max_length
+        self._preempted = PreemptedMemory(self._parts, self.ranks)
         self.grammars = Grammars(self.tokenizer, self.loaded.vocab, sorted(self.loaded.eos_ids))
-        self._allowed = self._find_allowed()
         self._worst = WorstSteps(self.loaded, self._parts, self._allowed)
         self._door = Door(
             loaded=self.loaded,
             tokenizer=self.tokenizer,
             max_length=self.max_length,
             max_batch_tokens=self.settings.max_batch_tokens,
-            seeds=Random(first_seed),  # the same on all ranks
+            seeds=Random(started.seed),
             clock=self._parts.clock,
             media=self._parts.media,
             allowed=self._allowed,
@@ -176,75 +118,8 @@ class Engine:
         self.kv_tokens = 0
         if kv_tokens != 0:
             wanted = kv_tokens or min(DEFAULT_KV_TOKENS, self.settings.max_batch * self.max_length)
-            with self._ended_on_errors():
+            with closed_on_errors(self._encoders):
                 self.build(wanted)
-
-    @contextmanager
-    def _ended_on_errors(self) -> Iterator[None]:
-        """No encoder outlives an engine that could not be made."""
-        try:
-            yield
-        except BaseException:
-            if self._encoders is not None:
-                self._encoders.close()
-            raise
-
-    def _find_features(self, device: torch.device, told: Told) -> FeatureDesk | None:
-        """Where features come from, when the encoders are ready; None where the engine encodes by itself."""
-        if self._encoders is None:
-            return None
-        from brim.engine.encoders.desk import FeatureDesk
-        from brim.engine.encoders.start import cache_rows
-
-        facts = self._encoders.start(told)
-        max_length = self.settings.max_length or self.loaded.max_positions
-        return FeatureDesk(self._encoders, cache_rows(self.settings, facts, max_length), device)
-
-    def _find_allowed(self) -> AllowedMedia:
-        """How large media may be, for this model, these settings and these encoders."""
-        if self._parts.media is None:
-            return AllowedMedia()
-        allowed = self._parts.media.allowed(self.loaded, self.settings, self.max_length)
-        if self._encoders is None:
-            return allowed
-        facts = self._encoders.facts
-        return allowed.lowered(facts.call_patches, facts.audio_frames)
-
-    def _load_draft(
-        self,
-        draft: str | Path | dict[str, Any] | LoadedModel,
-        load_format: str,
-        dtype: str,
-        place: str,
-        seed: int,
-        told: Told,
-    ) -> tuple[LoadedModel, EngineParts]:
-        """Load and assemble the draft model, if it can be one."""
-        import torch
-
-        from brim.engine.assemble import assemble_draft
-        from brim.engine.attention.paged import NAME
-        from brim.engine.drafts.checks import check_draft
-        from brim.engine.recurrent.states import recurrent_mixers
-
-        told(Stage("load", "draft model"))
-        if isinstance(draft, LoadedModel):
-            loaded = draft
-        else:
-            chosen = "dummy" if lacks_weights(draft) else load_format
-            loaded = load(draft, load_format=chosen, dtype=dtype, device=place, attention=NAME, seed=seed)
-            self._count_weights(loaded)
-        max_length = self.settings.max_length or self.loaded.max_positions
-        has_states = bool(recurrent_mixers(loaded.model))
-        check_draft(loaded, self.loaded, max_length, has_states, (find_tokenizer(loaded.folder), self.tokenizer))
-        return loaded, assemble_draft(loaded, self.settings, max_length, torch.device(place))
-
-    def _count_weights(self, loaded: LoadedModel) -> None:
-        """Files are read in threads of their own, which a budget on the CPU does not see."""
-        hold = getattr(self._probe, "hold", None)
-        if hold is not None:
-            with translated():
-                hold([*loaded.model.parameters(), *loaded.model.buffers()])
 
     # -- memory --------------------------------------------------------------------------------------------------
 

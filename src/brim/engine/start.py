@@ -1,0 +1,240 @@
+"""From the names of models to the parts of an engine: weights loaded and checked, ranks joined, encoders ready.
+
+In: what was asked for (`Sources`), settings, and a probe that counts what is loaded. Out: `Started`, which any size of
+the KV pool is built on. If something fails on the way, no encoder stays behind.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from brim.engine.assemble import assemble, assemble_draft
+from brim.engine.attention.paged import NAME, register
+from brim.engine.device.cpu_kernels import keep_few_kernels
+from brim.engine.device.segments import let_segments_grow
+from brim.engine.drafts.checks import check_draft
+from brim.engine.encoders.desk import FeatureDesk
+from brim.engine.encoders.pool import Encoders
+from brim.engine.encoders.start import EncoderPlace, cache_rows, start_encoders
+from brim.engine.front.door import find_tokenizer
+from brim.engine.media.allowed import AllowedMedia
+from brim.engine.parts import EngineParts
+from brim.engine.recurrent.states import recurrent_mixers
+from brim.engine.settings import PROCESS, EngineSettings
+from brim.engine.verify import verify
+from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer, lacks_weights
+from brim.engine.weights.from_hub import on_this_machine
+from brim.engine.weights.load import LoadedModel, load
+from brim.engine.weights.parts import ModelPart
+from brim.errors import InvalidRequest
+from brim.probes.translate import translated
+from brim.progress import showing
+from brim.records.progress import Progress, Stage, Told
+
+if TYPE_CHECKING:
+    from brim.engine.ranks.ranks import Ranks
+
+Model = str | Path | dict[str, Any] | LoadedModel  # a name, a folder, a config, or loaded already
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What an engine is made of, as it was asked for."""
+
+    model: Model
+    draft: Model | None
+    load_format: str
+    dtype: str
+    tokenizer: Any
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An engine without its KV pool."""
+
+    loaded: LoadedModel
+    draft: LoadedModel | None  # the model that drafts for it
+    tokenizer: Any
+    parts: EngineParts
+    allowed: AllowedMedia
+    features: FeatureDesk | None  # None: the engine encodes by itself
+    encoders: Encoders | None
+    ranks: Ranks | None
+    seed: int  # of requests that give none; the same on all ranks
+    progress: Progress  # only the first rank shows any
+
+    @property
+    def rank_errors(self) -> Callable[[], AbstractContextManager[None]]:
+        return _errors_among(self.ranks)
+
+
+def start(
+    sources: Sources,
+    settings: EngineSettings,
+    *,
+    device: str | None,
+    probe: Any,
+    progress: Progress,
+    tensor_parallel: bool,
+    encoders: Encoders | None,
+) -> Started:
+    """Load everything; `encoders` were started for this model and these settings, or None: as the settings say."""
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.device(place).type == "cuda":
+        let_segments_grow()
+    else:
+        keep_few_kernels()
+    register()
+    if tensor_parallel and settings.encoder == PROCESS:
+        raise InvalidRequest("encoder is 'process', which serves one rank only; leave out tp, or encode inline")
+    sources = _on_this_machine(sources, progress)
+    encoders = encoders or start_encoders(
+        sources.model,
+        settings,
+        (EncoderPlace(place),),
+        load_format=sources.load_format,
+        dtype=sources.dtype,
+        seed=sources.seed,
+    )
+    ranks: Ranks | None = None
+    seed = secrets.randbits(63)
+    if tensor_parallel:
+        ranks = _joined(place)
+        seed = ranks.from_first(seed)
+        progress = progress if ranks.rank == 0 else False
+        place = "cpu"  # a whole model need not fit on one of several devices
+    loader = _Loader(sources, settings, probe, place)
+    with closed_on_errors(encoders), probe, _errors_among(ranks)(), showing(progress) as told:
+        loaded = loader.target(ModelPart.WHOLE if encoders is None else ModelPart.DECODER, told)
+        verify(loaded, settings, torch.device(place), ranks, told)  # whole, before it is split
+        told(Stage("load", "layers"))
+        if ranks is not None:
+            loaded, loader.place = ranks.split(loaded), str(ranks.device)
+        tokenizer = sources.tokenizer if sources.tokenizer is not None else find_tokenizer(loaded.folder)
+        draft, drafting = loader.draft(loaded, tokenizer, told)
+        features = _features(encoders, settings, loaded, torch.device(loader.place), told)
+        parts = assemble(loaded, settings, torch.device(loader.place), ranks, drafting, features)
+        allowed = _allowed(parts, loaded, encoders)
+    return Started(loaded, draft, tokenizer, parts, allowed, features, encoders, ranks, seed, progress)
+
+
+@contextmanager
+def closed_on_errors(encoders: Encoders | None) -> Iterator[None]:
+    """No encoder outlives an engine that could not be made."""
+    try:
+        yield
+    except BaseException:
+        if encoders is not None:
+            encoders.close()
+        raise
+
+
+def _joined(place: str) -> Ranks:
+    from brim.engine.ranks.ranks import Ranks  # a second, and one rank does without
+
+    return Ranks.join(place)
+
+
+def _errors_among(ranks: Ranks | None) -> Callable[[], AbstractContextManager[None]]:
+    if ranks is None:
+        return nullcontext
+    from brim.engine.ranks.ranks import rank_errors
+
+    return rank_errors
+
+
+def _on_this_machine(sources: Sources, progress: Progress) -> Sources:
+    """The same, downloaded where they are names of the hub; the model that Brim makes up has no files at all."""
+    if sources.model == BUILTIN_NAME:
+        tokenizer = sources.tokenizer or ByteTokenizer()
+        sources = replace(sources, model=BUILTIN_CONFIG, load_format="dummy", tokenizer=tokenizer)
+    elif lacks_weights(sources.model):
+        sources = replace(sources, load_format="dummy")
+    with showing(progress) as told:
+        model = on_this_machine(sources.model, sources.load_format, told)
+        return replace(sources, model=model, draft=on_this_machine(sources.draft, sources.load_format, told))
+
+
+class _Loader:
+    """Loads weights to a place, counted by a probe."""
+
+    def __init__(self, sources: Sources, settings: EngineSettings, probe: Any, place: str) -> None:
+        self._sources = sources
+        self._settings = settings
+        self._probe = probe
+        self.place = place
+
+    def target(self, part: ModelPart, told: Told) -> LoadedModel:
+        told(Stage("load"))
+        sources = self._sources
+        if isinstance(sources.model, LoadedModel):
+            return sources.model
+        loaded = load(
+            sources.model,
+            load_format=sources.load_format,
+            dtype=sources.dtype,
+            device=self.place,
+            attention=NAME,
+            seed=sources.seed,
+            progress=lambda done, total: told(Stage("load", "weights", done, total)),
+            part=part,
+        )
+        self._count(loaded)
+        return loaded
+
+    def draft(self, target: LoadedModel, tokenizer: Any, told: Told) -> tuple[LoadedModel | None, EngineParts | None]:
+        """Load and assemble the draft model, if there is one and it can be one."""
+        source = self._sources.draft
+        if source is None:
+            return None, None
+        told(Stage("load", "draft model"))
+        loaded = source if isinstance(source, LoadedModel) else self._loaded_draft(source)
+        max_length = self._settings.max_length or target.max_positions
+        has_states = bool(recurrent_mixers(loaded.model))
+        check_draft(loaded, target, max_length, has_states, (find_tokenizer(loaded.folder), tokenizer))
+        return loaded, assemble_draft(loaded, self._settings, max_length, torch.device(self.place))
+
+    def _loaded_draft(self, source: str | Path | dict[str, Any]) -> LoadedModel:
+        sources = self._sources
+        chosen = "dummy" if lacks_weights(source) else sources.load_format
+        loaded = load(
+            source, load_format=chosen, dtype=sources.dtype, device=self.place, attention=NAME, seed=sources.seed
+        )
+        self._count(loaded)
+        return loaded
+
+    def _count(self, loaded: LoadedModel) -> None:
+        """Files are read in threads of their own, which a budget on the CPU does not see."""
+        hold = getattr(self._probe, "hold", None)
+        if hold is not None:
+            with translated():
+                hold([*loaded.model.parameters(), *loaded.model.buffers()])
+
+
+def _features(
+    encoders: Encoders | None, settings: EngineSettings, loaded: LoadedModel, device: torch.device, told: Told
+) -> FeatureDesk | None:
+    """Where features come from, when the encoders are ready."""
+    if encoders is None:
+        return None
+    facts = encoders.start(told)
+    max_length = settings.max_length or loaded.max_positions
+    return FeatureDesk(encoders, cache_rows(settings, facts, max_length), device)
+
+
+def _allowed(parts: EngineParts, loaded: LoadedModel, encoders: Encoders | None) -> AllowedMedia:
+    """How large media may be, for this model, these settings and these encoders."""
+    if parts.media is None:
+        return AllowedMedia()
+    allowed = parts.media.allowed(loaded, parts.settings, parts.max_length)
+    if encoders is None:
+        return allowed
+    return allowed.lowered(encoders.facts.call_patches, encoders.facts.audio_frames)
