@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from math import ceil
 
 from brim.serve.problems import Problem, invalid
@@ -33,16 +33,6 @@ class Gate:
     @contextmanager
     def entered(self, answers: int) -> Iterator[None]:
         """Take a place for each answer, or refuse."""
-        with self._taken(answers):
-            yield
-            self._remember(answers)
-
-    def passing(self) -> AbstractContextManager[None]:
-        """A place for what ends soon, and says nothing of how long an answer takes."""
-        return self._taken(1)
-
-    @contextmanager
-    def _taken(self, answers: int) -> Iterator[None]:
         if answers > self.places:
             raise invalid("n", f"{answers} answers were asked for at once, and the server holds {self.places}")
         missing = self.inside + answers - self.places
@@ -62,6 +52,7 @@ class Gate:
         self.inside += answers
         try:
             yield
+            self._remember(answers)
         finally:
             busy = self._busy_seconds()
             self.inside -= answers

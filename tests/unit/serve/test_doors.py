@@ -100,10 +100,6 @@ def test_a_forecast_is_of_answers_over_busy_time() -> None:
         with pytest.raises(Problem), gate.entered(1):
             raise Problem(400, "it is too long")
     assert gate.wait_seconds(2) == 8
-    for _ in range(200):
-        with gate.passing(), pytest.raises(Problem, match="queue is full"), gate.passing():
-            pass
-    assert gate.wait_seconds(2) == 8
 
 
 def test_errors_of_the_engine_keep_their_field() -> None:

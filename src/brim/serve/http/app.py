@@ -184,13 +184,11 @@ class _About:
         if prompt is None:
             dialogue = read_dialogue(fields, limits, read_tools(fields))
             fields.refuse_others()
-            with running.gate.passing():
-                tokens = (await running.tokenising.chat(ChatJob(dialogue, limits, longest, None))).tokens
+            tokens = (await running.tokenising.chat(ChatJob(dialogue, limits, longest, None))).tokens
         else:
             plain = fields.raw("add_special_tokens") is not None and not fields.flag("add_special_tokens")
             fields.refuse_others()
-            with running.gate.passing():
-                (tokens,) = await running.tokenising.texts([prompt], special=not plain, longest=longest)
+            (tokens,) = await running.tokenising.texts([prompt], special=not plain, longest=longest)
         return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
 
 

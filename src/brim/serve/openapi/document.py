@@ -80,7 +80,7 @@ def _paths(facts: Facts) -> Json:
         },
         "/v1/catalogue": {"get": _operation("What plans may be asked for", {JSON: {"type": "object"}}, (429, 503))},
         "/tokenize": {
-            "post": _operation("Text as tokens", {JSON: answered.TOKENIZED}, (*_ASKING, 404, 429))
+            "post": _operation("Text as tokens", {JSON: answered.TOKENIZED}, (*_ASKING, 404))
             | _body(asked.tokenize(facts))
         },
         "/health": {"get": _health()},
