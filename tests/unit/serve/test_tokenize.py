@@ -25,21 +25,28 @@ from brim.serve.settings import ServeSettings
 LONGEST = 100
 
 
-def tokenized(body: Any) -> Any:
+def about(tokenising: Any) -> _About:
+    running = SimpleNamespace(engine=SimpleNamespace(longest_request=LONGEST), tokenising=tokenising)
+    life: Any = SimpleNamespace(admit=lambda: running)
+    nobody: Any = None
+    return _About(life, ServeSettings("tiny"), nobody, nobody)
+
+
+def request(body: Any) -> Request:
     written = json.dumps(body).encode()
 
     async def receive() -> Any:
         return {"type": "http.request", "body": written}
 
+    scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}
+    return Request(scope, receive)
+
+
+def tokenized(body: Any) -> Any:
     async def asked() -> Any:
         tokenising = Tokenising(TokenizerSource(None, bytes_only=True), partial(ThreadPoolExecutor, 1))
-        running = SimpleNamespace(engine=SimpleNamespace(longest_request=LONGEST), tokenising=tokenising)
-        life: Any = SimpleNamespace(admit=lambda: running)
-        nobody: Any = None
-        about = _About(life, ServeSettings("tiny"), nobody, nobody)
         try:
-            scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}
-            return json.loads((await about.tokenize(Request(scope, receive))).body)
+            return json.loads((await about(tokenising).tokenize(request(body))).body)
         finally:
             tokenising.close()
 
@@ -60,3 +67,23 @@ def test_a_wrong_field_is_refused(field: str, value: Any, status: int) -> None:
     with pytest.raises(Problem) as refused:
         tokenized({"prompt": "abc", field: value})
     assert (refused.value.param, refused.value.status) == (field, status)
+
+
+def test_those_who_only_count_leave_the_workers_to_others() -> None:
+    under_way, most = 0, 0
+
+    async def texts(found: list[str], **_: Any) -> list[tuple[int, ...]]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return [(1,)] * len(found)
+
+    async def asked() -> list[Any]:
+        counting = about(SimpleNamespace(texts=texts))
+        return await asyncio.gather(*(counting.tokenize(request({"prompt": "abc"})) for _ in range(40)))
+
+    answers = asyncio.run(asked())
+    assert [one.status_code for one in answers] == [200] * 40
+    assert most == 4
