@@ -186,3 +186,16 @@ def test_the_requests_of_a_plan_fit_into_blocks_of_all_groups(model: str, length
     windows = sum(pool.groups(kind) for kind in pool.kinds if kind.window is not None)
     of_request = pool.blocks_of_request(run) - 1 - windows  # a window that is not full begins with its request
     assert pool.blocks(given_bytes) - 1 >= plan.concurrency * of_request
+    assert pool.blocks(given_bytes) >= pool.blocks_of_request(run) - 1  # what vLLM asks for before it starts
+
+
+@settings(max_examples=60, deadline=None)
+@given(model=st.sampled_from(["gemma-2-9b", "gemma-3-12b", "gpt-oss-20b"]), free=st.integers(24, 60))
+def test_vllm_starts_with_the_longest_context_of_a_plan(model: str, free: int) -> None:
+    plan = brim.plan(model, gpu=f"{free}GiB", engine="vllm", max_seqs=1)
+    assume(plan.fits)
+    spec, pool = load_model(model), kv_pool(load_model(model), Dtype.BF16, 1)
+    limits = {"batch_tokens": plan.batch_tokens, "max_len": plan.max_len}
+    run = plan_run(spec, find_device("h200"), Dtype.BF16, max_seqs=1, **limits)
+    given_bytes = int(plan.flags[plan.flags.index("--kv-cache-memory-bytes") + 1])
+    assert pool.blocks(given_bytes) >= pool.blocks_of_request(run) - 1
