@@ -111,17 +111,17 @@ def start(
         seed = ranks.from_first(seed)
         progress = progress if ranks.rank == 0 else False
         place = "cpu"  # a whole model need not fit on one of several devices
-    loader = _Loader(sources, settings, probe, place)
+    loader = _Loader(sources, settings, probe)
     with closed_on_errors(encoders), probe, _errors_among(ranks)(), showing(progress) as told:
-        loaded = loader.target(ModelPart.WHOLE if encoders is None else ModelPart.DECODER, told)
+        loaded = loader.target(ModelPart.WHOLE if encoders is None else ModelPart.DECODER, place, told)
         verify(loaded, settings, torch.device(place), ranks, told)  # whole, before it is split
         told(Stage("load", "layers"))
         if ranks is not None:
-            loaded, loader.place = ranks.split(loaded), str(ranks.device)
+            loaded, place = ranks.split(loaded), str(ranks.device)
         tokenizer = sources.tokenizer if sources.tokenizer is not None else find_tokenizer(loaded.folder)
-        draft, drafting = loader.draft(loaded, tokenizer, told)
-        features = _features(encoders, settings, loaded, torch.device(loader.place), told)
-        parts = assemble(loaded, settings, torch.device(loader.place), ranks, drafting, features)
+        draft, drafting = loader.draft(loaded, tokenizer, place, told)
+        features = _features(encoders, settings, loaded, torch.device(place), told)
+        parts = assemble(loaded, settings, torch.device(place), ranks, drafting, features)
         allowed = _allowed(parts, loaded, encoders)
     return Started(loaded, draft, tokenizer, parts, allowed, features, encoders, ranks, seed, progress)
 
@@ -164,49 +164,53 @@ def _on_this_machine(sources: Sources, progress: Progress) -> Sources:
 
 
 class _Loader:
-    """Loads weights to a place, counted by a probe."""
+    """Loads weights to a place; a probe counts them."""
 
-    def __init__(self, sources: Sources, settings: EngineSettings, probe: Any, place: str) -> None:
+    def __init__(self, sources: Sources, settings: EngineSettings, probe: Any) -> None:
         self._sources = sources
         self._settings = settings
         self._probe = probe
-        self.place = place
 
-    def target(self, part: ModelPart, told: Told) -> LoadedModel:
+    def target(self, part: ModelPart, place: str, told: Told) -> LoadedModel:
         told(Stage("load"))
-        sources = self._sources
-        if isinstance(sources.model, LoadedModel):
-            return sources.model
-        loaded = load(
-            sources.model,
-            load_format=sources.load_format,
-            dtype=sources.dtype,
-            device=self.place,
-            attention=NAME,
-            seed=sources.seed,
+        source = self._sources.model
+        if isinstance(source, LoadedModel):
+            return source
+        return self._load(
+            source,
+            self._sources.load_format,
+            place,
             progress=lambda done, total: told(Stage("load", "weights", done, total)),
             part=part,
         )
-        self._count(loaded)
-        return loaded
 
-    def draft(self, target: LoadedModel, tokenizer: Any, told: Told) -> tuple[LoadedModel | None, EngineParts | None]:
+    def draft(
+        self, target: LoadedModel, tokenizer: Any, place: str, told: Told
+    ) -> tuple[LoadedModel | None, EngineParts | None]:
         """Load and assemble the draft model, if there is one and it can be one."""
         source = self._sources.draft
         if source is None:
             return None, None
         told(Stage("load", "draft model"))
-        loaded = source if isinstance(source, LoadedModel) else self._loaded_draft(source)
+        if isinstance(source, LoadedModel):
+            loaded = source
+        else:
+            loaded = self._load(source, "dummy" if lacks_weights(source) else self._sources.load_format, place)
         max_length = self._settings.max_length or target.max_positions
         has_states = bool(recurrent_mixers(loaded.model))
         check_draft(loaded, target, max_length, has_states, (find_tokenizer(loaded.folder), tokenizer))
-        return loaded, assemble_draft(loaded, self._settings, max_length, torch.device(self.place))
+        return loaded, assemble_draft(loaded, self._settings, max_length, torch.device(place))
 
-    def _loaded_draft(self, source: str | Path | dict[str, Any]) -> LoadedModel:
-        sources = self._sources
-        chosen = "dummy" if lacks_weights(source) else sources.load_format
+    def _load(self, source: str | Path | dict[str, Any], load_format: str, place: str, **options: Any) -> LoadedModel:
+        asked = self._sources
         loaded = load(
-            source, load_format=chosen, dtype=sources.dtype, device=self.place, attention=NAME, seed=sources.seed
+            source,
+            load_format=load_format,
+            dtype=asked.dtype,
+            device=place,
+            attention=NAME,
+            seed=asked.seed,
+            **options,
         )
         self._count(loaded)
         return loaded
