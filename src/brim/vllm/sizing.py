@@ -97,7 +97,7 @@ def _fitted(
         gc.collect()  # what compiling leaves is not there at a start with warm caches
         probe.hold_canary(0)  # the same for the allocator's cache
         before = probe.reading()
-        facts = _facts(worker)
+        facts = device_facts(worker)
         kept_free = keep_free(settings.keep_free_bytes, facts, before.total_bytes)
         request = _request(worker, engine, settings, kept_free)
         request = replace(request, keeps_promises=sizer is not None and sizer.device.has_driver)
@@ -195,13 +195,13 @@ def _device_probe(worker: Any, settings: Settings, sizer: Sizer | None) -> tuple
         from brim.probes.cuda import CudaProbe
 
         return CudaProbe(worker.device.index or 0), nullcontext()
-    probe = CpuProbe(_cpu_budget(worker, settings) if sizer is None else sizer.part.promised_bytes)
+    probe = CpuProbe(cpu_budget_bytes(worker, settings) if sizer is None else sizer.part.promised_bytes)
     model = worker.model_runner.get_model()
     probe.hold([*model.parameters(), *model.buffers()])
     return probe, probe
 
 
-def _facts(worker: Any) -> DeviceFacts:
+def device_facts(worker: Any) -> DeviceFacts:
     if worker.device.type != "cuda":
         return DeviceFacts()
     from brim.probes.facts import gpu_facts
@@ -243,10 +243,10 @@ def leased_device(worker: Any, settings: Settings) -> LeasedDevice | None:
         return Gpu(uuid, gpu_usage(uuid).total_bytes)
     if settings.budget_name is None:
         return None
-    return Budget(budget_key(settings.budget_name, "budget_name"), _cpu_budget(worker, settings))
+    return Budget(budget_key(settings.budget_name, "budget_name"), cpu_budget_bytes(worker, settings))
 
 
-def _cpu_budget(worker: Any, settings: Settings) -> int:
+def cpu_budget_bytes(worker: Any, settings: Settings) -> int:
     return int(settings.budget_bytes or worker.requested_cpu_memory)
 
 

@@ -81,7 +81,7 @@ class Runner(HonestEngine):
 
 
 def test_where_the_driver_spills_nothing_is_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "_facts", lambda worker: DeviceFacts(spills=True))
+    monkeypatch.setattr(sizing, "device_facts", lambda worker: DeviceFacts(spills=True))
     monkeypatch.setattr(sizing, "_decisive", lambda *parts: {})
     cache = SimpleNamespace(num_gpu_blocks_override=None, kv_cache_memory_bytes=None)
     worker = SimpleNamespace(device=SimpleNamespace(type="cpu"), vllm_config=SimpleNamespace(cache_config=cache))

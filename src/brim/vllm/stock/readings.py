@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from brim.fit.keep_free import keep_free
-from brim.records.memory import DeviceFacts, MemoryReading
+from brim.records.memory import MemoryReading
 from brim.reserve.devices import LeasedDevice
 from brim.reserve.processes import resident_bytes
 from brim.reserve.promised import promised_bytes
 from brim.units import KIB
 from brim.vllm.settings import Settings, read_settings
-from brim.vllm.sizing import leased_device
+from brim.vllm.sizing import cpu_budget_bytes, device_facts, leased_device
 
 EXTENSION = f"{__name__}.MemoryFigures"
 
@@ -38,7 +38,7 @@ class MemoryFigures:
         """The `RankMemory` of this worker as plain values, which vLLM sends between processes."""
         settings = read_settings(self.vllm_config.additional_config, os.environ)
         reading = without_promised(_reading(self, settings), leased_device(self, settings))
-        kept = keep_free(settings.keep_free_bytes, _facts(self), reading.total_bytes)
+        kept = keep_free(settings.keep_free_bytes, device_facts(self), reading.total_bytes)
         return asdict(RankMemory(reading, kept.bytes))
 
 
@@ -53,17 +53,9 @@ def _reading(worker: Any, settings: Settings) -> MemoryReading:
         from brim.probes.cuda import CudaProbe
 
         return CudaProbe(worker.device.index or 0).reading()
-    total, held = int(settings.budget_bytes or worker.requested_cpu_memory), resident_bytes(os.getpid())
+    total, held = cpu_budget_bytes(worker, settings), resident_bytes(os.getpid())
     peak = max(held, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
     return MemoryReading(total, total - held, held, held, peak, peak, 0)
-
-
-def _facts(worker: Any) -> DeviceFacts:
-    if worker.device.type != "cuda":
-        return DeviceFacts()
-    from brim.probes.facts import gpu_facts
-
-    return gpu_facts(worker.device.index or 0)
 
 
 def without_promised(reading: MemoryReading, device: LeasedDevice | None) -> MemoryReading:
