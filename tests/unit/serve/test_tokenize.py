@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from starlette.requests import Request
 
 from brim.errors import InvalidRequest
 from brim.serve.http.app import _About
+from brim.serve.prepare import worker
 from brim.serve.prepare.jobs import TokenizerSource
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.problems import Problem
@@ -69,21 +71,26 @@ def test_a_wrong_field_is_refused(field: str, value: Any, status: int) -> None:
     assert (refused.value.param, refused.value.status) == (field, status)
 
 
-def test_those_who_only_count_leave_the_workers_to_others() -> None:
-    under_way, most = 0, 0
+def test_those_who_only_count_leave_the_workers_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way: list[int] = []
+    at_once: list[int] = []
 
-    async def texts(found: list[str], **_: Any) -> list[tuple[int, ...]]:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        await asyncio.sleep(0.001)
-        under_way -= 1
+    def texts(_: Any, found: list[str], *__: Any) -> list[tuple[int, ...]]:
+        under_way.append(1)
+        at_once.append(len(under_way))
+        time.sleep(0.001)
+        under_way.pop()
         return [(1,)] * len(found)
 
     async def asked() -> list[Any]:
-        counting = about(SimpleNamespace(texts=texts))
-        return await asyncio.gather(*(counting.tokenize(request({"prompt": "abc"})) for _ in range(40)))
+        tokenising = Tokenising(TokenizerSource(None, bytes_only=True), partial(ThreadPoolExecutor, 8))
+        try:
+            counting = about(tokenising)
+            return await asyncio.gather(*(counting.tokenize(request({"prompt": "abc"})) for _ in range(40)))
+        finally:
+            tokenising.close()
 
+    monkeypatch.setattr(worker, "_texts", texts)
     answers = asyncio.run(asked())
     assert [one.status_code for one in answers] == [200] * 40
-    assert most == 4
+    assert max(at_once) == 1

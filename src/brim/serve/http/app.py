@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 _DIGITS = 18  # of a number in a query
-_COUNTED_AT_ONCE = 4  # prompts that are only counted; others wait, and prompts to be answered need not wait for them
 
 
 def make_app(
@@ -107,7 +106,6 @@ class _About:
         self._metrics = metrics
         self._journal = journal
         self._created = int(time.time())
-        self._counting = asyncio.Semaphore(_COUNTED_AT_ONCE)
         self.stored = StoredResponses()
 
     async def health(self, request: Request) -> Response:
@@ -186,13 +184,12 @@ class _About:
         if prompt is None:
             dialogue = read_dialogue(fields, limits, read_tools(fields))
             fields.refuse_others()
-            async with self._counting:
-                tokens = (await running.tokenising.chat(ChatJob(dialogue, limits, longest, None))).tokens
+            job = ChatJob(dialogue, limits, longest, None)
+            tokens = (await running.tokenising.chat(job, only_counted=True)).tokens
         else:
             plain = fields.raw("add_special_tokens") is not None and not fields.flag("add_special_tokens")
             fields.refuse_others()
-            async with self._counting:
-                (tokens,) = await running.tokenising.texts([prompt], special=not plain, longest=longest)
+            (tokens,) = await running.tokenising.texts([prompt], special=not plain, longest=longest, only_counted=True)
         return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
 
 

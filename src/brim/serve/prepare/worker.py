@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from brim.serve.prepare.remote.fetching import Fetching
 
 Result = TypeVar("Result")
 _TRIES = 2
+_COUNTED_AT_ONCE = 1  # a prompt that is to be answered waits for one that is only counted, at most
 
 
 class Tokenising:
@@ -35,16 +36,23 @@ class Tokenising:
         self._new_pool = new_pool
         self._pool = new_pool()
         self._fetching = fetching or Fetching()
+        self._counting = asyncio.Semaphore(_COUNTED_AT_ONCE)
 
-    async def chat(self, job: ChatJob) -> Prepared:
+    async def chat(self, job: ChatJob, *, only_counted: bool = False) -> Prepared:
         dialogue = await self._fetching.fetched(job.dialogue, job.limits)
-        return await self._run(_chat, self._source, replace(job, dialogue=dialogue))
+        async with self._turn(only_counted):
+            return await self._run(_chat, self._source, replace(job, dialogue=dialogue))
 
     async def texts(
-        self, texts: Sequence[str], *, special: bool = True, longest: int | None = None
+        self, texts: Sequence[str], *, special: bool = True, longest: int | None = None, only_counted: bool = False
     ) -> list[tuple[int, ...]]:
         """Tokens of texts; those that cannot have fewer than `longest` are refused before they are read."""
-        return await self._run(_texts, self._source, list(texts), special, longest)
+        async with self._turn(only_counted):
+            return await self._run(_texts, self._source, list(texts), special, longest)
+
+    def _turn(self, only_counted: bool) -> AbstractAsyncContextManager[Any]:
+        """Prompts that nobody will answer wait for each other."""
+        return self._counting if only_counted else nullcontext()
 
     async def ready(self) -> None:
         """Wait until the tokenizer is loaded."""
