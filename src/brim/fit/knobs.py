@@ -24,7 +24,7 @@ from brim.units import ceil_div, format_bytes
 
 _HOW_SURE = "estimates"
 _LESS_SURE = "estimates: nothing was measured, and the shortfall may be more than the allocation that failed"
-_FLAGS = {"max_batch": "--max-seqs", "max_batch_tokens": "--batch-tokens", "max_length": "--max-len"}  # by other names
+_FLAGS = {"max_batch": "--max-seqs", "max_batch_tokens": "--batch-tokens", "max_length": "--max-len"}  # that differ
 _BLIND_SHARE = 20  # of the KV cache, where the shortfall is unknown, as in `shrunk_tokens`
 
 

@@ -40,7 +40,10 @@ MINIMUM = KvStorage()
 
 @dataclass(frozen=True, slots=True)
 class KvKind:
-    """The layers of one kind, together: bytes a token adds, the tokens kept at most, tokens per entry."""
+    """The layers of one kind, together: bytes of an entry, the tokens kept at most, and the tokens of an entry.
+
+    An entry is a token, several that are compressed into one, or a block where an engine's blocks are not filled.
+    """
 
     kind: str
     layers: int

@@ -93,7 +93,7 @@ def _tear_down_v1(runner: Any) -> None:
         dispatcher.keys_initialized = False
     runner.encoder_cudagraph_manager = None
     runner._cleanup_profiling_kv_cache()
-    runner._init_block_sizes = []  # the next build makes new rows: capturing takes what old ones were for its own
+    runner._init_block_sizes = []  # so that the next build replaces its rows: capturing asks which are prefilling
 
 
 def _tear_down_v2(runner: Any, config: Any) -> None:
