@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
-CONSTRAINTS ?= constraints.txt
+LOCK ?= test
 WORKERS ?= auto
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.brim-installed
@@ -12,19 +12,22 @@ FLAGS_STAMP := $(FLAGS_VENV)/.engines-installed
 VLLM_VENV := .venv-vllm
 VLLM_OLDEST_VENV := .venv-vllm-oldest
 
-.PHONY: help setup browser demo test check lint types layers unit test-oldest test-flags test-vllm soak bench clean
+LATEST_VENV := .venv-latest
+LOCK_VENV := .venv-lock
+
+.PHONY: help setup browser demo test check lint types layers test-oldest test-latest test-flags test-vllm soak bench lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup: $(STAMP)  ## make .venv and install Brim with what its tests need
 
-# torch first and pinned: a plain torch would pull gigabytes of CUDA libraries.
-$(STAMP): pyproject.toml $(CONSTRAINTS)
+# Everything is locked: by hash, and torch by version, since one version has builds with and without CUDA.
+$(STAMP): pyproject.toml locks/$(LOCK).txt locks/$(LOCK)-torch.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[engine,dev]'
+	$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: --require-hashes --requirement locks/$(LOCK).txt
+	$(BIN)/python -m pip install --quiet --constraint locks/$(LOCK)-torch.txt torch
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m compileall -q src/brim
 	touch $@
 
@@ -38,9 +41,10 @@ browser:
 demo: setup  ## the commands, then a server: a rolling conversation, a burst, an image, an out-of-memory
 	$(BIN)/python -m brim.cli.demo
 
-test: check  ## everything: checks and tests
+test: setup browser  ## the tests
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m 'not soak and not gpu'
 
-check: lint types layers unit
+check: lint types layers  ## lint, types and layers
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks scripts models
@@ -52,11 +56,15 @@ types: setup
 layers: setup
 	$(BIN)/lint-imports
 
-unit: setup browser
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m 'not soak and not gpu'
+test-oldest:  ## the tests with the lowest versions that pyproject.toml allows
+	$(MAKE) test VENV=.venv-oldest LOCK=oldest
 
-test-oldest:  ## the tests against the oldest transformers
-	$(MAKE) unit VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+# No lock: what a user gets who installs today. A plain torch brings gigabytes of CUDA libraries.
+test-latest: browser  ## the tests with the newest version of everything
+	test -x $(LATEST_VENV)/bin/python || $(PYTHON) -m venv $(LATEST_VENV)
+	$(LATEST_VENV)/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[engine,dev]'
+	$(LATEST_VENV)/bin/python -m pip list
+	$(LATEST_VENV)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile -m 'not soak and not gpu'
 
 test-flags: $(FLAGS_STAMP)  ## the commands of plans, read by the engines' own parsers
 	PYTHONPATH=src $(FLAGS_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/flags
@@ -100,9 +108,14 @@ soak: setup  ## the long runs
 	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m 'not soak and not gpu'
 
 bench: setup  ## every number of the README that needs no GPU
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	$(BIN)/python benchmarks/planners.py
 	$(BIN)/python benchmarks/activation.py
 
+lock:  ## choose again what the tests install, within the ranges of pyproject.toml
+	test -x $(LOCK_VENV)/bin/python || $(PYTHON) -m venv $(LOCK_VENV)
+	$(LOCK_VENV)/bin/python -m pip install --quiet uv==0.13.8
+	$(LOCK_VENV)/bin/python scripts/lock.py
+
 clean:  ## remove environments and caches
-	rm -rf .venv .venv-oldest .venv-flags .venv-vllm .venv-vllm-oldest .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
