@@ -1,4 +1,4 @@
-"""Random start-ups of real processes that share a budget, with kills and pauses at random moments.
+"""Random start-ups of real processes that share a budget, with kills, pauses and deleted files at random moments.
 
 What each process did is taken from its own log, not from the ledger: that what is promised and held together never
 exceeds the budget, that no sizer decides while a neighbour that has promised is not yet holding, that nothing of a dead
@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -188,6 +190,55 @@ def startups(template: Template, folder: Path, seeds: range) -> None:
 @pytest.mark.parametrize("tens", range(2))
 def test_random_start_ups(template: Template, tmp_path: Path, tens: int) -> None:
     startups(template, tmp_path, range(10 * tens, 10 * tens + 10))
+
+
+@contextmanager
+def cleaner(folder: Path, random_: random.Random) -> Iterator[None]:
+    """Deletes files of the ledger at random moments, also the lock and all at once, as cleaners of /tmp do."""
+    ended = threading.Event()
+
+    def clean() -> None:
+        while not ended.wait(random_.uniform(0, 0.02)):
+            if random_.random() < 0.2:
+                shutil.rmtree(random_.choice([folder, folder / "cpu%3Astartup"]), ignore_errors=True)
+                continue
+            with suppress(OSError):
+                for path in list((folder / "cpu%3Astartup").iterdir()):
+                    if random_.random() < 0.5:
+                        path.unlink()
+
+    thread = threading.Thread(target=clean)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def startups_under_a_cleaner(template: Template, folder: Path, seeds: range) -> None:
+    """Nobody waits for neighbours that are expected: those may have been deleted in the moment of the look."""
+    for seed in seeds:
+        place = folder / str(seed)
+        place.mkdir()
+        random_ = random.Random(seed)
+        actors, kills, _ = start_up(random_, place)
+        with cleaner(place / "leases", random_):
+            lives = run_start_up(template, actors, kills, {})
+        _never_more_than_the_budget(lives)
+        for life in lives:
+            problems = [name for name in life.events if name.startswith(("DeviceError", "NeighboursUnknown"))]
+            assert not problems, life
+
+
+def test_random_start_ups_while_files_are_deleted(template: Template, tmp_path: Path) -> None:
+    startups_under_a_cleaner(template, tmp_path, range(10))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("tens", range(20))
+def test_many_random_start_ups_while_files_are_deleted(template: Template, tmp_path: Path, tens: int) -> None:
+    startups_under_a_cleaner(template, tmp_path, range(1000 + 10 * tens, 1010 + 10 * tens))
 
 
 @pytest.mark.soak

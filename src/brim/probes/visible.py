@@ -29,15 +29,15 @@ class VisibleGpu:
     uuid: str
 
 
-def visible_gpus(environment: Mapping[str, str] = os.environ) -> tuple[VisibleGpu, ...]:
-    """Every GPU this process may use, at least one; `DeviceError` where there is none."""
+def visible_gpus(environment: Mapping[str, str] = os.environ, remedy: str = _REMEDY) -> tuple[VisibleGpu, ...]:
+    """Every GPU this process may use, at least one; `DeviceError` with the remedy where there is none."""
     asked = environment.get("CUDA_VISIBLE_DEVICES")
-    with nvml_session() as nvml:
+    with nvml_session(remedy) as nvml:
         handles = _all_handles(nvml) if asked is None else _named_handles(nvml, asked)
         found = tuple(_described(nvml, handle) for handle in handles)
     if not found:
         hidden = "" if asked is None else f" (CUDA_VISIBLE_DEVICES is '{asked[:60]}')"
-        raise DeviceError(f"this process sees no GPU{hidden}; {_REMEDY}")
+        raise DeviceError(f"this process sees no GPU{hidden}; {remedy}")
     return found
 
 
@@ -47,7 +47,7 @@ def numbered_as_cuda_does(gpus: Sequence[VisibleGpu], environment: Mapping[str, 
 
 
 @contextmanager
-def nvml_session() -> Iterator[Any]:
+def nvml_session(remedy: str = _REMEDY) -> Iterator[Any]:
     """NVML, started and stopped; its errors in Brim's words."""
     import pynvml
 
@@ -55,12 +55,12 @@ def nvml_session() -> Iterator[Any]:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         raise DeviceError(
-            f"asking for this machine's GPUs needs an NVIDIA driver, and NVML says: {first_line(error)}; {_REMEDY}"
+            f"asking for this machine's GPUs needs an NVIDIA driver, and NVML says: {first_line(error)}; {remedy}"
         ) from None
     try:
         yield pynvml
     except pynvml.NVMLError as error:
-        raise DeviceError(f"NVML says of this machine's GPUs: {first_line(error)}; {_REMEDY}") from None
+        raise DeviceError(f"NVML says of this machine's GPUs: {first_line(error)}; {remedy}") from None
     finally:
         pynvml.nvmlShutdown()
 

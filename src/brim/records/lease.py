@@ -53,6 +53,7 @@ class Lease:
     created_seconds: float
     heartbeat_seconds: float  # when the holder last wrote this record
     share: Share | None = None
+    keeper: ProcessId | None = None  # for which it stays when the holder dies: that will start another in its place
 
     @property
     def sizes(self) -> bool:

@@ -40,7 +40,7 @@ def from_body(body: dict[str, Any], name: str, device: str) -> Lease:
 
 
 def _lease(body: dict[str, Any]) -> Lease:
-    holder, share = _part(body, "holder"), body["share"]
+    holder, share, keeper = _part(body, "holder"), body["share"], body.get("keeper")  # earlier ones have none
     lease = Lease(
         name=_text(body, "name"),
         device=_text(body, "device"),
@@ -55,6 +55,7 @@ def _lease(body: dict[str, Any]) -> Lease:
         created_seconds=_seconds(body, "created_seconds"),
         heartbeat_seconds=_seconds(body, "heartbeat_seconds"),
         share=None if share is None else _share(_part(body, "share")),
+        keeper=None if keeper is None else process_of(_part(body, "keeper")),
     )
     if lease.generation > MOST_GENERATIONS:
         raise ValueError(f"generation is {lease.generation}")

@@ -22,6 +22,7 @@ from brim.suggest import shown
 
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}")
 _BUDGET_NAME = re.compile(r"cpu:[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+_WITHOUT_GPU = "memory is leased where it is: on a machine without a GPU, lease of a budget on the CPU: cpu:lab:4GiB"
 _PRIVATE_BUDGET = re.compile(r"cpu:engine-(\d{1,9})")
 
 
@@ -159,7 +160,7 @@ def is_left_over(key: str) -> bool:
 
 
 def _by_index(indices: tuple[int, ...] | None, what: str) -> VisibleGpu:
-    gpus = visible_gpus()
+    gpus = visible_gpus(remedy=_WITHOUT_GPU)
     if len(gpus if indices is None else indices) > 1:
         raise InvalidRequest(f"{what} is several GPUs, and a lease is on one; write 0, or a UUID")
     index = indices[0] if indices else 0

@@ -18,7 +18,7 @@ from brim.errors import DeviceError
 from brim.sealed import seal, unseal
 
 TEMPORARY = ".tmp"
-_LARGEST_BYTES = 16 * 1024
+LARGEST_BYTES = 16 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _NETWORKED = re.compile(r"nfs\d?|cifs|smb\w*|9p|virtiofs|fuse(?:\..*)?|ceph|lustre|gpfs|afs|glusterfs|beegfs|ocfs2")
 _REMEDY = "set BRIM_LEASES to a folder of your own on a local disk"
@@ -29,8 +29,7 @@ class BadFile(Exception):
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that only this user can enter, or check that it is one; its parents are made as usual."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Make a folder that only this user can enter, or check that it is one. That around it is there."""
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
@@ -77,9 +76,14 @@ def read_private(path: Path) -> dict[str, Any]:
         raise BadFile(f"cannot be opened ({error.strerror})") from None
     try:
         _check(os.fstat(descriptor))
-        raw = os.read(descriptor, _LARGEST_BYTES)
+        raw = os.read(descriptor, LARGEST_BYTES)
     finally:
         os.close(descriptor)
+    return read_sealed(raw)
+
+
+def read_sealed(raw: bytes) -> dict[str, Any]:
+    """The body that was sealed in these bytes. Raises `BadFile`."""
     try:
         body = unseal(json.loads(raw))
     except (ValueError, RecursionError):
@@ -96,7 +100,7 @@ def _check(found: os.stat_result) -> None:
         raise BadFile(f"belongs to user {found.st_uid}")
     if found.st_mode & _OTHERS:
         raise BadFile(f"open to other users (mode {stat.S_IMODE(found.st_mode):o})")
-    if found.st_size > _LARGEST_BYTES:
+    if found.st_size > LARGEST_BYTES:
         raise BadFile(f"too large ({found.st_size:,} bytes)")
 
 

@@ -10,20 +10,23 @@ cannot change it or give it up. If the process dies, the next that looks removes
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from brim.errors import DoesNotFit, InvalidRequest
 from brim.folders import leases_folder
-from brim.records.lease import Lease, LeaseState, LedgerProblem, Share
+from brim.records.lease import Lease, LeaseState, LedgerProblem, ProcessId, Share
 from brim.reserve.codec import LONGEST_ROLE
 from brim.reserve.devices import LeasedDevice, find_leased
-from brim.reserve.ledger import Ledger, Page
+from brim.reserve.ledger import Ledger
 from brim.reserve.locks import LifeMark
+from brim.reserve.page import Page
 from brim.reserve.parts import available_bytes
 from brim.reserve.processes import boot_clock, this_process
+from brim.reserve.upkeep import kept_up
 from brim.suggest import shown
 from brim.units import format_bytes, parse_bytes
 
@@ -42,7 +45,9 @@ class OwnLease:
         self.ledger = ledger
         self.problems = problems  # files that were no leases, found when this one was taken
         self._lease, self._mark = added
-        self._given_up = False
+        self._given_up = threading.Event()
+        self._changing = threading.RLock()  # between the upkeep and everybody else in this process
+        kept_up(self.renew, self._given_up)
 
     @property
     def lease(self) -> Lease:
@@ -66,30 +71,39 @@ class OwnLease:
 
     def _publish_checked(self, lease: Lease, in_driver_bytes: int = 0) -> None:
         """Publish in one step with the look at the neighbours, where they must leave more than before."""
-        self._check_own()
-        with self.ledger.opened() as page:
+
+        def checked(page: Page) -> Lease:
             if lease.claim_bytes > self._lease.claim_bytes:
                 check_room(lease, self.device, page, in_driver_bytes)
-            self.change(lease, page)
+            return lease
+
+        self.change(checked)
 
     def releasing(self) -> None:
         """Publish that what is held will soon be freed. It counts until `release`."""
         held = self._lease.claim_bytes if self._lease.held_bytes is None else self._lease.held_bytes
-        self.change(replace(self._lease, state=LeaseState.RELEASING, held_bytes=held))
+        self.change(lambda _: replace(self._lease, state=LeaseState.RELEASING, held_bytes=held))
 
-    def change(self, lease: Lease, page: Page | None = None) -> None:
-        """Publish the lease anew; on a page of the ledger, where one is open."""
-        self._check_own()
-        if page is not None:
-            self._lease = page.publish(lease)
-            return
-        with self.ledger.opened() as opened:
-            self._lease = opened.publish(lease)
-
-    def _check_own(self) -> None:
-        if self._lease.holder.pid != os.getpid() or self._given_up:
-            why = "was given up" if self._given_up else f"belongs to process {self._lease.holder.pid}"
+    def change(self, decided: Callable[[Page], Lease]) -> None:
+        """Publish the lease anew, as it is decided from the ledger; nobody else changes that meanwhile."""
+        if self._lease.holder.pid != os.getpid() or self._given_up.is_set():
+            why = "was given up" if self._given_up.is_set() else f"belongs to process {self._lease.holder.pid}"
             raise InvalidRequest(f"the lease of {self._lease.role} on {self._lease.device} {why}; take one of your own")
+        with self._changing:
+            self._lease = self.ledger.change(lambda page: page.publish(decided(page), self._mark))
+
+    def renew(self) -> None:
+        """Make others find the lease again where a cleaner has deleted its files, and keep it from deleting them."""
+        with self._changing:
+            if self._given_up.is_set():
+                return
+            if not (self._mark.touch() and self.ledger.touch(self._lease.name)):
+                self._lease = self.ledger.change(self._made_again)
+
+    def _made_again(self, page: Page) -> Lease:
+        if not self._mark.touch():
+            self._mark.make_again()
+        return page.publish(self._lease, self._mark)
 
     def keep_over_exec(self) -> None:
         """The lease stays when this process becomes another program: the pid and its start stay too."""
@@ -97,12 +111,13 @@ class OwnLease:
 
     def release(self) -> None:
         """Give the lease up, after its memory was freed. Once is enough; a forked child gives up nothing."""
-        if self._lease.holder.pid != os.getpid() or self._given_up:
+        if self._lease.holder.pid != os.getpid() or self._given_up.is_set():
             return
-        with self.ledger.opened() as page:
-            page.remove(self._lease)
+        with self._changing:
+            self._mark.write(b"")  # whoever finds it deleted must not write the lease again
+            self.ledger.change(lambda page: page.remove(self._lease))
             self._mark.end()
-        self._given_up = True
+            self._given_up.set()
 
 
 @contextmanager
@@ -128,18 +143,44 @@ def hold(
 
 
 def take(
-    device: LeasedDevice, promised_bytes: int, role: str, *, starting: bool = False, folder: Path | None = None
+    device: LeasedDevice,
+    promised_bytes: int,
+    role: str,
+    *,
+    starting: bool = False,
+    folder: Path | None = None,
+    keeper: ProcessId | None = None,
 ) -> OwnLease:
-    """A holder's lease, if it fits beside the others."""
+    """A holder's lease, if it fits beside the others.
+
+    `keeper` is a process that starts another holder of this role when this one dies: until then the lease stays, and
+    what the last one left is taken over. It was promised, so that as much as that is not asked for again.
+    """
     _check_count(promised_bytes, "bytes")
-    lease = replace(blank(device, role), promised_bytes=promised_bytes)
+    lease = replace(blank(device, role), promised_bytes=promised_bytes, keeper=keeper)
     if not starting:
         lease = replace(lease, state=LeaseState.HELD, held_bytes=promised_bytes)
+
+    def admit(page: Page) -> None:
+        left = page.kept_for(lease)
+        if left is None or lease.claim_bytes > left.claim_bytes:
+            check_room(lease, device, page, left=left)
+        if left is not None:
+            page.remove(left)
+
+    return enter(device, lease, admit, folder)
+
+
+def enter(device: LeasedDevice, lease: Lease, admit: Callable[[Page], None], folder: Path | None) -> OwnLease:
+    """Put a lease on the ledger, unless `admit` raises; nobody comes in between."""
     ledger = Ledger(leases_folder() if folder is None else folder, device.key)
-    with ledger.opened() as page:
+
+    def added(page: Page) -> tuple[tuple[Lease, LifeMark], tuple[LedgerProblem, ...]]:
         check_size(device, page)
-        check_room(lease, device, page)
-        return OwnLease(device, ledger, page.add(lease), tuple(page.problems))
+        admit(page)
+        return page.add(lease), tuple(page.problems)
+
+    return OwnLease(device, ledger, *ledger.change(added))
 
 
 def _check_count(size: object, what: str, least: int = 1) -> None:
@@ -184,13 +225,16 @@ def check_size(device: LeasedDevice, page: Page) -> None:
             )
 
 
-def check_room(lease: Lease, device: LeasedDevice, page: Page, in_driver_bytes: int = 0) -> None:
+def check_room(
+    lease: Lease, device: LeasedDevice, page: Page, in_driver_bytes: int = 0, left: Lease | None = None
+) -> None:
     """`DoesNotFit`, with who has what, where a lease claims more than what is left.
 
-    Of its claim, `in_driver_bytes` are taken: the driver's free memory is without them already.
+    Of its claim, `in_driver_bytes` are taken: the driver's free memory is without them already. `left` is a lease that
+    this one takes the place of.
     """
     check_known(lease.role, page, lease)
-    others = page.others(lease)
+    others = page.others(lease, left)
     room = min(available_bytes(others, device.now(others)) + in_driver_bytes, device.total_bytes)
     wanted = lease.claim_bytes
     if wanted > room:

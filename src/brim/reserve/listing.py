@@ -47,7 +47,7 @@ class Listing:
 def listed_leases(folder: Path, device: str) -> Listing:
     """The leases of a device; empty where nobody ever took one."""
     ledger = Ledger(folder, device)
-    if not ledger.folder.exists():
+    if not ledger.has_holders:
         return Listing(())
     with ledger.opened() as page:
         leases, unknown, problems = page.leases, tuple(page.unknown), tuple(page.problems)

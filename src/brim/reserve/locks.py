@@ -4,7 +4,8 @@
 keeps it. A forked child closes its copy, so that no lock outlives its process.
 
 `LifeMark` says for as long as a process runs that it does: a POSIX lock, which stays over an exec and is never a
-child's. Processes of other containers on the same kernel see it, although they cannot see the process.
+child's. Processes of other containers on the same kernel see it, although they cannot see the process. What the
+process has published is written in it too.
 """
 
 from __future__ import annotations
@@ -86,32 +87,56 @@ def _no_lock(path: Path) -> NeighboursUnknown:
 
 
 class LifeMark:
-    """This process runs."""
+    """This process runs; and, should its record be lost, what that said."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._descriptor = _marked(path)
+
+    def write(self, said: bytes) -> None:
+        """Nothing: the lease was given up, also for children that were forked and have the file open."""
+        os.pwrite(self._descriptor, said, 0)
+        os.ftruncate(self._descriptor, len(said))
+
+    def touch(self) -> bool:
+        """Show that it is in use; False where others do not find it any more."""
+        os.utime(self._descriptor)
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.lstat())
+        except FileNotFoundError:
+            return False
+
+    def make_again(self) -> None:
+        """After somebody deleted it."""
+        deleted, self._descriptor = self._descriptor, _marked(self._path)
+        os.close(deleted)
 
     def keep_over_exec(self) -> None:
         os.set_inheritable(self._descriptor, True)
 
     def end(self) -> None:
+        self.write(b"")
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
-def is_open_here(path: Path) -> bool:
-    """Whether this process has the file open. Looked up, not opened: closing a file drops one's locks on it."""
+def _marked(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def own_descriptor(path: Path) -> int | None:
+    """By which this process has the file open. Looked up, not opened: closing a file drops one's locks on it."""
     try:
         wanted = path.lstat()
     except FileNotFoundError:
-        return False
+        return None
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # closed meanwhile
             if os.path.samestat(entry.stat(), wanted):
-                return True
-    return False
+                return int(entry.name)
+    return None
 
 
 def has_life(path: Path) -> bool:

@@ -13,7 +13,7 @@ from brim.reserve.ledger import Ledger
 def promised_bytes(device: LeasedDevice, folder: Path | None = None) -> int:
     """Claimed by leases and not yet counted as used: free by the driver's figure, and not there for others."""
     ledger = Ledger(leases_folder() if folder is None else folder, device.key)
-    if not ledger.folder.exists():
+    if not ledger.has_holders:
         return 0
     with ledger.opened() as page:
         check_known("vLLM", page)

@@ -9,36 +9,62 @@ part is the sizer's promise: nobody else is given any of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from brim.errors import DoesNotFit, InvalidRequest, NeighboursLate
-from brim.folders import leases_folder
 from brim.records.lease import Expected, Lease, Share
 from brim.records.memory import MemoryReading
 from brim.records.progress import Stage, Told, silent
 from brim.reserve.devices import LeasedDevice
-from brim.reserve.hold import OwnLease, blank, check_known, check_room, check_size, described
-from brim.reserve.ledger import Ledger, Page
+from brim.reserve.hold import OwnLease, blank, check_known, check_room, described, enter
+from brim.reserve.page import Page
 from brim.reserve.parts import Part, late_neighbours, part_of
 from brim.reserve.processes import is_suspended
-from brim.units import format_bytes
+from brim.units import GIB, format_bytes
 
 WAIT_SECONDS = 120.0
 _PAUSE_SECONDS = 0.05
+CONTEXT_BYTES = GIB  # of a process on a GPU, where the driver does not say what it uses
 _ROUNDING = 1e-9  # thirds may add up to a little more than one
 
 
-class Sizer:
-    """This process' part of a device."""
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A device when a part of it was decided, and what this process had of it then."""
 
-    def __init__(self, device: LeasedDevice, own: OwnLease, part: Part) -> None:
+    free_bytes: int
+    process_bytes: int
+    reserved_bytes: int  # by torch's allocator
+
+
+class Sizer:
+    """This process on a device: its part of that, once decided."""
+
+    def __init__(self, device: LeasedDevice, own: OwnLease, barrier: _Barrier) -> None:
         self.device = device
-        self.part = part
         self._own = own
-        self._free_at_first_bytes = device.now((own.lease,)).free_bytes
+        self._barrier = barrier
+        self._part: Part | None = None
+        self._at_first = _Taken(0, 0, 0)
+
+    @property
+    def is_decided(self) -> bool:
+        return self._part is not None
+
+    @property
+    def part(self) -> Part:
+        assert self._part is not None, "a part is decided before it is used"
+        return self._part
+
+    def decide(self, reading: MemoryReading | None = None) -> None:
+        """Wait for everybody, and promise this process' part; `reading`: of what it has loaded before that."""
+        reserved = 0 if reading is None else reading.reserved_bytes
+        taken = 0 if reading is None else reading.process_bytes or reserved + CONTEXT_BYTES
+        self._part = self._barrier.decided(taken, reserved)
+        self._at_first = _Taken(self.device.now((self._own.lease,)).free_bytes, taken, reserved)
 
     @property
     def lease(self) -> Lease:
@@ -82,8 +108,10 @@ class Sizer:
             return reading.reserved_bytes
         if reading.process_bytes is not None:
             return reading.process_bytes
-        gone = self._free_at_first_bytes - reading.free_bytes - reading.reserved_bytes
-        return reading.reserved_bytes + max(0, gone)
+        first = self._at_first
+        grown = reading.reserved_bytes - first.reserved_bytes
+        gone = first.free_bytes - reading.free_bytes - grown
+        return first.process_bytes + grown + max(0, gone)
 
     def hold(self, reading: MemoryReading) -> None:
         """Publish what this process holds at its peak, by a reading that was taken after its worst steps."""
@@ -101,27 +129,37 @@ def sizing(
     wait_seconds: float = WAIT_SECONDS,
     told: Told = silent,
     folder: Path | None = None,
+    started: tuple[str, ...] = (),
 ) -> Iterator[Sizer]:
-    """Wait for the neighbours, and have a part of the device until the end."""
+    """Wait for the neighbours, and have a part of the device until the end.
+
+    `started` are roles of neighbours that this process has started itself. Then only the others are waited for here: it
+    may load its weights while those start, and `Sizer.decide` waits for them and decides.
+    """
     own = _registered(device, role, share or Share(), folder)
     try:
         for problem in own.problems:
             told(Stage("neighbours", str(problem)))
-        part = _decided(device, own, expected or Expected(), wait_seconds, told)
-        yield Sizer(device, own, part)
+        barrier = _Barrier(device, own, expected or Expected(), started, wait_seconds, told)
+        sizer = Sizer(device, own, barrier)
+        if started:
+            barrier.wait_for_others()
+        else:
+            sizer.decide()
+        yield sizer
     finally:
         own.release()
 
 
 def _registered(device: LeasedDevice, role: str, share: Share, folder: Path | None) -> OwnLease:
     """On the ledger, so that neighbours know of it. A size that was asked for is promised at once, if it fits."""
-    ledger = Ledger(leases_folder() if folder is None else folder, device.key)
     lease = replace(blank(device, role, share), promised_bytes=share.bytes)
-    with ledger.opened() as page:
-        check_size(device, page)
+
+    def admit(page: Page) -> None:
         _check_fractions(lease, page)
         check_room(lease, device, page)
-        return OwnLease(device, ledger, page.add(lease), tuple(page.problems))
+
+    return enter(device, lease, admit, folder)
 
 
 def _check_fractions(lease: Lease, page: Page) -> None:
@@ -132,31 +170,77 @@ def _check_fractions(lease: Lease, page: Page) -> None:
         raise InvalidRequest(f"share: together these are {together:g} of {lease.device} ({there}); give at most 1")
 
 
-def _decided(device: LeasedDevice, own: OwnLease, expected: Expected, wait_seconds: float, told: Told) -> Part:
-    """The barrier. The last look, the decision and its publication are one step: nobody comes in between."""
-    deadline = time.monotonic() + wait_seconds
-    while True:
-        with own.ledger.opened() as page:
-            others = page.others(own.lease)
-            late = late_neighbours(own.lease, others, expected)
-            if not late:
-                return _published(device, own, page)
-        if time.monotonic() >= deadline:
-            raise _timed_out(device, late, others, wait_seconds)
-        told(Stage("neighbours", f"waiting for {', '.join(late)}"))
-        time.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - time.monotonic())))
+class _Late(Exception):
+    """Neighbours that are not ready yet, and everybody who is there."""
+
+    def __init__(self, who: tuple[str, ...], others: tuple[Lease, ...]) -> None:
+        super().__init__(who)
+        self.who = who
+        self.others = others
 
 
-def _published(device: LeasedDevice, own: OwnLease, page: Page) -> Part:
-    check_known(own.lease.role, page, own.lease)
-    others = page.others(own.lease)
-    part = part_of(own.lease, others, device.now(page.leases))
-    if part.promised_bytes < 1:
+@dataclass(frozen=True, slots=True)
+class _Barrier:
+    """Where a sizer waits until its neighbours hold what they promised."""
+
+    device: LeasedDevice
+    own: OwnLease
+    expected: Expected  # those besides
+    started: tuple[str, ...]  # by this process itself
+    wait_seconds: float
+    told: Told
+
+    def wait_for_others(self) -> None:
+        def look() -> None:
+            with self.own.ledger.opened() as page:
+                others = page.others(self.own.lease)
+            self._check([one for one in others if one.role not in self.started], self.expected)
+
+        self._until(look)
+
+    def decided(self, taken_bytes: int, reserved_bytes: int) -> Part:
+        """The last look, the decision and its publication are one step: nobody comes in between."""
+        parts: list[Part] = []
+        expected = replace(self.expected, roles=(*self.expected.roles, *self.started))
+
+        def decide(page: Page) -> Lease:
+            self._check(page.others(self.own.lease), expected)
+            parts.append(_part(self.device, self.own.lease, page, taken_bytes, reserved_bytes))
+            return replace(self.own.lease, promised_bytes=parts[-1].promised_bytes)
+
+        self._until(lambda: self.own.change(decide))
+        return parts[-1]
+
+    def _check(self, others: Sequence[Lease], expected: Expected) -> None:
+        late = late_neighbours(self.own.lease, others, expected)
+        if late:
+            raise _Late(late, tuple(others))
+
+    def _until(self, look: Callable[[], None]) -> None:
+        deadline = time.monotonic() + self.wait_seconds
+        while True:
+            try:
+                return look()
+            except _Late as late:
+                if time.monotonic() >= deadline:
+                    raise _timed_out(self.device, late.who, late.others, self.wait_seconds) from None
+                self.told(Stage("neighbours", f"waiting for {', '.join(late.who)}"))
+            time.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - time.monotonic())))
+
+
+def _part(device: LeasedDevice, lease: Lease, page: Page, taken_bytes: int, reserved_bytes: int) -> Part:
+    """What a sizer gets that has taken so much of the device already."""
+    check_known(lease.role, page, lease)
+    others = page.others(lease)
+    mine = replace(lease, held_bytes=taken_bytes, measured=True) if taken_bytes else lease
+    part = part_of(lease, others, device.now((*others, mine)))
+    if part.promised_bytes < max(1, reserved_bytes):
+        left = "nothing" if part.promised_bytes < 1 else f"no more than {format_bytes(part.promised_bytes)}"
         raise DoesNotFit(
-            f"nothing of {device.key} ({format_bytes(device.total_bytes)}) is left for {own.lease.role}: "
+            f"{left} of {device.key} ({format_bytes(device.total_bytes)}) is left for {lease.role}"
+            f"{f', which has loaded {format_bytes(reserved_bytes)}' if reserved_bytes else ''}: "
             f"{described(others) or 'processes without a lease have taken it'}"
         )
-    own.change(replace(own.lease, promised_bytes=part.promised_bytes), page)
     return part
 
 

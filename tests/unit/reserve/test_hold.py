@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +18,14 @@ import pytest
 
 import brim
 from brim.errors import DoesNotFit, InvalidRequest
+from brim.folders import leases_folder
 from brim.records.lease import LeaseState
+from brim.reserve import upkeep
 from brim.reserve.devices import Budget, private_budget
-from brim.reserve.hold import hold
+from brim.reserve.hold import blank, check_room, enter, hold, take
 from brim.reserve.ledger import Ledger, known_devices
 from brim.reserve.listing import listed_leases
+from brim.reserve.page import Page
 from brim.reserve.promised import promised_bytes
 from brim.reserve.sizing import sizing
 from brim.sealed import seal, unseal
@@ -125,13 +132,157 @@ def garbage(path: Path) -> None:
     path.write_text("garbage", encoding="utf-8")
 
 
+def lost_with_its_copy(path: Path) -> None:
+    path.unlink()
+    os.truncate(path.with_suffix(".alive"), 0)  # as an earlier Brim leaves it
+
+
 def of_a_newer_brim(path: Path) -> None:
     body = unseal(json.loads(path.read_text(encoding="utf-8")))
     assert body is not None
     path.write_text(json.dumps(seal({**body, "version": 2})), encoding="utf-8")
 
 
-@pytest.mark.parametrize("harm", [garbage, of_a_newer_brim, Path.unlink])
+@pytest.mark.parametrize("harm", [garbage, Path.unlink])
+def test_a_record_that_is_lost_is_written_again_by_who_looks_next(folder: Path, harm: Callable[[Path], object]) -> None:
+    with hold(gpu=LAB, bytes="600MiB", role="embedder"):
+        before = states(folder)
+        harm(next(folder.glob("*/*.json")))
+        with pytest.raises(DoesNotFit, match=r"embedder .* holds 600.0 MiB"), hold(gpu=LAB, bytes="500MiB"):
+            pass
+        assert states(folder) == before
+
+
+def deleted_with_its_mark(path: Path) -> None:
+    path.unlink()
+    path.with_suffix(".alive").unlink(missing_ok=True)
+
+
+def all_deleted(path: Path) -> None:
+    shutil.rmtree(path.parents[1])
+
+
+def deleted_with_the_lock(path: Path) -> None:
+    deleted_with_its_mark(path)
+    path.with_name("lock").unlink()
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, deleted_with_its_mark, all_deleted, deleted_with_the_lock])
+def test_a_newcomer_finds_holders_whose_files_a_cleaner_has_deleted(
+    folder: Path, harm: Callable[[Path], object]
+) -> None:
+    """In this process and in one that runs no Brim any more; a lease that was given up does not come back."""
+    with hold(gpu=LAB, bytes="100MiB", role="gone"):
+        child = os.fork()  # it has the mark open, and holds nothing
+        if child == 0:
+            signal.pause()
+    command = [sys.executable, "-m", "brim.cli.main", "hold", "--gpu", LAB, "400MiB", "--", "sh", "-c"]
+    try:
+        with (
+            subprocess.Popen([*command, "echo there; exec sleep 60"], stdout=subprocess.PIPE, text=True) as process,
+            hold(gpu=LAB, bytes="300MiB", role="embedder"),
+        ):
+            assert process.stdout is not None
+            process.stdout.readline()
+            before = sorted(states(folder))
+            harm(min(folder.glob("*/*.json")))
+            with pytest.raises(DoesNotFit, match=r"324.0 MiB of 1.00 GiB are left"), hold(gpu=LAB, bytes="400MiB"):
+                pass
+            harm(min(folder.glob("*/*.json")))
+            assert sorted(states(folder)) == before
+            assert len(before) == 2
+            process.kill()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert states(folder) == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_two_who_make_the_lock_anew_at_the_same_time_do_not_both_get_the_memory() -> None:
+    """A cleaner deletes it while somebody is inside: who comes then makes another, and is inside too."""
+    lab, others = Budget("cpu:lab", GIB), []
+
+    def admit(page: Page) -> None:
+        check_room(lease, lab, page)
+        if not others:
+            Ledger(leases_folder(), lab.key).lock.unlink()
+            others.append(take(lab, 600 * MIB, "other"))
+
+    lease = replace(blank(lab, "tower"), promised_bytes=600 * MIB)
+    with pytest.raises(DoesNotFit, match=r"tower wants 600.0 MiB .* \(other .* holds 600.0 MiB\)"):
+        enter(lab, lease, admit, None)
+    others[0].release()
+
+
+def test_a_holder_keeps_its_files_in_use_and_publishes_them_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "LOOK_SECONDS", 0.01)
+    with hold(gpu=LAB, bytes="300MiB", role="embedder") as lease:
+        paths = [folder, *folder.rglob("*")]
+        assert len(paths) == 5  # two folders, the lock, the record, the mark
+        for path in paths:
+            os.utime(path, (1, 1))
+        until(lambda: all(path.stat().st_mtime > 1 for path in paths))
+        shutil.rmtree(folder)
+        until(lambda: len(list(folder.rglob("*"))) == 4)
+        assert [one[0] for one in states(folder)] == ["embedder"]
+        mark = next(folder.glob("*/*.alive"))
+        kept = (
+            "import sys, pathlib; from brim.reserve.locks import has_life; print(has_life(pathlib.Path(sys.argv[1])))"
+        )
+        said = subprocess.run([sys.executable, "-c", kept, mark], capture_output=True, text=True, check=True).stdout
+        assert said == "True\n"
+        lease.hold(200 * MIB)
+    assert states(folder) == []
+
+
+def until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(6000):
+        if condition():
+            return
+        pause.wait(0.005)
+    raise AssertionError("nothing happened for 30 s")
+
+
+KEPT = """
+import os, sys, brim.reserve.hold as hold
+from brim.reserve.devices import find_leased
+from brim.reserve.processes import identify
+lease = hold.take(find_leased("cpu:lab:1GiB"), int(sys.argv[1]), "tower", starting=True, keeper=identify(os.getppid()))
+lease.hold(int(sys.argv[2])); print("holds", flush=True); sys.stdin.read()
+"""
+
+
+def test_what_a_holder_left_is_kept_for_the_next_one_that_its_keeper_starts(folder: Path) -> None:
+    def start(promised: int, held: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", KEPT, str(promised * MIB), str(held * MIB)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    first = start(500, 400)
+    assert first.stdout is not None
+    first.stdout.readline()
+    with hold(gpu=LAB, bytes="624MiB", role="llm"):
+        first.kill()
+        first.wait()
+        assert states(folder)[0] == ("tower", 500 * MIB, 400 * MIB, LeaseState.HELD)
+        with pytest.raises(DoesNotFit, match=r"and 0 B of 1.00 GiB are left"), hold(gpu=LAB, bytes="1MiB"):
+            pass
+        second = start(400, 400)
+        assert second.stdout is not None
+        assert second.stdout.readline() == "holds\n"
+        with Ledger(folder, "cpu:lab").opened() as page:
+            assert [one.holder.pid for one in page.leases] == [os.getpid(), second.pid]
+        third = start(1, 1)  # nobody has left anything now
+        assert third.wait() == 1
+        second.communicate()
+        assert second.returncode == 0
+    assert states(folder) == [("tower", 400 * MIB, 400 * MIB, LeaseState.HELD)]  # it did not give its lease up
+
+
+@pytest.mark.parametrize("harm", [of_a_newer_brim, lost_with_its_copy])
 def test_beside_a_running_process_whose_lease_cannot_be_read_nothing_is_promised(
     folder: Path, harm: Callable[[Path], object]
 ) -> None:

@@ -143,6 +143,50 @@ def test_two_sizers_divide_what_the_holders_leave(shares: tuple[Share, Share], p
         assert tuple(one.result(60) for one in found) == parts
 
 
+def test_what_a_sizer_has_started_itself_is_waited_for_after_it_has_loaded_and_others_before() -> None:
+    loaded = replace(FULL, reserved_bytes=300 * MIB)
+    with holding(600, role="tower", starting=True) as tower:
+        with sizing(LAB, started=("tower",), wait_seconds=0.1) as sizer:
+            assert not sizer.is_decided
+            with pytest.raises(NeighboursLate, match="tower"):
+                sizer.decide(loaded)
+            tower.hold(500 * MIB)
+            sizer.decide(loaded)
+            assert part(sizer) == 500
+        with sizing(LAB, started=("tower",)) as sizer:
+            too_much = (
+                r"no more than 500.0 MiB of cpu:lab .* is left for llm, which has loaded 501.0 MiB: tower .* holds"
+            )
+            with pytest.raises(DoesNotFit, match=too_much):
+                sizer.decide(replace(FULL, reserved_bytes=501 * MIB))
+    with (
+        holding(100, role="embedder", starting=True),
+        pytest.raises(NeighboursLate, match="embedder"),
+        sizing(LAB, started=("tower",), wait_seconds=0.1),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("process_bytes", [3 * GIB, None])
+def test_on_a_gpu_what_was_loaded_before_is_part_of_the_part(
+    monkeypatch: pytest.MonkeyPatch, process_bytes: int | None
+) -> None:
+    card = FakeGpu("NVIDIA L4", "GPU-aa", 24 * GIB, 3 * GIB)  # two of weights, and a context
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([card]))
+    loaded = MemoryReading(24 * GIB, 21 * GIB, 2 * GIB, 2 * GIB, 2 * GIB, 2 * GIB, GIB, process_bytes)
+    with (
+        sizing(Gpu("GPU-aa", 24 * GIB), share=Share(fraction=0.5), started=("tower",)) as sizer,
+        hold(gpu="GPU-aa", bytes=4 * GIB, role="tower"),
+    ):
+        sizer.decide(loaded)
+        assert sizer.part.promised_bytes == 10 * GIB
+        card.used = 6 * GIB
+        grown = replace(loaded, free_bytes=18 * GIB, reserved_bytes=5 * GIB)
+        if process_bytes is not None:
+            grown = replace(grown, process_bytes=6 * GIB)
+        assert sizer.seen(grown).free_bytes == 4 * GIB  # of its ten it has six
+
+
 def test_between_deciding_and_holding_a_part_is_promised() -> None:
     with sizing(LAB, share=Share(fraction=0.6)) as sizer:
         with pytest.raises(DoesNotFit, match=r"llm .* promised 600.0 MiB"), holding(401):
@@ -222,7 +266,7 @@ def test_on_a_gpu_a_promise_is_not_free_and_what_is_taken_of_it_is_not_counted_t
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([card]))
     device = Gpu("GPU-aa", 24 * GIB)
     with another_process() as neighbour, hold(gpu="GPU-aa", bytes=6 * GIB) as lease:
-        lease.change(replace(lease.lease, holder=identify(neighbour.pid)))
+        lease.change(lambda _: replace(lease.lease, holder=identify(neighbour.pid)))
         with sizing(device) as sizer:
             assert (sizer.part.promised_bytes, sizer.part.limited) == (14 * GIB, False)
             reader = Reader(MemoryReading(24 * GIB, 18 * GIB, GIB, 2 * GIB, GIB, 2 * GIB, 4 * GIB, 2 * GIB))
