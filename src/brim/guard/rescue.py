@@ -5,6 +5,11 @@ its place, and the next condition. A failed step is run again in halves, down to
 fewer tokens at a time, down to a floor; a few tries there (another process may hold the memory for a moment only), and
 it ends.
 
+A request may have been set back by the failure (recurrent states), and fail again on its way to where it stood. Such
+failures have a number of their own, and tries are counted where it stood; getting further restores both. So it ends:
+every failure takes one of these, or halves the tokens of a step, or comes after a place that was not reached before,
+and there are as many of those as the request has tokens.
+
 Time is counted in steps, so that a recorded run replays to the same decisions, on every rank. Knows nothing of memory:
 the caller releases the canary before it runs a part.
 """
@@ -20,6 +25,7 @@ RequestKey = tuple[str, int]  # a request's id, and which of its answers
 
 CHUNK_FLOOR_TOKENS = 16  # a request that cannot compute so many tokens in a step cannot run
 LAST_TRIES = 3  # of a request alone, with the fewest tokens
+DETOURS = 16  # failures of a request on its way back to where it stood, each in another place than the one before
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,7 @@ class Work:
     request: RequestKey
     tokens: int
     start: int = 0  # tokens of this request that had been computed before
+    reached: int = 0  # the most that had been when a step of it failed before, in this rescue
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +45,10 @@ class Part:
     requests: tuple[RequestKey, ...]
     tokens: int
     tries_left: int | None = None  # of a request alone with its fewest tokens, this one included
-    start: int = 0  # of a request alone: where it failed. Up to there it may need no smaller steps
+    start: int = 0  # of a request alone: the furthest place where it failed. Up to there it needs no smaller steps
+    way_tokens: int | None = None  # most tokens of a step up to there; None: the usual number
+    failed_at: int | None = None  # where it failed last, up to there
+    detours_left: int = DETOURS
 
 
 def smaller_parts(
@@ -53,21 +63,41 @@ def smaller_parts(
         return tuple(_together(half) for half in _halves(failed))
     (alone,) = failed
     before = part if part is not None and len(part.requests) == 1 else None
-    if before is not None and before.tries_left is not None:
-        left = before.tries_left - 1
-        return (replace(before, tries_left=left, start=alone.start),) if left else ()
-    tokens = alone.tokens
-    if before is not None and alone.start < before.start:
-        tokens = min(tokens, before.tokens)  # more were allowed on the way to where it had failed
-    fewer = max(floor_tokens, tokens // 2)
-    indivisible = before is not None and tokens > before.tokens  # fewer were allowed, and it took these all the same
-    if fewer < tokens and not indivisible:
-        return (Part((alone.request,), fewer, start=alone.start),)
-    return (Part((alone.request,), tokens, LAST_TRIES, alone.start),)
+    if alone.start < alone.reached:
+        return _on_the_way_back(alone, before or _together(failed), floor_tokens)
+    return _where_it_stood(alone, before, floor_tokens)
+
+
+def _on_the_way_back(alone: Work, before: Part, floor_tokens: int) -> tuple[Part, ...]:
+    """It has been past this place: that it failed here now says little about it, unless it does so twice in a row."""
+    if before.failed_at != alone.start and before.detours_left:
+        return (replace(before, failed_at=alone.start, detours_left=before.detours_left - 1),)
+    fewer = max(floor_tokens, alone.tokens // 2)
+    indivisible = before.way_tokens is not None and alone.tokens > before.way_tokens
+    if fewer < alone.tokens and not indivisible:
+        return (replace(before, failed_at=alone.start, way_tokens=fewer),)
+    return _one_try_less(before, alone)
+
+
+def _where_it_stood(alone: Work, before: Part | None, floor_tokens: int) -> tuple[Part, ...]:
+    """At the furthest place that it has come to. One that has got further since its last failure has all its tries."""
+    fewer = max(floor_tokens, alone.tokens // 2)
+    indivisible = before is not None and alone.tokens > before.tokens  # fewer were allowed, and it took these
+    kept = before if before is not None and alone.start == alone.reached else Part((alone.request,), alone.tokens)
+    if kept.tries_left is not None:
+        return _one_try_less(kept, alone)
+    if fewer < alone.tokens and not indivisible:
+        return (replace(kept, tokens=fewer, start=alone.start),)
+    return (replace(kept, tokens=alone.tokens, tries_left=LAST_TRIES, start=alone.start),)
+
+
+def _one_try_less(before: Part, alone: Work) -> tuple[Part, ...]:
+    left = LAST_TRIES if before.tries_left is None else before.tries_left - 1
+    return (replace(before, tries_left=left, failed_at=alone.start),) if left else ()
 
 
 def _together(work: tuple[Work, ...]) -> Part:
-    start = work[0].start if len(work) == 1 else 0
+    start = max(work[0].start, work[0].reached) if len(work) == 1 else 0
     return Part(tuple(one.request for one in work), sum(one.tokens for one in work), start=start)
 
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from brim.guard.rescue import (
     CHUNK_FLOOR_TOKENS,
+    DETOURS,
+    LAST_TRIES,
     Condition,
     Part,
     RequestKey,
@@ -131,19 +133,68 @@ def test_what_cannot_be_divided_is_tried_as_often() -> None:
     assert smaller_parts(image, fourth) == ()
 
 
-def test_a_failure_on_the_way_to_where_it_had_failed_allows_no_more_tokens() -> None:
-    """Up to there steps may be of the usual size, which says nothing about what can be divided."""
+def test_a_failure_on_the_way_back_takes_no_try_unless_it_is_in_the_same_place_again() -> None:
     key = ("a", 0)
     (part,) = smaller_parts((Work(key, 100, start=300),))
     assert part == Part((key,), 50, start=300)
-    (part,) = smaller_parts((Work(key, 300, start=0),), part)
-    assert part == Part((key,), 25, start=0)
-    (part,) = smaller_parts((Work(key, 25, start=200),), part)
-    assert part == Part((key,), 16, start=200)
-    (part,) = smaller_parts((Work(key, 16, start=216),), part)
-    assert part == Part((key,), 16, tries_left=3, start=216)
-    (part,) = smaller_parts((Work(key, 216, start=0),), part)
-    assert part == Part((key,), 16, tries_left=2, start=0)
+    (part,) = smaller_parts((Work(key, 300, start=0, reached=300),), part)
+    assert part == Part((key,), 50, start=300, failed_at=0, detours_left=15)
+    (part,) = smaller_parts((Work(key, 100, start=200, reached=300),), part)
+    assert part == Part((key,), 50, start=300, failed_at=200, detours_left=14)
+    (part,) = smaller_parts((Work(key, 100, start=200, reached=300),), part)
+    assert part == Part((key,), 50, start=300, way_tokens=50, failed_at=200, detours_left=14)
+    (part,) = smaller_parts((Work(key, 50, start=300, reached=300),), part)
+    assert part == Part((key,), 25, start=300, way_tokens=50, failed_at=200, detours_left=14)
+
+
+def test_getting_further_restores_all_tries() -> None:
+    key = ("a", 0)
+    tired = Part((key,), 16, tries_left=1, start=300, way_tokens=16, failed_at=200, detours_left=0)
+    assert smaller_parts((Work(key, 16, start=300, reached=300),), tired) == ()
+    assert smaller_parts((Work(key, 16, start=301, reached=300),), tired) == (Part((key,), 16, 3, start=301),)
+
+
+@given(
+    tokens=st.integers(1, 400),
+    usual=st.integers(1, 300),
+    faults=st.lists(st.booleans(), max_size=200),
+    room=st.integers(1, 400),
+    passes=st.booleans(),
+)
+@settings(max_examples=300)
+def test_a_request_that_is_set_back_fails_as_often_as_it_gets_further(
+    tokens: int, usual: int, faults: list[bool], room: int, passes: bool
+) -> None:
+    """Alone, from its first token after each failure. After these faults it passes, or fails for good after `room`."""
+    key, computed, furthest = ("a", 0), 0, 0
+    part: Part | None = None
+    failures = raises = 0
+    chance = iter(faults)
+    while computed < tokens:
+        limit = usual if part is None else _step_tokens(part, computed, usual)
+        step = min(limit, tokens - computed)
+        if not next(chance, not passes and computed + step > room):
+            computed += step
+            continue
+        failures += 1
+        smaller = smaller_parts((Work(key, step, computed, 0 if part is None else furthest),), part)
+        raises += computed > furthest
+        furthest, computed = max(furthest, computed), 0
+        if not smaller:
+            break
+        (part,) = smaller
+    halvings = usual.bit_length()
+    assert raises <= tokens
+    assert failures <= (raises + 1) * (DETOURS + 2 * halvings + LAST_TRIES + 2)
+    if computed < tokens:
+        assert failures > LAST_TRIES
+    assert (computed == tokens) or faults or (not passes and room < tokens)
+
+
+def _step_tokens(part: Part, computed: int, usual: int) -> int:
+    if computed < part.start:
+        return min(part.way_tokens or usual, usual, part.start - computed)
+    return min(usual, part.tokens)
 
 
 def test_the_last_of_a_part_of_several_requests_is_given_fewer_tokens_first() -> None:
