@@ -8,6 +8,9 @@ What it does not see: temporaries inside a kernel, fragments (`hold_unused` says
 `UntypedStorage.resize_`, and tensors made while it is not active (`hold` counts those). An operation runs before its
 result is refused, so the budget must be below what the machine has. Dispatch modes belong to a thread: each thread
 whose operations count enters the probe. Under it, `torch.compile` runs eagerly.
+
+Looking at every operation takes several times as long as the operations of a small model. A server that was fitted does
+without (`counts_serving`): `brim.probes.proven` says what is checked instead.
 """
 
 from __future__ import annotations
@@ -35,11 +38,16 @@ _MACHINE_IS_FULL = re.compile(r"DefaultCPUAllocator: .*?tried to allocate (\d+) 
 
 
 class CpuProbe:
-    """Counts live tensors against a budget. `fail_at` refuses the n-th allocation, whatever its size."""
+    """Counts live tensors against a budget. `fail_at` refuses the n-th allocation, whatever its size.
 
-    def __init__(self, budget_bytes: int, *, fail_at: int | None = None) -> None:
+    `counts_serving` of False: an engine that was fitted under this budget serves within what the fit has proven, and
+    counts operations only while it recovers from an out-of-memory.
+    """
+
+    def __init__(self, budget_bytes: int, *, fail_at: int | None = None, counts_serving: bool = True) -> None:
         self.budget_bytes = budget_bytes
         self.fail_at = fail_at
+        self.counts_serving = counts_serving
         self.allocations = 0  # storages that were asked for, refused ones too
         self._live: dict[int, _Counted] = {}
         self._live_bytes = 0
@@ -70,7 +78,7 @@ class CpuProbe:
         with self._lock:
             return MemoryReading(
                 total_bytes=self.budget_bytes,
-                free_bytes=self.budget_bytes - self._reserved_bytes,
+                free_bytes=max(0, self.budget_bytes - self._reserved_bytes),
                 allocated_bytes=self._live_bytes,
                 reserved_bytes=self._reserved_bytes,
                 peak_allocated_bytes=self._peak_bytes,
@@ -127,13 +135,23 @@ class CpuProbe:
     def hold(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count tensors that were allocated elsewhere (weights), all of them or none."""
         with self._lock:
-            storages = (tensor.untyped_storage() for tensor in tensors if _in_memory(tensor))
-            new = {storage._cdata: storage for storage in storages if storage._cdata not in self._live}
-            asked = sum(_rounded(storage) for storage in new.values())
+            new = self._uncounted(tensors)
+            asked = sum(_rounded(storage) for storage in new)
             if self._reserved_bytes + asked > self.budget_bytes:
                 raise self.refusal(asked)
-            for storage in new.values():
+            for storage in new:
                 self._count(storage)
+
+    def note(self, tensors: Iterable[torch.Tensor]) -> int:
+        """Count tensors that are there already, beyond the budget too; by how much it is passed."""
+        with self._lock:
+            for storage in self._uncounted(tensors):
+                self._count(storage)
+            return max(0, self._reserved_bytes - self.budget_bytes)
+
+    def _uncounted(self, tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
+        storages = (tensor.untyped_storage() for tensor in tensors if _in_memory(tensor))
+        return list({storage._cdata: storage for storage in storages if storage._cdata not in self._live}.values())
 
     def made(self, results: Any, arguments: Any) -> None:
         """Count what an operation allocated, or refuse it and leave the count as it was."""

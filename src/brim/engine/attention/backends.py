@@ -51,7 +51,7 @@ def _triton(sizes: BackendSizes) -> AttentionBackend:
 def _reference(sizes: BackendSizes) -> AttentionBackend:
     from brim.engine.attention.reference import ReferenceAttention
 
-    return ReferenceAttention()
+    return ReferenceAttention(sizes.max_length)
 
 
 def _meta(sizes: BackendSizes) -> AttentionBackend:
