@@ -6,6 +6,7 @@ memory. It takes no part in the terminal's signals: it ends when its engine does
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -25,6 +26,7 @@ from brim.errors import CannotTrace, InputError
 from brim.predictions import traced_tower
 from brim.reserve.devices import find_leased
 from brim.reserve.hold import OwnLease, take
+from brim.reserve.processes import identify
 
 
 class LeasedMemory:
@@ -37,7 +39,8 @@ class LeasedMemory:
 
     def promise(self, promised_bytes: int) -> None:
         if self._lease is None:
-            self._lease = take(self._device, promised_bytes, self._role, starting=True)
+            engine = identify(os.getppid())  # it starts another one when this dies
+            self._lease = take(self._device, promised_bytes, self._role, starting=True, keeper=engine)
         else:
             self._lease.promise(promised_bytes)
 

@@ -36,6 +36,7 @@ def facts() -> Message:
         "promised_bytes": 0,
         "held_bytes": 0,
         "peak_bytes": 0,
+        "reserved_bytes": 0,
         "warnings": [],
     }
 

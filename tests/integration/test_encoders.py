@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -15,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from brim.engine.attention.paged import NAME  # noqa: E402
+from brim.engine.attention.paged import NAME, register  # noqa: E402
 from brim.engine.encoders.pool import Encoders  # noqa: E402
 from brim.engine.encoders.process import EncoderProcess  # noqa: E402
 from brim.engine.encoders.records import EncoderSource  # noqa: E402
@@ -27,10 +29,12 @@ from brim.engine.requests.request import FinishReason  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.engine.weights.load import LoadedModel, load  # noqa: E402
 from brim.engine.weights.parts import ModelPart  # noqa: E402
-from brim.errors import DeviceError, InvalidRequest  # noqa: E402
+from brim.errors import DoesNotFit, InvalidRequest, MediaUnavailable  # noqa: E402
 from brim.records.health import Status  # noqa: E402
 from brim.records.lease import LeaseState  # noqa: E402
+from brim.reserve.hold import hold  # noqa: E402
 from brim.reserve.ledger import Ledger  # noqa: E402
+from brim.units import MIB  # noqa: E402
 from tests.conftest import sampled  # noqa: E402
 from tests.integration import test_engine_audio as audio  # noqa: E402
 
@@ -49,6 +53,7 @@ def shown(seed: int, side: int = 8) -> tuple[list[int], dict[str, Any]]:
 
 @cache
 def decoder() -> LoadedModel:
+    register()
     return load(MODEL, load_format="dummy", dtype="fp32", attention=NAME, part=ModelPart.DECODER)
 
 
@@ -239,7 +244,7 @@ def test_without_memory_for_an_encoder_images_are_refused_until_there_is_some(st
     assert "1.0 GiB are left" in (one.done["image"].error or "")
     assert one.engine.health.status is Status.DEGRADED
     assert "1.0 GiB are left" in one.engine.health.reason
-    with pytest.raises(DeviceError, match=r"images are not taken at present, and text is: .*1\.0 GiB are left"):
+    with pytest.raises(MediaUnavailable, match=r"images are not taken at present, and text is: .*1\.0 GiB are left"):
         one.show(1, "another")
     one.engine.submit([5, 6, 7], GREEDY, request_id="text")
     one.until(lambda: one.answered("text"))
@@ -308,27 +313,101 @@ def test_random_towers_are_drawn_whatever_their_projectors_are_made_of() -> None
 def test_settings_are_checked() -> None:
     with pytest.raises(InvalidRequest, match="encoder is 'thread'; it must be inline or process"):
         EngineSettings(encoder="thread")
-    with pytest.raises(InvalidRequest, match="encoder is 'process', which serves one rank only"):
-        Engine(MODEL, device="cpu", settings=EngineSettings(encoder="process"), tensor_parallel=True)
 
 
-@pytest.mark.soak
-def test_the_lease_of_a_killed_encoder_is_swept_and_taken_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Leased:
+    """An engine with a real encoder on a budget, and everything else there taken by a neighbour."""
+
+    def __init__(self, folder: Path, total: str = "64MiB") -> None:
+        settings = EngineSettings(encoder="process", **SETTINGS)
+        place = EncoderPlace("cpu", f"cpu:test:{total}", "of a test")
+        encoders = start_encoders(MODEL, settings, (place,), load_format="auto", dtype="fp32", seed=0)
+        self.ledger = Ledger(folder, "cpu:test")
+        self.engine = Engine(MODEL, kv_tokens=1024, device="cpu", dtype="fp32", settings=settings, encoders=encoders)
+        assert encoders is not None
+        self.encoders = encoders
+        self.seen = 0
+
+    def leases(self) -> list[tuple[int, int]]:
+        with self.ledger.opened() as page:
+            return [(lease.holder.pid, lease.claim_bytes) for lease in page.leases if lease.role != "llm"]
+
+    def kill(self) -> int:
+        (pid,) = self.encoders.pids
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def show(self) -> Completion:
+        self.seen += 1
+        tokens, images = shown(self.seen)
+        (answer,) = self.engine.generate([tokens], GREEDY, images=[images])
+        return answer
+
+
+@pytest.fixture
+def leased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leased]:
     monkeypatch.setenv("BRIM_LEASES", str(tmp_path / "leases"))
-    settings = EngineSettings(encoder="process", **SETTINGS)
-    place = EncoderPlace("cpu", "cpu:test:64MiB", "of a test")
-    encoders = start_encoders(MODEL, settings, (place,), load_format="auto", dtype="fp32", seed=0)
-    options: dict[str, Any] = {"device": "cpu", "dtype": "fp32", "settings": settings, "encoders": encoders}
-    tokens, images = shown(1)
-    with Engine(MODEL, kv_tokens=1024, **options) as engine:
-        assert engine.encoders is not None
-        (killed,) = engine.encoders.pids
-        os.kill(killed, signal.SIGKILL)
-        (answer,) = engine.generate([tokens], GREEDY, images=[images])
-        assert answer.finish_reason is FinishReason.LENGTH
-        with Ledger(tmp_path / "leases", "cpu:test").opened() as page:
-            (lease,) = page.leases
-        assert lease.holder.pid == engine.encoders.pids[0] != killed
-        assert lease.state is LeaseState.HELD
+    one = Leased(tmp_path / "leases")
+    with one.engine:
+        yield one
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.soak)])
+def test_an_encoder_that_is_killed_again_and_again_comes_back_with_what_it_held(leased: Leased, kills: int) -> None:
+    """It had promised more than it holds, and the language model has taken the difference."""
+    facts = leased.encoders.facts
+    assert facts.promised_bytes > facts.held_bytes
+    rest = 64 * MIB - facts.held_bytes
+    with hold(gpu="cpu:test:64MiB", bytes=rest, role="llm"):
+        for _ in range(kills):
+            killed, began = leased.kill(), time.monotonic()
+            assert leased.leases() == [(killed, facts.held_bytes)]  # kept for the next one
+            with pytest.raises(DoesNotFit), hold(gpu="cpu:test:64MiB", bytes=1):
+                pass
+            answer = leased.show()
+            assert (answer.finish_reason, answer.error) == (FinishReason.LENGTH, None)
+            assert leased.leases() == [(leased.encoders.pids[0], facts.held_bytes)]
+            assert time.monotonic() - began < 15
+            assert not leased.encoders.problem
+    assert leased.encoders.figures.restarts == kills
+
+
+def test_a_restart_runs_a_small_batch_only_and_allows_what_was_allowed(leased: Leased) -> None:
+    before = leased.encoders.facts
+    leased.kill()
+    leased.show()
+    (worker,) = leased.encoders._workers
+    assert worker.child is not None
+    assert worker.child.facts == before == worker.child.source.proven
+
+
+def test_a_thief_of_the_memory_makes_images_wait_and_not_for_ever(
+    leased: Leased, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files of the ledger are gone when the encoder is, and another process is promised everything."""
+    killed = leased.kill()
+    until(lambda: not Path(f"/proc/{killed}/fd").exists() or not list(Path(f"/proc/{killed}/fd").iterdir()))
+    shutil.rmtree(leased.ledger.root)
+    with hold(gpu="cpu:test:64MiB", bytes="64MiB", role="thief"):
+        answer = leased.show()
+        assert (answer.finish_reason, answer.passing) == (FinishReason.ERROR, True)
+        assert "are left" in (answer.error or "")
+        for _ in range(20):  # also while the next start is under way
+            with pytest.raises(MediaUnavailable, match=r"not taken at present, and text is: .* are left"):
+                leased.show()
+            leased.engine.tend()
+            time.sleep(0.1)
+        (text,) = leased.engine.generate([[5, 6, 7]], GREEDY)
+        assert text.finish_reason is FinishReason.LENGTH
+    ended = time.monotonic()
+    until(lambda: (leased.engine.tend(), leased.engine.health.status is Status.READY)[1])
+    assert leased.show().finish_reason is FinishReason.LENGTH
+    assert time.monotonic() - ended < 60
+
+
+def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1200):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("nothing happened for a minute")

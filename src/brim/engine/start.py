@@ -20,6 +20,7 @@ from brim.engine.attention.paged import NAME, register
 from brim.engine.device.cpu_kernels import keep_few_kernels
 from brim.engine.device.segments import let_segments_grow
 from brim.engine.drafts.checks import check_draft
+from brim.engine.encoders.among_ranks import RankEncoders
 from brim.engine.encoders.desk import FeatureDesk
 from brim.engine.encoders.pool import Encoders
 from brim.engine.encoders.start import EncoderPlace, cache_rows, start_encoders
@@ -27,13 +28,12 @@ from brim.engine.front.door import find_tokenizer
 from brim.engine.media.allowed import AllowedMedia
 from brim.engine.parts import EngineParts
 from brim.engine.recurrent.states import recurrent_mixers
-from brim.engine.settings import PROCESS, EngineSettings
+from brim.engine.settings import EngineSettings
 from brim.engine.verify import verify
 from brim.engine.weights.builtin import BUILTIN_CONFIG, BUILTIN_NAME, ByteTokenizer, lacks_weights
 from brim.engine.weights.from_hub import on_this_machine
 from brim.engine.weights.load import LoadedModel, load
 from brim.engine.weights.parts import ModelPart
-from brim.errors import InvalidRequest
 from brim.probes.translate import translated
 from brim.progress import showing
 from brim.records.progress import Progress, Stage, Told
@@ -93,36 +93,40 @@ def start(
     else:
         keep_few_kernels()
     register()
-    if tensor_parallel and settings.encoder == PROCESS:
-        raise InvalidRequest("encoder is 'process', which serves one rank only; leave out tp, or encode inline")
     sources = _on_this_machine(sources, progress)
-    encoders = encoders or start_encoders(
-        sources.model,
-        settings,
-        (EncoderPlace(place),),
-        load_format=sources.load_format,
-        dtype=sources.dtype,
-        seed=sources.seed,
-    )
     ranks: Ranks | None = None
     seed = secrets.randbits(63)
     if tensor_parallel:
-        ranks = _joined(place)
+        with closed_on_errors(encoders):
+            ranks = _joined(place)
         seed = ranks.from_first(seed)
         progress = progress if ranks.rank == 0 else False
-        place = "cpu"  # a whole model need not fit on one of several devices
+    if encoders is None and (ranks is None or ranks.rank == 0):  # one rank has them for all
+        encoders = start_encoders(
+            sources.model,
+            settings,
+            (EncoderPlace(place if ranks is None else str(ranks.device)),),
+            load_format=sources.load_format,
+            dtype=sources.dtype,
+            seed=sources.seed,
+        )
     loader = _Loader(sources, settings, probe)
     with closed_on_errors(encoders), probe, _errors_among(ranks)(), showing(progress) as told:
-        loaded = loader.target(ModelPart.WHOLE if encoders is None else ModelPart.DECODER, place, told)
+        apart = encoders is not None
+        if ranks is not None:
+            apart = bool(ranks.from_first(apart))
+            place = "cpu"  # a whole model need not fit on one of several devices
+        loaded = loader.target(ModelPart.DECODER if apart else ModelPart.WHOLE, place, told)
         verify(loaded, settings, torch.device(place), ranks, told)  # whole, before it is split
         told(Stage("load", "layers"))
         if ranks is not None:
             loaded, place = ranks.split(loaded), str(ranks.device)
         tokenizer = sources.tokenizer if sources.tokenizer is not None else find_tokenizer(loaded.folder)
         draft, drafting = loader.draft(loaded, tokenizer, place, told)
-        features = _features(encoders, settings, loaded, torch.device(place), told)
+        made = _ready(encoders, ranks, told) if apart else None
+        features = None if made is None else _features(made, settings, loaded, torch.device(place), ranks)
         parts = assemble(loaded, settings, torch.device(place), ranks, drafting, features)
-        allowed = _allowed(parts, loaded, encoders)
+        allowed = _allowed(parts, loaded, made)
     return Started(loaded, draft, tokenizer, parts, allowed, features, encoders, ranks, seed, progress)
 
 
@@ -223,18 +227,29 @@ class _Loader:
                 hold([*loaded.model.parameters(), *loaded.model.buffers()])
 
 
+def _ready(encoders: Encoders | None, ranks: Ranks | None, told: Told) -> Encoders | RankEncoders:
+    """The encoders when they hold what they need; of ranks, all wait for those of the first."""
+    if encoders is not None:
+        encoders.start(told)
+        if ranks is None:
+            return encoders
+    assert ranks is not None, "only other ranks do without encoders of their own"
+    return RankEncoders(ranks, encoders)
+
+
 def _features(
-    encoders: Encoders | None, settings: EngineSettings, loaded: LoadedModel, device: torch.device, told: Told
-) -> FeatureDesk | None:
-    """Where features come from, when the encoders are ready."""
-    if encoders is None:
-        return None
-    facts = encoders.start(told)
+    encoders: Encoders | RankEncoders,
+    settings: EngineSettings,
+    loaded: LoadedModel,
+    device: torch.device,
+    ranks: Ranks | None,
+) -> FeatureDesk:
+    """Where features come from."""
     max_length = settings.max_length or loaded.max_positions
-    return FeatureDesk(encoders, cache_rows(settings, facts, max_length), device)
+    return FeatureDesk(encoders, cache_rows(settings, encoders.facts, max_length), device, ranks)
 
 
-def _allowed(parts: EngineParts, loaded: LoadedModel, encoders: Encoders | None) -> AllowedMedia:
+def _allowed(parts: EngineParts, loaded: LoadedModel, encoders: Encoders | RankEncoders | None) -> AllowedMedia:
     """How large media may be, for this model, these settings and these encoders."""
     if parts.media is None:
         return AllowedMedia()

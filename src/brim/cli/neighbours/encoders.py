@@ -42,8 +42,9 @@ def encoders_beside(
             )
         yield place, None
         return
-    if options.tp != 1:
-        raise InvalidRequest("encoder is 'process', which serves one rank only; leave out tp, or encode inline")
+    if _is_other_rank(options):
+        yield place, None  # the first has them
+        return
     from brim.engine.encoders.start import start_encoders
     from brim.engine.weights.from_hub import on_this_machine
 
@@ -58,7 +59,7 @@ def encoders_beside(
     encoders = start_encoders(
         model,
         settings,
-        tuple(_of_encoder(one) for one in where),
+        tuple(_of_encoder(one, _owner(options)) for one in where),
         load_format=options.load_format,
         dtype=options.dtype,
         seed=0,
@@ -89,11 +90,36 @@ def _places(text: str) -> list[Place]:
     return found
 
 
-def _of_encoder(place: Place) -> EncoderPlace:
+def own_roles(options: argparse.Namespace, device_key: str, encoders: Encoders | None) -> tuple[str, ...]:
+    """Roles of this command's encoders that hold memory of a device; another rank may have started them."""
+    from brim.reserve.devices import key_of
+
+    if encoders is not None:
+        return tuple(role for lease, role in encoders.leases if lease is not None and key_of(lease) == device_key)
+    if not _is_other_rank(options) or options.encoder != "process" or options.encoder_gpus is None:
+        return ()
+    from brim.engine.encoders.start import role_of
+
+    places = [_of_encoder(one, _owner(options)) for one in _places(options.encoder_gpus)]
+    roles = (role_of(options.model, options.load_format, one) for one in places if one.lease is not None)
+    keys = (key_of(one.lease) for one in places if one.lease is not None)
+    return tuple(role for role, key in zip(roles, keys, strict=True) if role is not None and key == device_key)
+
+
+def _is_other_rank(options: argparse.Namespace) -> bool:
+    return options.tp > 1 and os.environ.get("RANK", "0") != "0"
+
+
+def _owner(options: argparse.Namespace) -> str:
+    """Whose encoders these are, as all ranks know it."""
+    return f"of {os.getpid()}" if options.tp == 1 else f"of ranks at {os.environ.get('MASTER_PORT')}"
+
+
+def _of_encoder(place: Place, owner: str) -> EncoderPlace:
     from brim.engine.encoders.start import EncoderPlace
 
     device = place.device or _default_device()
-    return EncoderPlace(device, _lease(replace(place, device=device)), f"of {os.getpid()}")
+    return EncoderPlace(device, _lease(replace(place, device=device)), owner)
 
 
 def _default_device() -> str:

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from brim.cli.engine_options import Place
@@ -19,6 +18,7 @@ from brim.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from brim.engine.encoders.pool import Encoders
+    from brim.ports import MemoryProbe
     from brim.records.lease import Expected, Share
     from brim.reserve.devices import LeasedDevice
     from brim.reserve.sizing import Sizer
@@ -52,7 +52,8 @@ def part_of_device(
 ) -> Iterator[Sizer | None]:
     """This process' part of its device, after the neighbours are ready; None where nobody can share it.
 
-    `progress` is as in `brim.progress`; None: as the options say. `encoders` on the device are neighbours too.
+    `progress` is as in `brim.progress`; None: as the options say. `encoders` on the device are neighbours too: they
+    start while the engine is loaded, and with them the part is decided after that (`decide_part`).
     """
     wanted = read_neighbours(options)
     with ExitStack() as leased:
@@ -75,8 +76,8 @@ def _entered(
     progress: Progress,
     encoders: Encoders | None,
 ) -> Sizer | None:
+    from brim.cli.neighbours.encoders import own_roles
     from brim.progress import showing
-    from brim.reserve.devices import key_of
     from brim.reserve.sizing import sizing
 
     given = [name for name in ("wait_neighbours", "expect_neighbours", "share") if getattr(options, name) is not None]
@@ -90,22 +91,32 @@ def _entered(
     try:
         with showing(progress) as shown:
             device = leased_device(place)
-            if encoders is not None:
-                own = (role for lease, role in encoders.leases if lease is not None and key_of(lease) == device.key)
-                expected = replace(expected, roles=(*expected.roles, *own))
+            own = own_roles(options, device.key, encoders)
 
             def told(stage: Stage) -> None:
                 if encoders is not None:
                     encoders.check()
                 shown(stage)
 
-            part = sizing(device, expected=expected, wait_seconds=seconds, share=share, told=told)
+            part = sizing(device, expected=expected, wait_seconds=seconds, share=share, told=told, started=own)
             return leased.enter_context(part)
     except DeviceError as error:
         if given or place.device == "cpu" or type(error) is not DeviceError:
             raise  # asked for, or the doing of a neighbour or of an encoder
         print(f"note: neighbours are not asked: {error}", file=sys.stderr)
         return None
+
+
+def decide_part(part: Sizer | None, probe: MemoryProbe) -> None:
+    """After the weights were loaded beside encoders that were starting: these hold what they need by now."""
+    if part is None or part.is_decided:
+        return
+    part.decide(probe.reading())
+    if not part.device.has_driver:
+        from brim.probes.cpu import CpuProbe
+
+        assert isinstance(probe, CpuProbe)
+        probe.budget_bytes = part.part.promised_bytes
 
 
 def _shown(options: argparse.Namespace) -> Progress:

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from brim.engine.encoders.among_ranks import RankEncoders
 from brim.engine.encoders.areas import type_of
-from brim.engine.encoders.pool import Encoded, EncoderFigures, Encoders, Job
+from brim.engine.encoders.pool import Encoded, EncoderFigures, Encoders, Job, NotEncoded
 from brim.engine.encoders.shelf import Shelf
 from brim.engine.media.parts import Features, Kind, Media, MediaPart
 from brim.engine.requests.sequence import Sequence
 
 if TYPE_CHECKING:
+    from brim.engine.ranks.ranks import Ranks
     from brim.engine.requests.request import Request
 
 _IDLE_SECONDS = 0.005  # an engine with nothing else to do looks so often
@@ -40,12 +42,25 @@ class _Wanted:
     missing: set[Hashable] = field(default_factory=set)  # not encoded yet
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LostRequest:
+    """A request whose media cannot be encoded."""
+
+    sequence: Sequence
+    why: str
+    passing: bool  # they may be later
+
+
 class FeatureDesk:
     """The features of one engine's media."""
 
-    def __init__(self, encoders: Encoders, rows: int, device: torch.device) -> None:
+    def __init__(
+        self, encoders: Encoders | RankEncoders, rows: int, device: torch.device, ranks: Ranks | None = None
+    ) -> None:
+        """With `ranks`, every one has a desk, and the first sends features to the others."""
         facts = encoders.facts
         self._encoders = encoders
+        self._ranks = ranks
         self._device = device
         self._dtype = type_of(facts.dtype)
         self._width, self._levels = facts.width, facts.levels
@@ -158,16 +173,19 @@ class FeatureDesk:
 
     # -- for the engine ------------------------------------------------------------------------------------------
 
-    def turn(self) -> list[tuple[Sequence, str]]:
-        """Go on as far as that is possible without waiting; requests whose media cannot be encoded, and why."""
+    def turn(self) -> list[LostRequest]:
+        """Go on as far as that is possible without waiting; requests whose media cannot be encoded."""
         if not self._wanted and not self._encoders.working and not self._encoders.problem and not self._copying:
             return []
         self._let_go()
         self._release_copied()
+        if isinstance(self._encoders, RankEncoders) and not self._wanted:  # the same on all ranks
+            self._encoders.tend()
+            return []
         done, failed = self._encoders.poll()
         for encoded in done:
             self._take_in(encoded)
-        lost = [pair for one in failed for pair in self._lost(one.job, one.why)]
+        lost = [request for one in failed for request in self._lost(one)]
         self._place_next()
         return lost
 
@@ -221,9 +239,11 @@ class FeatureDesk:
         for job in encoded.jobs:
             entry, rows = self._shelf.find(job.key), job.part.tokens
             if entry is not None and not entry.ready and entry.rows == rows:
-                self._memory[entry.start : entry.start + rows].copy_(
-                    encoded.rows[first : first + rows], non_blocking=True
-                )
+                memory = self._memory[entry.start : entry.start + rows]
+                if encoded.rows is not None:
+                    memory.copy_(encoded.rows[first : first + rows], non_blocking=True)
+                if self._ranks is not None:
+                    self._ranks.broadcast_rows(memory)
                 entry.ready = True
                 for wanted in self._wanted.values():
                     wanted.missing.discard(job.key)
@@ -240,12 +260,13 @@ class FeatureDesk:
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()[1].release()
 
-    def _lost(self, job: Job, why: str) -> Iterator[tuple[Sequence, str]]:
+    def _lost(self, failed: NotEncoded) -> Iterator[LostRequest]:
         """Everybody who waits for a part that cannot be encoded."""
+        job = failed.job
         for sequence, wanted in list(self._wanted.items()):
             if job.key in wanted.missing:
                 self._forget(sequence)
-                yield sequence, f"{job.part.kind}: {why}"
+                yield LostRequest(sequence, f"{job.part.kind}: {failed.why}", failed.passing)
         entry = self._shelf.find(job.key)
         if entry is not None and not entry.ready:
             self._shelf.drop(job.key)

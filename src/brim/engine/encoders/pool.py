@@ -1,9 +1,9 @@
 """Encoders that share a queue of media: batches given out, features collected, children that died started again.
 
-Nothing here waits but `start`. A child that dies is started again after a pause that doubles with each failure; one
-that does not answer is killed first. Media of its batch are tried once more, each alone, so that one which kills its
-encoder takes no other with it; then they fail. While no encoder can be started, because its memory is not there or for
-any other reason, `refusal` says so, and all media fail with that.
+Nothing here waits but `start`. A child that dies is started again, and is told what the one before it was proven to
+hold; one that does not answer is killed first. A start that fails is tried again after a pause that doubles each time.
+Media of a lost batch are tried once more, each alone, so that one which kills its encoder takes no other with it; then
+they fail. From a start that failed until one has succeeded, `refusal` says why, and all media fail with that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import torch
 
 START_SECONDS = 600.0
-_PAUSE_SECONDS = 0.25  # before the first restart; doubled by each failure
-_LONGEST_PAUSE_SECONDS = 30.0
+_PAUSE_SECONDS = 0.25  # before the first restart; doubled by each that fails
+_LONGEST_PAUSE_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 _TRIES = 2
 _PATIENCE_SECONDS = 60.0  # with a batch, beyond what the start took: batches as large as any were run in it
@@ -48,7 +48,7 @@ class Encoded:
     """Features of a batch, in shared memory until `release` is called."""
 
     jobs: tuple[Job, ...]
-    rows: torch.Tensor
+    rows: torch.Tensor | None  # None: another rank has them
     release: Callable[[], None]
 
 
@@ -56,6 +56,7 @@ class Encoded:
 class NotEncoded:
     job: Job
     why: str
+    passing: bool = False  # it may be encoded later
 
 
 @dataclass(slots=True, eq=False)
@@ -65,10 +66,11 @@ class _Worker:
     source: EncoderSource
     child: EncoderProcess | None = None
     jobs: tuple[Job, ...] = ()  # of the batch that it has
-    failures: int = 0  # since it last finished a batch
+    proven: TowerFacts | None = None  # of the first that was ready
+    failures: int = 0  # starts since one was ready
     again_at: float = 0.0  # when it is started again
     problem: str = ""  # why there is no child, or why the last one has gone
-    unable: bool = False  # the last one has gone before it was ready
+    unable: bool = False  # one has gone before it was ready, and none was ready since
     lacks_memory: bool = False  # that is why
     since: float = 0.0  # when the child was started, or was given its batch
     patience: float = START_SECONDS  # how long it may go without a word from then on
@@ -166,7 +168,7 @@ class Encoders:
     @property
     def refusal(self) -> str:
         """Why no media can be encoded at present: no encoder could be started. Empty where they can."""
-        if all(worker.child is None and worker.unable for worker in self._workers):
+        if all(worker.unable for worker in self._workers):
             return next((worker.problem for worker in self._workers), "the encoders were closed")
         return ""
 
@@ -212,12 +214,13 @@ class Encoders:
             case "ready":
                 child.became_ready(message)
                 self._facts = self._facts or child.facts
-                worker.problem = ""
+                worker.proven = worker.proven or child.facts
+                worker.problem, worker.unable, worker.failures = "", False, 0
                 worker.patience = _PATIENCE_SECONDS + self._clock() - worker.since
             case "cannot":
                 self._lost(worker, str(message["why"]), lacks_memory=bool(message["memory"]))
             case "done":
-                jobs, worker.jobs, worker.failures = worker.jobs, (), 0
+                jobs, worker.jobs = worker.jobs, ()
                 self.figures.batches += 1
                 self.figures.parts += len(jobs)
                 self.figures.largest_batch = max(self.figures.largest_batch, len(jobs))
@@ -240,7 +243,8 @@ class Encoders:
         child, worker.child = worker.child, None
         if child is not None:
             child.end()
-        worker.unable, worker.lacks_memory = child is None or child.facts is None, lacks_memory
+        worker.unable = worker.unable or child is None or child.facts is None
+        worker.lacks_memory = lacks_memory
         jobs, worker.jobs = worker.jobs, ()
         worker.problem = f"{worker.source.role}: {why}"
         pause = min(_PAUSE_SECONDS * 2**worker.failures, _LONGEST_PAUSE_SECONDS)
@@ -265,14 +269,14 @@ class Encoders:
     def _launch(self, worker: _Worker) -> None:
         worker.since, worker.patience = self._clock(), START_SECONDS
         try:
-            worker.child = self._make(worker.source)
+            worker.child = self._make(replace(worker.source, proven=worker.proven))
         except OSError as error:  # the machine has no memory, processes or descriptors left
             self._lost(worker, f"its process cannot be started: {error}")
 
     def _give_out(self) -> None:
         refusal = self.refusal
         if refusal:
-            self._failed += [NotEncoded(job, refusal) for job in self._waiting]
+            self._failed += [NotEncoded(job, refusal, passing=True) for job in self._waiting]
             self._waiting.clear()
         for worker in self._workers:
             child = worker.child

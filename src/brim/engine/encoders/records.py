@@ -10,33 +10,6 @@ MOST_PARTS = 64  # of one batch, however small they are
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderSource:
-    """A tower to run, and where."""
-
-    model: str | dict[str, Any]  # as the engine was given it
-    load_format: str
-    dtype: str
-    device: str
-    seed: int
-    max_length: int | None  # of a request; None: the model's context
-    max_batch_tokens: int
-    max_image_pixels: int | None
-    max_audio_seconds: int | None
-    batch: int  # largest images in one call of the tower
-    reserve_bytes: int | None = None  # the most that its process may hold; None: what the worst batch takes
-    lease: str | None = None  # the device in the ledger of leases; None: nobody else sizes itself there
-    role: str = "encoder"
-    holds: bool = True  # what the worst batch took; False: it is given back, as by programs that hold nothing
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> EncoderSource:
-        return cls(**{field.name: found[field.name] for field in fields(cls)})
-
-
-@dataclass(frozen=True, slots=True)
 class TowerFacts:
     """A tower that has run its worst batch."""
 
@@ -54,6 +27,7 @@ class TowerFacts:
     promised_bytes: int
     held_bytes: int  # by the process from now on
     peak_bytes: int  # of the worst batch, beyond the weights
+    reserved_bytes: int = 0  # of what is held: by torch's allocator
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -63,3 +37,33 @@ class TowerFacts:
     def from_json(cls, found: Mapping[str, Any]) -> TowerFacts:
         values = {field.name: found[field.name] for field in fields(cls)}
         return cls(**{**values, "warnings": tuple(found["warnings"])})
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSource:
+    """A tower to run, and where."""
+
+    model: str | dict[str, Any]  # as the engine was given it
+    load_format: str
+    dtype: str
+    device: str
+    seed: int
+    max_length: int | None  # of a request; None: the model's context
+    max_batch_tokens: int
+    max_image_pixels: int | None
+    max_audio_seconds: int | None
+    batch: int  # largest images in one call of the tower
+    reserve_bytes: int | None = None  # the most that its process may hold; None: what the worst batch takes
+    lease: str | None = None  # the device in the ledger of leases; None: nobody else sizes itself there
+    role: str = "encoder"
+    holds: bool = True  # what the worst batch took; False: it is given back, as by programs that hold nothing
+    proven: TowerFacts | None = None  # of the process that this one takes the place of
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> EncoderSource:
+        values = {field.name: found[field.name] for field in fields(cls)}
+        proven = values["proven"]
+        return cls(**{**values, "proven": None if proven is None else TowerFacts.from_json(proven)})

@@ -1,16 +1,21 @@
 """Which features lie in which rows of a fixed piece of memory: found again by content, the oldest dropped for others.
 
 Rows of an entry are next to each other. An entry that somebody needs is pinned and stays. A request's entries are all
-placed, or none are: requests that each hold a part of what they need cannot wait for each other.
+placed, or none are: requests that each hold a part of what they need cannot wait for each other. Places are found
+first, so that only what lies in them is dropped, and nothing where there is no place.
 
 Knows nothing of tensors.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+_KEPT = 1 << 62  # the age of what must stay
 
 
 @dataclass(slots=True, eq=False)
@@ -46,35 +51,47 @@ class Shelf:
         A key that comes twice is pinned once. While nothing is pinned there is room for all that the shelf can hold,
         even if entries that could be found again lie in the way: they are dropped.
         """
-        new = self._take(dict(wanted))
-        if new is None and not self.pinned_rows:
-            self.clear()
-            new = self._take(dict(wanted))
-        return new
-
-    def _take(self, unique: Mapping[Hashable, int]) -> list[Hashable] | None:
+        unique = dict(wanted)
         known = [key for key in unique if key in self._entries]
-        for key in known:
-            self._entries[key].pins += 1
-        new: list[Hashable] = []
-        for key, rows in unique.items():
-            if key in known:
-                continue
-            start = self._place(rows)
-            if start is None:
-                self._undo(known, new)
-                return None
-            self._entries[key] = Entry(start, rows, pins=1)
-            new.append(key)
-        for key in unique:
-            self._entries.move_to_end(key)
-        return new
-
-    def _undo(self, known: list[Hashable], new: list[Hashable]) -> None:
-        for key in new:
+        missing = {key: rows for key, rows in unique.items() if key not in self._entries}
+        places = self._places(missing, set(known))
+        if places is None and not self.pinned_rows and sum(unique.values()) <= self.rows:
+            known, missing = [], unique  # those that lie in the way are encoded again
+            places = dict(zip(unique, accumulate(unique.values(), initial=0), strict=False))
+        if places is None:
+            return None
+        for key in self._in_the_way([range(places[key], places[key] + rows) for key, rows in missing.items()]):
             del self._entries[key]
-        for key in known:
-            self._entries[key].pins -= 1
+        for key, start in places.items():
+            self._entries[key] = Entry(start, missing[key])
+        for key in unique:
+            self._entries[key].pins += 1
+            self._entries.move_to_end(key)
+        return list(missing)
+
+    def _places(self, missing: Mapping[Hashable, int], needed: Set[Hashable]) -> dict[Hashable, int] | None:
+        """Where new entries go, one after the other; nothing is dropped yet. None: not all of them have a place."""
+        ages = {key: age for age, key in enumerate(self._entries)}  # the oldest is 0
+        taken = [
+            _Span(one.start, one.start + one.rows, _KEPT if one.pins or key in needed else ages[key])
+            for key, one in self._entries.items()
+        ]
+        places: dict[Hashable, int] = {}
+        for key, rows in missing.items():
+            start = _cheapest(taken, rows, self.rows)
+            if start is None:
+                return None
+            places[key] = start
+            taken = [one for one in taken if one.end <= start or one.start >= start + rows]
+            taken.append(_Span(start, start + rows, _KEPT))
+        return places
+
+    def _in_the_way(self, spans: Sequence[range]) -> list[Hashable]:
+        return [
+            key
+            for key, one in self._entries.items()
+            if any(one.start < span.stop and span.start < one.start + one.rows for span in spans)
+        ]
 
     def unpin(self, key: Hashable) -> None:
         """An entry that nobody needs stays until its rows are; one that is not ready is of no use, and goes."""
@@ -90,21 +107,35 @@ class Shelf:
     def clear(self) -> None:
         self._entries.clear()
 
-    def _place(self, rows: int) -> int | None:
-        """Where so many rows are free, or can be: the entries that were not used for longest are dropped."""
-        while True:
-            start = self._gap(rows)
-            if start is not None:
-                return start
-            oldest = next((key for key, entry in self._entries.items() if not entry.pins), None)
-            if oldest is None:
-                return None
-            del self._entries[oldest]
 
-    def _gap(self, rows: int) -> int | None:
-        start = 0
-        for entry in sorted(self._entries.values(), key=lambda one: one.start):
-            if entry.start - start >= rows:
-                return start
-            start = entry.start + entry.rows
-        return start if self.rows - start >= rows else None
+class _Span(NamedTuple):
+    """Rows that are taken, and how recently they were used."""
+
+    start: int
+    end: int
+    age: int
+
+
+def _cheapest(taken: list[_Span], rows: int, room: int) -> int | None:
+    """Where so many rows would drop nothing, or nothing that was used later than elsewhere; None: nowhere.
+
+    A place can be moved up to the end of what stays before it, without dropping more. So only ends are tried.
+    """
+    spans = sorted(taken)
+    best: tuple[int, int, int] | None = None  # the newest that would be dropped, how many would be, and where
+    last = 0  # of those that begin before the end of the place
+    ages: deque[tuple[int, int]] = deque()  # (number, age) of those in the place that are newer than all behind them
+    for number, start in enumerate([0, *(one.end for one in spans)]):
+        if start + rows > room:
+            break
+        while last < len(spans) and spans[last].start < start + rows:
+            while ages and ages[-1][1] <= spans[last].age:
+                ages.pop()
+            ages.append((last, spans[last].age))
+            last += 1
+        while ages and ages[0][0] < number:
+            ages.popleft()
+        newest = ages[0][1] if ages else -1
+        if newest < _KEPT:
+            best = min(best or (newest, last - number, start), (newest, last - number, start))
+    return None if best is None else best[2]

@@ -68,11 +68,22 @@ def start_encoders(
             batch=settings.encoder_batch,
             reserve_bytes=settings.encoder_reserve,
             lease=place.lease,
-            role=f"{encoder_name(kinds)} {place.owner}".strip(),
+            role=_role(kinds, place),
             holds=holds,
         )
         for place in places
     )
+
+
+def role_of(model: str, load_format: str, place: EncoderPlace) -> str | None:
+    """The role there of an encoder that another rank starts; None: the model has no towers."""
+    _, config = read_model(model, "dummy" if lacks_weights(model) else load_format)
+    kinds = towers_of(config)
+    return _role(kinds, place) if kinds else None
+
+
+def _role(kinds: tuple[Kind, ...], place: EncoderPlace) -> str:
+    return f"{encoder_name(kinds)} {place.owner}".strip()
 
 
 def encoder_name(kinds: tuple[Kind, ...]) -> str:

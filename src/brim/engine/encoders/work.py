@@ -1,21 +1,22 @@
 """The life of an encoder's process: promise memory, load the tower, run its worst batch, hold that, serve batches.
 
 One batch is in flight, and none is larger than what was run. What the worst batch took stays in the allocator, and the
-process is kept to it. Where a reserve was given and is too small, the limits of images and audio are lowered until the
-worst batch fits. The process ends when its engine does.
+process is kept to it. A process that takes the place of one that died holds what that was proven to need, at once.
+Where a reserve was given and is too small, the limits of images and audio are lowered until the worst batch fits. The
+process ends when its engine does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 from brim.engine.device.segments import let_segments_grow
-from brim.engine.encoders.areas import Area, needed_bytes, read_tensors, type_name
+from brim.engine.encoders.areas import Area, needed_bytes, read_tensors, type_name, type_of
 from brim.engine.encoders.batches import elements, kind_of
 from brim.engine.encoders.cuda_ipc import SharedBuffer
 from brim.engine.encoders.records import MOST_PARTS, EncoderSource, TowerFacts
@@ -123,15 +124,13 @@ class EncoderWork:
         source = self._source
         folder, config = read_model(source.model, source.load_format)
         allowed = allowed_media(source, config, folder)
+        if source.proven is not None:
+            return self._start_again(source.proven, config, allowed)
         largest = self._largest(config, allowed)
         predicted = self._predicted(config, largest)
         self._promise(predicted, self._features_bytes(config, largest))
-        if self._device.type == "cuda":
-            let_segments_grow()
-        self._probe = CudaProbe(self._device.index or 0) if self._device.type == "cuda" else CpuProbe(self._limit())
         with translated():
-            self._tower = self._loaded()
-            self._keep_to(self._limit())
+            self._load()
             stressed = [self._fitted(config, allowed, part.kind) for part in largest]
         if not self._source.holds:
             self._forget()
@@ -169,6 +168,28 @@ class EncoderWork:
         row_bytes = int(width * type_of_weights(self._source.dtype, config).itemsize)
         return max(part.tokens for part in largest) * self._source.batch * row_bytes
 
+    def _start_again(self, proven: TowerFacts, config: Any, allowed: AllowedMedia) -> TowerFacts:
+        """In the place of a process that has died: with its memory and its limits, which were measured once."""
+        self._promised_bytes = proven.promised_bytes
+        self._reservation.promise(proven.held_bytes)
+        allowed = allowed.lowered(proven.call_patches, proven.audio_frames)
+        with translated():
+            self._load()
+            self._keep_to(proven.held_bytes)
+            self._take(proven.reserved_bytes)
+            for part in self._largest(config, allowed):
+                self._run(worst_batches(config, allowed, part, self._source.batch)[-1:])
+        self._share(proven)
+        self._reservation.hold(proven.held_bytes)
+        return proven
+
+    def _take(self, reserved_bytes: int) -> None:
+        """Let the allocator hold so much. In one piece, which it divides as batches need it."""
+        assert self._probe is not None
+        missing = reserved_bytes - self._probe.reading().reserved_bytes
+        if self._device.type == "cuda" and missing > 0:
+            torch.empty(missing, dtype=torch.uint8, device=self._device)
+
     def _promise(self, predicted: int | None, features_bytes: int) -> None:
         extra = _CUDA_BYTES + features_bytes if self._device.type == "cuda" else 0
         self._promised_bytes = self._source.reserve_bytes or int((predicted or 0) * _PROMISED) + extra
@@ -176,6 +197,13 @@ class EncoderWork:
 
     def _limit(self) -> int:
         return self._promised_bytes if self._source.lease or self._source.reserve_bytes else _UNLIMITED
+
+    def _load(self) -> None:
+        if self._device.type == "cuda":
+            let_segments_grow()
+        self._probe = CudaProbe(self._device.index or 0) if self._device.type == "cuda" else CpuProbe(self._limit())
+        self._tower = self._loaded()
+        self._keep_to(self._limit())
 
     def _loaded(self) -> Tower:
         source = self._source
@@ -231,7 +259,7 @@ class EncoderWork:
     def _stressed(self, config: Any, allowed: AllowedMedia, largest: MediaPart) -> _Stressed:
         assert self._probe is not None
         batches = worst_batches(config, allowed, largest, self._source.batch)
-        self._run(batches)  # workspaces that libraries take at a first call stay, and are no part of a batch
+        self._run(batches[-1:])  # workspaces that libraries take at a first call stay, and are no part of a batch
         before = self._probe.reading().allocated_bytes
         self._probe.reset_peak()
         found = self._run(batches)
@@ -249,35 +277,44 @@ class EncoderWork:
         return found
 
     def _facts(self, stressed: Sequence[_Stressed], predicted: int | None) -> TowerFacts:
-        rows, self._width = max(one.rows for one in stressed), max(one.width for one in stressed)
-        dtype = stressed[0].dtype
-        size = rows * self._width * dtype.itemsize
+        assert self._probe is not None
         input_bytes = max(needed_bytes(one.largest.inputs) * one.batch for one in stressed)
-        input_bytes += MOST_PARTS * 1024  # small ones are aligned too
-        self._inputs.resize(input_bytes)
+        facts = TowerFacts(
+            budgets={kind_of(one.largest.inputs): elements(one.largest.inputs) * one.batch for one in stressed},
+            call_patches=_limit(stressed, Kind.IMAGE),
+            audio_frames=_limit(stressed, Kind.AUDIO),
+            rows=max(one.rows for one in stressed),
+            part_rows=max(one.largest.tokens for one in stressed),
+            width=max(one.width for one in stressed),
+            levels=max(one.levels for one in stressed),
+            dtype=type_name(stressed[0].dtype),
+            input_bytes=input_bytes + MOST_PARTS * 1024,  # small ones are aligned too
+            weight_bytes=self._weight_bytes,
+            predicted_bytes=predicted,
+            promised_bytes=self._promised_bytes,
+            held_bytes=0,
+            peak_bytes=max(one.peak_bytes for one in stressed),
+            reserved_bytes=self._probe.reading().reserved_bytes,
+        )
+        size = self._share(facts)
+        return replace(
+            facts,
+            held_bytes=self._held_bytes(size, max(one.peak_reserved_bytes for one in stressed)),
+            warnings=(*self._warnings, *self._lowered.values()),
+        )
+
+    def _share(self, facts: TowerFacts) -> int:
+        """Make the memory that the engine sees as large as the largest batch; the bytes of its features."""
+        self._width = facts.width
+        size = facts.rows * facts.width * type_of(facts.dtype).itemsize
+        self._inputs.resize(facts.input_bytes)
         self._outputs.resize(size)
         if self._device.type == "cuda":
             try:
                 self._shared = SharedBuffer.make(size, self._device)
             except DeviceError as error:
                 self._warnings.append(f"features pass through the host: {error}")
-        return TowerFacts(
-            budgets={kind_of(one.largest.inputs): elements(one.largest.inputs) * one.batch for one in stressed},
-            call_patches=_limit(stressed, Kind.IMAGE),
-            audio_frames=_limit(stressed, Kind.AUDIO),
-            rows=rows,
-            part_rows=max(one.largest.tokens for one in stressed),
-            width=self._width,
-            levels=max(one.levels for one in stressed),
-            dtype=type_name(dtype),
-            input_bytes=input_bytes,
-            weight_bytes=self._weight_bytes,
-            predicted_bytes=predicted,
-            promised_bytes=self._promised_bytes,
-            held_bytes=self._held_bytes(size, max(one.peak_reserved_bytes for one in stressed)),
-            peak_bytes=max(one.peak_bytes for one in stressed),
-            warnings=(*self._warnings, *self._lowered.values()),
-        )
+        return size
 
     def _held_bytes(self, output_bytes: int, peak_bytes: int) -> int:
         """The high-water mark, the context of the process included where that can be known."""

@@ -152,6 +152,17 @@ class Ranks:
         found = [f"rank {rank}: {one.problem}" for rank, one in enumerate(self._gathered(Ended(mine))) if one.problem]
         return "; ".join(found)
 
+    def broadcast_host(self, sent: torch.Tensor) -> list[int]:
+        """The first rank's bytes of the host, on all ranks; all give a tensor of that size."""
+        with rank_errors():
+            dist.broadcast(sent, 0, group=self.host_group)
+        return [int(one) for one in sent.tolist()]
+
+    def broadcast_rows(self, rows: torch.Tensor) -> None:
+        """The first rank's rows of a tensor on the device, into those of all ranks."""
+        with rank_errors():
+            dist.broadcast(rows, 0, group=self.group)
+
     def _broadcast(self, value: torch.Tensor) -> list[float]:
         with rank_errors():
             dist.broadcast(value, 0, group=self.host_group)

@@ -11,6 +11,7 @@ that one head may be on several ranks.
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 from brim.errors import InvalidRequest, UnsupportedModel
@@ -41,8 +42,6 @@ class _Attention:
 
 def split_model(model: Any, rank: int, size: int, device: torch.device) -> None:
     """Keep this rank's shard of a model, in place and on this rank's device."""
-    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
-
     done = getattr(model, _DONE, getattr(model, "_tp_size", None))
     if size == 1 or (done == size and hasattr(model, _DONE)):
         model.to(device)
@@ -56,9 +55,8 @@ def split_model(model: Any, rank: int, size: int, device: torch.device) -> None:
     tied = _is_tied(model)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of rules that no module of this model matches
-        model.tp_plan = plan
         try:
-            apply_tensor_parallelism(model, init_device_mesh(device.type, (size,)))  # type: ignore[no-untyped-call]
+            _shard(model, init_device_mesh(device.type, (size,)), plan, tied)
         except ValueError as error:
             raise InvalidRequest(f"tensor parallelism over {size} ranks: {error}") from error
         if shared:
@@ -89,6 +87,35 @@ def splits_towers(model: Any, backbone: torch.nn.Module) -> bool:
 def _starred(name: str) -> str:
     """As plans write it: with stars for the numbers of layers."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", name)
+
+
+def _shard(model: Any, mesh: DeviceMesh, plan: dict[str, str], tied: bool) -> None:
+    """By transformers' own styles; from 5.23 on it wants plans without stars, and parameters that are not tied."""
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    asked = inspect.signature(apply_tensor_parallelism).parameters.get("tp_plan")
+    if asked is None or asked.default is None:
+        model.tp_plan = plan
+        apply_tensor_parallelism(model, mesh)  # type: ignore[no-untyped-call]
+        return
+    if tied:
+        head = model.get_output_embeddings()
+        head.weight = torch.nn.Parameter(head.weight.detach(), requires_grad=False)
+    apply_tensor_parallelism(model, mesh, _by_name(model, plan))  # type: ignore[no-untyped-call]
+
+
+def _by_name(model: Any, plan: dict[str, str]) -> dict[str, str]:
+    """A plan without stars: parameters with the style of their module, and the modules that styles are hooked to."""
+    found = {}
+    for name, module in model.named_modules():
+        style = plan.get(_starred(name))
+        for parameter, _ in module.named_parameters(recurse=False):
+            whole = f"{name}.{parameter}" if name else parameter
+            if (own := plan.get(_starred(whole), style)) is not None:
+                found[whole] = own
+        if style is not None:
+            found[name] = style
+    return found
 
 
 def _checked_plan(model: Any, size: int) -> tuple[dict[str, str], list[_Attention]]:

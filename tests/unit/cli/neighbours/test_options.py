@@ -17,7 +17,9 @@ from brim.reserve.devices import Gpu
 from tests.unit.probes.fake_nvml import GIB, FakeGpu, FakeNvml
 
 CARD = Gpu("GPU-aa", 24 * GIB)
-NOTHING_GIVEN = argparse.Namespace(wait_neighbours=None, expect_neighbours=None, share=None, quiet=True, as_json=True)
+NOTHING_GIVEN = argparse.Namespace(
+    wait_neighbours=None, expect_neighbours=None, share=None, quiet=True, as_json=True, tp=1
+)
 
 
 class FailedEncoders:
@@ -40,8 +42,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_encoder_that_cannot_start_is_an_error() -> None:
     encoders: Any = FailedEncoders()
     failed = pytest.raises(EncoderFailed, match="cannot be started")
-    with failed, part_of_device(NOTHING_GIVEN, Place("cuda:0"), False, encoders):
-        pass
+    with failed, part_of_device(NOTHING_GIVEN, Place("cuda:0"), False, encoders) as part:
+        assert part is not None
+        part.decide()
 
 
 def test_a_ledger_that_cannot_be_opened_is_an_error(folder: Path) -> None:

@@ -142,6 +142,43 @@ def test_media_fail_at_once_while_no_worker_can_be_started(nursery: Nursery, mem
     assert pool.refusal == "encoder: the model's folder is gone"
 
 
+def test_one_that_dies_whenever_it_is_ready_is_started_again_without_longer_and_longer_pauses(
+    nursery: Nursery,
+) -> None:
+    pool = nursery.ready_pool()
+    for number in range(20):
+        nursery.made[-1].said = [{}]
+        pool.poll()
+        assert not pool.refusal
+        nursery.now += 0.25
+        pool.poll()
+        assert len(nursery.made) == number + 2
+        nursery.made[-1].said = [{"op": "ready"}]
+        pool.poll()
+    assert not pool.problem
+
+
+def test_media_are_refused_from_a_failed_start_until_one_is_ready_and_never_wait_long(nursery: Nursery) -> None:
+    pool = nursery.ready_pool()
+    nursery.made[0].said = [{}]
+    pool.poll()
+    for _ in range(12):
+        nursery.now += 10.0  # the longest pause
+        pool.poll()
+        nursery.made[-1].said = [{"op": "cannot", "why": "6.46 GiB are wanted, and 6.22 GiB left", "memory": True}]
+        pool.poll()
+        assert pool.refusal
+        nursery.now += 10.0
+        pool.poll()
+        assert "6.22 GiB left" in pool.refusal  # also while the next one starts
+        pool.submit(Job("a", part(4)))
+        _, failed = pool.poll()
+        assert [one.passing for one in failed] == [True]
+    nursery.made[-1].said = [{"op": "ready"}]
+    pool.poll()
+    assert not pool.refusal
+
+
 def test_a_process_that_cannot_be_made_is_tried_again(nursery: Nursery) -> None:
     pool = nursery.ready_pool()
     nursery.made[0].said = [{}]

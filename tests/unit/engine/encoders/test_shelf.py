@@ -44,6 +44,34 @@ def test_a_part_that_is_kept_in_the_middle_does_not_shut_out_one_that_fits_besid
     assert shelf.pinned_rows == 8
 
 
+def kept(shelf: Shelf, *parts: tuple[str, int]) -> None:
+    """Entries that could be found again, the oldest first."""
+    for key, rows in parts:
+        assert shelf.take([(key, rows)]) == [key]
+        entry = shelf.find(key)
+        assert entry is not None
+        entry.ready = True
+        shelf.unpin(key)
+
+
+def test_only_what_lies_in_the_new_place_is_dropped() -> None:
+    """The oldest has too few rows and no gap beside it: dropping it would not have helped."""
+    shelf = Shelf(12)
+    kept(shelf, ("old", 2), ("middle", 4), ("new", 4))
+    shelf.take([("new", 4)])
+    assert shelf.take([("other", 4)]) == ["other"]
+    assert [key for key in ("old", "middle", "new") if shelf.find(key)] == ["old", "new"]
+
+
+def test_nothing_is_dropped_for_what_has_no_place() -> None:
+    shelf = Shelf(12)
+    kept(shelf, ("a", 4), ("b", 4), ("c", 4))
+    shelf.take([("b", 4)])
+    assert shelf.take([("large", 6)]) is None
+    assert shelf.take([("d", 4), ("e", 4), ("f", 4)]) is None
+    assert len(shelf) == 3
+
+
 def test_rows_never_overlap_and_pinned_ones_stay() -> None:
     chance = random.Random(7)
     shelf, pinned = Shelf(40), []
