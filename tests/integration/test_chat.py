@@ -11,6 +11,7 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -309,6 +310,24 @@ def test_conversations_that_are_gone_leave_no_session(engine: Engine) -> None:
     last = Chat(engine)
     last.send("red.", GREEDY)
     assert len(engine._loop.scheduler.ledger.sessions) == 1  # type: ignore[union-attr]
+
+
+def test_an_engine_that_conversations_used_is_freed_with_them() -> None:
+    """Weights included: nothing global holds either, whether or not a conversation was read to its end."""
+    config = tiny_config("llama") | {"vocab_size": len(tokenizer())}
+    register()
+    loaded = load(config, load_format="dummy", dtype="fp32", device="cpu", attention=NAME, seed=3)
+    weights = ref(next(loaded.model.parameters()))
+    engine = Engine(loaded, kv_tokens=1024, device="cpu", tokenizer=tokenizer())
+    gone = ref(engine)
+    chat, other = Chat(engine, params=GREEDY), Chat(engine, params=GREEDY)
+    chat.send("Hello")
+    stream = other.stream("Hello")
+    assert next(iter(stream))
+    del engine, loaded, chat, other, stream
+    gc.collect()
+    assert gone() is None
+    assert weights() is None
 
 
 def test_media_of_a_refused_turn_are_let_go(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
+from brim.engine.schedule.queue import WaitingQueue
 from brim.engine.settings import EngineSettings
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import InvalidRequest, OutOfMemory
@@ -427,6 +428,30 @@ def test_an_answer_ends_where_the_context_or_the_pool_does() -> None:
     with model.engine(kv_tokens=48) as engine:
         one = engine.generate([prompt], greedy(100))[0]
         assert (list(one.tokens), one.finish_reason) == (model.greedy(prompt, 3), FinishReason.LENGTH)
+
+
+def test_a_request_is_cancelled_by_its_id_and_no_other_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks = []
+
+    def walk(queue: WaitingQueue) -> Iterator[Any]:
+        walks.append(queue)
+        return iter(queue.copy())
+
+    engine = family("llama").engine(64, max_batch=2)
+    ids = [engine.submit(prompt, greedy(4, n=2)) for prompt in prompts_of([5] * 20)]
+    engine.step()
+    scheduler = engine.loop.scheduler
+    with monkeypatch.context() as counted:
+        counted.setattr(WaitingQueue, "__iter__", walk)
+        assert all(engine.cancel(name) for name in ids[::2])
+    assert walks == []
+    left = {one.request.id for one in (*scheduler.running, *scheduler.waiting)}
+    assert left == set(ids[1::2])
+    assert not engine.cancel(ids[0])
+    for name in ids[1::2]:
+        engine.cancel(name)
+    assert scheduler.unfinished == 0
+    assert nothing_is_held(engine)
 
 
 def test_a_cancelled_request_gets_no_more_tokens_and_frees_its_blocks() -> None:

@@ -309,7 +309,7 @@ def test_too_small_for_one_request_reports_a_shortfall_that_is_enough(name: str)
         made.fit()
     made.give_back()
     missing = caught.value.missing_bytes
-    assert missing == 3 * KIB
+    assert 3 * KIB - 512 <= missing <= 3 * KIB  # a pool for one request cuts prompts in another way: an allocation
     assert f"({missing:,} bytes)" in str(caught.value)
     made.probe.budget_bytes += missing
     made.assert_proven(made.fit())

@@ -143,7 +143,7 @@ def test_the_worst_step_with_scores_is_foretold(wide: Engine) -> None:
     wide.stress(shape)
     measured = probe.reading().peak_allocated_bytes - before
     assert measured > MIB // 4
-    assert measured <= predicted <= measured + 2 * MIB
+    assert measured <= predicted <= measured + 3 * MIB  # its prompts sample too: a GPU's sort has scratch
 
 
 def test_a_bound_that_is_none_is_refused() -> None:

@@ -11,6 +11,7 @@ Each rescue thus brings every request that it can run further than it was, and e
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.plan import StepBounds
@@ -24,6 +25,7 @@ class CatchUp:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._places: dict[RequestKey, int] = {}  # tokens that were computed: it is past them when it has more
+        self._reached: dict[RequestKey, int] = {}  # the most that had been computed of it when a step failed
 
     def expect(self, sequences: Collection[Sequence], work: dict[RequestKey, Work]) -> None:
         """A step of these requests has failed. The furthest place counts: one may fail again on its way there."""
@@ -33,6 +35,12 @@ class CatchUp:
             if len(sequences) == 1 and self._scheduler.begins_at(sequence) < place:
                 place = sequence.length - 1  # alone up to its next token: each further failure would cost all of it
             self._places[key] = max(place, self._places.get(key, 0))
+
+    def with_history(self, work: Work) -> Work:
+        """What a step was to compute of a request, and how far that one had come when a step failed before."""
+        reached = self._reached.get(work.request, 0)
+        self._reached[work.request] = max(reached, work.start)
+        return replace(work, reached=reached)
 
     def behind(self, part: Part) -> list[Sequence]:
         """Those of a part that wait or run, and are not past their places."""
@@ -58,7 +66,7 @@ class CatchUp:
     def _tokens_alone(self, part: Part, sequence: Sequence, usual_tokens: int) -> int:
         start = self._scheduler.begins_at(sequence)
         if start < part.start:
-            return min(usual_tokens, part.start - start)
+            return min(part.way_tokens or usual_tokens, usual_tokens, part.start - start)
         if start < self._places[sequence.request.key]:
             return max(part.tokens, min(usual_tokens, CHUNK_FLOOR_TOKENS))
         return part.tokens

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from brim.engine.bounded import BoundedRunner
 from brim.engine.device.interrupts import Interrupts
 from brim.engine.figures import EngineFigures, RequestFigures, figures_of, requests_of
 from brim.engine.front.answers import Answer, Completion, Update
@@ -30,7 +31,8 @@ from brim.engine.schedule.events import Event
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.worst_steps import WorstSteps
 from brim.engine.weights.load import LoadedModel
-from brim.errors import DeviceError, InvalidRequest
+from brim.errors import InvalidRequest, MediaUnavailable
+from brim.guard.shares import EVERYBODY, Share
 from brim.ports import CanaryProbe
 from brim.probes.translate import translated
 from brim.progress import showing
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from brim.engine.media.limits import ImageLimits
     from brim.engine.media.parts import MediaPart
     from brim.engine.rescue import Rescue
+    from brim.probes.proven import ProvenBound
 
 DEFAULT_KV_TOKENS = 65_536
 _MOST_TOKENS = 1 << 27  # the host keeps a few numbers for each block: 400 MiB of them at this size
@@ -115,6 +118,7 @@ class Engine:
         self._numbers = iter(range(1 << 62))
         self._loop: ServingLoop | None = None
         self._rescue: Rescue | None = None  # None: a failed step is not run again
+        self._bound: ProvenBound | None = None  # None: a probe that counts does so in every step
         self.kv_tokens = 0
         if kv_tokens != 0:
             wanted = kv_tokens or min(DEFAULT_KV_TOKENS, self.settings.max_batch * self.max_length)
@@ -156,6 +160,15 @@ class Engine:
         if self._rescue is not None:
             self._rescue.watch(probe)
 
+    def serve_within(self, bound: ProvenBound) -> None:
+        """Serve within what a fit has proven at this size: a probe counts the steps of rescues, and no others.
+
+        Where several ranks share a model, every step is counted: what one of them alone refuses is not agreed on.
+        """
+        if self.ranks is None:
+            self._bound = bound
+            self.loop.runner = BoundedRunner(self.loop.runner, bound)
+
     def weigh_by(self, report: ScalingReport | None) -> None:
         """Let the gate of speculation weigh batches by the laws of a fit, as long as the engine stays at this size."""
         speculator = self.loop.speculator
@@ -167,7 +180,7 @@ class Engine:
         for answer in list(self._answers.values()):
             self.cancel(answer.request_id)
         if self._loop is not None:
-            self._loop = self._rescue = None
+            self._loop = self._rescue = self._bound = None
             self._free()
         self._updates.clear()
         self.kv_tokens = 0
@@ -181,6 +194,18 @@ class Engine:
         """Foreign errors of the device and of other ranks are translated here, and a probe counts."""
         with translated(), self._rank_errors(), self._probe:
             yield
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        """The same for a step of serving: counted where no fit has proven that it fits, and where one did not."""
+        if self._bound is None or (self._rescue is not None and not self._rescue.calm):
+            with self._on_device():
+                if self._bound is not None:
+                    self._bound.probe.note(self._parts.runner.kept_tensors)  # by steps that were not counted
+                yield
+        else:
+            with translated(), self._rank_errors():
+                yield
 
     @property
     def device(self) -> torch.device:
@@ -351,12 +376,14 @@ class Engine:
         session: str | None = None,
         salt: bytes = b"",
         priority: int = 0,
+        share: Share = EVERYBODY,
     ) -> str:
         """Check a request and put it in the queue; its id. Nothing of a refused request stays behind.
 
         `session` names a conversation: what this request leaves in the KV pool is kept ahead of other prefixes, until
         a later request of that session replaces it, or `forget_session` is called. Only requests of the same `salt`
-        find each other's prefixes. Requests of a higher `priority` start first.
+        find each other's prefixes. Requests of a higher `priority` start first among those of their `share`;
+        shares take turns, by their weights and by the tokens that were computed for them.
         """
         params = params or SamplingParams()
         loop = self.loop
@@ -368,7 +395,7 @@ class Engine:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
         given = GivenMedia(images, audios, videos)
         if given and self._features is not None and self._features.refusal:
-            raise DeviceError(f"{given.kinds[0]} are not taken at present, and text is: {self._features.refusal}")
+            raise MediaUnavailable(f"{given.kinds[0]} are not taken at present, and text is: {self._features.refusal}")
         requests = self._door.let_in(
             request_id,
             prompt,
@@ -379,6 +406,7 @@ class Engine:
             session,
             salt,
             priority,
+            share,
         )
         grammar = params.grammar
         sequences = [
@@ -412,8 +440,9 @@ class Engine:
             return False
         scheduler = self.loop.scheduler
         with self._interrupts.held():
-            for sequence in [*scheduler.running, *scheduler.waiting]:
-                if sequence.request.id == request_id:
+            for index in range(self._answers[request_id].count):
+                sequence = scheduler.find((request_id, index))
+                if sequence is not None:
                     scheduler.finish(sequence, FinishReason.CANCELLED)
             del self._answers[request_id]
         return True
@@ -435,7 +464,7 @@ class Engine:
         the caller may go on stepping, or cancel.
         """
         serving = self._rescue or self.loop
-        with self._on_device():
+        with self._serving():
             self.tend()
             steps = self.loop.figures.steps
             serving.advance()
@@ -449,8 +478,8 @@ class Engine:
     def tend(self) -> None:
         """Take in what encoders have made, and start again those that have died. Steps do so too."""
         if self._features is not None and self._loop is not None:
-            for sequence, why in self._features.turn():
-                self._loop.end(sequence, why)
+            for lost in self._features.turn():
+                self._loop.end(lost.sequence, lost.why, passing=lost.passing)
 
     def _make_updates(self) -> None:
         """An update for each event; an event is gone when its update has been made."""

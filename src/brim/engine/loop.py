@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 import numpy as np
@@ -32,6 +33,8 @@ from brim.engine.schedule.events import Event, TokenLogprobs, TopLogits
 from brim.engine.schedule.plan import Draft, StepBounds, StepPlan
 from brim.engine.schedule.prompt_scores import PromptScores
 from brim.engine.schedule.scheduler import Scheduler
+
+_FEW_DEADLINES = 64  # of requests that have ended: not worth looking for
 
 
 class StepRunner(Protocol):
@@ -103,7 +106,7 @@ class ServingLoop:
         self._clock = clock
         self._interrupts = interrupts or Interrupts()
         self._launched: deque[Launched] = deque()  # not read back; two only after a step was interrupted
-        self._deadlines = False
+        self._deadlines: list[tuple[float, tuple[str, int]]] = []  # a heap; also of some requests that have ended
         self._constrained = False
 
     @property
@@ -111,9 +114,10 @@ class ServingLoop:
         return self.scheduler.idle and not self._launched and not self.events
 
     def submit(self, sequence: Sequence) -> None:
-        self._deadlines = self._deadlines or sequence.request.deadline is not None
         self._constrained = self._constrained or sequence.constraint is not None
         self.scheduler.submit(sequence)
+        if sequence.request.deadline is not None:
+            self._note_deadline(sequence.request.deadline, sequence.request.key)
 
     def step(self) -> list[Event]:
         """Launch one step and read one back; what happened."""
@@ -155,11 +159,11 @@ class ServingLoop:
         while self._launched:
             self._read_back()
 
-    def end(self, sequence: Sequence, error: str) -> None:
-        """End a request that cannot run."""
+    def end(self, sequence: Sequence, error: str, *, passing: bool = False) -> None:
+        """End a request that cannot run; `passing`: it may be able to later."""
         with self._interrupts.held():
             self.scheduler.finish(sequence, FinishReason.ERROR)
-            self.events.append(Event(sequence, finish=FinishReason.ERROR, error=error))
+            self.events.append(Event(sequence, finish=FinishReason.ERROR, error=error, passing=passing))
 
     def start_over(self, rebuild: Callable[[], KvLedger]) -> None:
         """Compute every running request again, in another pool; what was launched and not read is drawn again."""
@@ -203,15 +207,27 @@ class ServingLoop:
         return plan
 
     def _end_overdue(self) -> None:
+        """End those whose time has come: the first of the heap, and no other is looked at."""
         now = self._clock()
-        overdue = [
-            sequence
-            for sequence in [*self.scheduler.running, *self.scheduler.waiting]
-            if sequence.request.deadline is not None and sequence.request.deadline <= now
-        ]
-        for sequence in overdue:
-            self.scheduler.finish(sequence, FinishReason.DEADLINE)
-            self.events.append(Event(sequence, finish=FinishReason.DEADLINE))
+        while self._deadlines and self._deadlines[0][0] <= now:
+            sequence = self._due(self._deadlines[0])
+            if sequence is not None:
+                self.scheduler.finish(sequence, FinishReason.DEADLINE)
+                self.events.append(Event(sequence, finish=FinishReason.DEADLINE))
+            heappop(self._deadlines)
+
+    def _due(self, entry: tuple[float, tuple[str, int]]) -> Sequence | None:
+        """The request of a deadline. A later one may have taken its key, and has a deadline of its own."""
+        deadline, key = entry
+        sequence = self.scheduler.find(key)
+        return sequence if sequence is not None and sequence.request.deadline == deadline else None
+
+    def _note_deadline(self, deadline: float, key: tuple[str, int]) -> None:
+        """Those that have ended are forgotten when they are more than those that have not."""
+        heappush(self._deadlines, (deadline, key))
+        if len(self._deadlines) > 2 * self.scheduler.unfinished + _FEW_DEADLINES:
+            self._deadlines = [entry for entry in self._deadlines if self._due(entry) is not None]
+            heapify(self._deadlines)
 
     def _read_back(self) -> None:
         """Read the oldest launched step: it is gone from the queue when all that it drew has been recorded."""

@@ -31,6 +31,7 @@ from brim.engine.ranks.agreement import Agreement, OneRank, each_rank_by_itself
 from brim.engine.schedule.plan import NO_DRAFT, StepBounds, StepPlan
 from brim.errors import OutOfMemory
 from brim.guard.rescue import (
+    CHUNK_FLOOR_TOKENS,
     Condition,
     Part,
     RescuePolicy,
@@ -91,6 +92,11 @@ class Rescue:
     @property
     def under_way(self) -> bool:
         return self._parts is not None
+
+    @property
+    def calm(self) -> bool:
+        """No step has run out of memory for a while, and nothing that rescues took is missing."""
+        return self._parts is None and self._condition.calm and not self._lent_bytes
 
     @property
     def health(self) -> Health:
@@ -191,7 +197,7 @@ class Rescue:
                 for _ in range(2):  # tokens that must be computed together are planned the second time
                     self._forget_done(parts)
                     if parts and loop.figures.steps == steps:
-                        loop.advance(self._catch_up.bounds(parts[0], self._condition.step_tokens))
+                        loop.advance(self._catch_up.bounds(parts[0], self._step_tokens))
         except OutOfMemory as error:
             self._raise_if_alone(error)
             self._make_room()
@@ -202,6 +208,11 @@ class Rescue:
             self._forget_done(parts)
             if not parts:
                 self._finish()
+
+    @property
+    def _step_tokens(self) -> int:
+        """Of a part: a limit that rescues have lowered does not make the way back longer than the floor does."""
+        return max(self._condition.step_tokens, min(CHUNK_FLOOR_TOKENS, self._policy.usual_tokens))
 
     def _forget_done(self, parts: deque[Part]) -> None:
         while parts and not self._catch_up.behind(parts[0]):
@@ -222,7 +233,9 @@ class Rescue:
         sequences = self._in_order(failed)
         work = _work(failed)
         self._catch_up.expect(sequences, work)
-        smaller = smaller_parts(tuple(work[sequence.request.key] for sequence in sequences), part)
+        smaller = smaller_parts(
+            tuple(self._catch_up.with_history(work[sequence.request.key]) for sequence in sequences), part
+        )
         parts.extendleft(reversed(smaller))
         if not smaller:
             (alone,) = sequences

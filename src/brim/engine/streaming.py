@@ -31,6 +31,7 @@ from brim.engine.front.answers import Completion, Update
 from brim.engine.media.prepare import Given, Prompt
 from brim.engine.requests.params import SamplingParams
 from brim.errors import DeviceError, InvalidRequest
+from brim.guard.shares import EVERYBODY, Share
 from brim.records.health import Health, Status
 
 _TEND_SECONDS = 0.5  # how often an idle engine looks after its encoders
@@ -131,6 +132,7 @@ class StreamingEngine:
         request_id: str | None = None,
         salt: bytes = b"",
         priority: int = 0,
+        share: Share = EVERYBODY,
     ) -> AsyncGenerator[Update, None]:
         """Updates of one request, until all its answers are complete. A refused request raises at the first one.
 
@@ -153,6 +155,7 @@ class StreamingEngine:
                 request_id=request_id,
                 salt=salt,
                 priority=priority,
+                share=share,
             )
 
         try:

@@ -103,7 +103,10 @@ class FitStore:
 
     def _starts(self) -> Iterator[dict[str, str]]:
         """Digests of the parts of the newest entries."""
-        files = sorted(self.folder.glob("*.json"), key=_written_at, reverse=True)
+        try:
+            files = sorted(self.folder.glob("*.json"), key=_written_at, reverse=True)
+        except OSError:  # no folder that can be read
+            return
         for path in files[:_MOST_COMPARED]:
             found = (read_entry(path) or {}).get("parts")
             if isinstance(found, dict):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,3 +195,12 @@ def test_fingerprints_differ_in_every_part() -> None:
     assert fingerprint(parts) == fingerprint(dict(reversed(parts.items())))
     changed = [{**parts, "model": {"hidden": 6}}, {**parts, "versions": ["2"]}, {**parts, "rank": 0}]
     assert len({fingerprint(one) for one in (parts, *changed)}) == 4
+
+
+def test_a_folder_that_cannot_be_read_has_no_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(folder: Path, pattern: str) -> Iterator[Path]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "glob", broken)
+    found = FitStore(tmp_path).find({"model": "m"}, free_bytes=1)
+    assert (found.report, found.unused) == (None, "")

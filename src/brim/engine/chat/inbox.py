@@ -2,13 +2,15 @@
 
 Requests that were not submitted here are served too, and their updates are dropped: an engine that has conversations is
 not driven by hand at the same time.
+
+An inbox does not keep its engine alive: conversations do, and when the last of them is gone, so may the engine be.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from brim.engine.front.answers import Update
 from brim.engine.requests.params import SamplingParams
@@ -22,9 +24,15 @@ class Inbox:
     """The updates of requests that were submitted here, each waiting for its owner."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._of = ref(engine)
         self._updates: dict[str, deque[Update]] = {}
         self._left: deque[str] = deque()  # sessions of conversations that are gone
+
+    @property
+    def _engine(self) -> Engine:
+        engine = self._of()
+        assert engine is not None, "whoever submits or reads here holds the engine"
+        return engine
 
     def submit(
         self, prompt: Any, params: SamplingParams, images: tuple[Any, ...], audios: tuple[Any, ...], session: str
@@ -64,7 +72,7 @@ class Inbox:
             self._engine.cancel(request_id)
 
 
-_INBOXES: WeakKeyDictionary[Engine, Inbox] = WeakKeyDictionary()
+_INBOXES: WeakKeyDictionary[Engine, Inbox] = WeakKeyDictionary()  # a value that held its key would keep it for ever
 
 
 def inbox_of(engine: Engine) -> Inbox:

@@ -5,8 +5,8 @@ Tokens are packed in one row: first one for each decode, then the prefill chunks
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -42,3 +42,4 @@ class StepLayout(PackedLayout):
     write_slots: tuple[torch.Tensor, ...]  # by group: int64 [tokens]
     longest_chunk: int
     visible_until: torch.Tensor | None  # int32 [tokens of chunks]: last position a query sees, where not its own
+    shared: dict[Any, Any] = field(default_factory=dict)  # what a backend computes for all layers; gone with the step

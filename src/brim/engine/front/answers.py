@@ -31,6 +31,7 @@ class Completion:
     top_logits: TopLogits | None = None  # of all tokens; None: `top_k_logits` was 0, or there is no token
     preemptions: int = 0
     error: str | None = None  # why, where the reason is `error`
+    passing: bool = False  # an error that the same request may not meet again
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Update:
     logprobs: TokenLogprobs | None = None
     top_logits: TopLogits | None = None  # of this token
     completion: Completion | None = None
+    prompt_logprobs: Sequence[TokenLogprobs] = ()  # with the first token: all of the prompt is known then
 
 
 class TextError(Exception):
@@ -150,6 +152,7 @@ class Answer:
             event.logprobs,
             event.top_logits,
             completion,
+            PromptScores.joined(scores) if scores and tokens and not choice.tokens else (),
         )
         choice.tokens.extend(tokens)
         choice.logprobs.extend(logprobs)
@@ -162,9 +165,8 @@ class Answer:
     def fail(self, event: Event, problem: str) -> Update:
         """This one answer ends with an error; what was known of it before stays."""
         choice = self._choices[event.sequence.request.index]
-        completion = replace(
-            _completion(choice, event, FinishReason.ERROR, (), (), choice.prompt_scores), error=problem
-        )
+        ended = _completion(choice, event, FinishReason.ERROR, (), (), choice.prompt_scores)
+        completion = replace(ended, error=problem, passing=event.passing)
         choice.done = True
         return Update(self.request_id, choice.request.index, completion=completion)
 

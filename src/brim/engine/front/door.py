@@ -18,6 +18,7 @@ from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import MediaSpan, Request
 from brim.engine.weights.load import LoadedModel
 from brim.errors import InvalidRequest, UnsupportedModel, first_line
+from brim.guard.shares import EVERYBODY, Share
 
 MOST_PRIORITY = 1000
 
@@ -46,6 +47,7 @@ class Door:
         session: str | None = None,
         salt: bytes = b"",
         priority: int = 0,
+        share: Share = EVERYBODY,
     ) -> tuple[Request, ...]:
         """One request for each answer that was asked for. `longest` is what the pool holds of one request."""
         params.check(self.loaded.vocab)
@@ -59,6 +61,8 @@ class Door:
             )
         if not (session is None or isinstance(session, str)):
             raise InvalidRequest(f"session is {session!r}; it must be a text, the name of a conversation")
+        if not (isinstance(share, Share) and 0 < share.weight < float("inf")):
+            raise InvalidRequest(f"share is {share!r}; it must be a Share with a weight above 0")
         if not isinstance(salt, bytes):
             raise InvalidRequest(f"salt is {salt!r}; it must be bytes")
         tokens, prepared, spans, marks = self._tokens(prompt, media)
@@ -79,6 +83,7 @@ class Door:
             session=session,
             salt=salt,
             priority=priority,
+            share=share,
         )
         others = (replace(first, index=number, seed=first.seed + number) for number in range(1, params.n))
         return (first, *others)

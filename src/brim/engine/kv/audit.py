@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from brim.engine.kv.blocks import SCRATCH
@@ -15,8 +14,8 @@ def ledger_problems(ledger: KvLedger, requests: Iterable[RequestBlocks]) -> list
     requests = list(requests)
     found = ["a reservation is neither committed nor rolled back"] if ledger.reserving else []
     for number, pool in enumerate(ledger.pools):
-        held = Counter(block for one in requests for block in one.tables[number] if block != SCRATCH)
-        found += [f"pool {number}: {problem}" for problem in pool.problems(held)]
+        tables = [one.tables[number] for one in requests]
+        found += [f"pool {number}: {problem}" for problem in pool.problems(tables)]
         for one in requests:
             if any(block != SCRATCH for block in one.tables[number][: one.given_up[number]]):
                 found.append(f"pool {number}: slot {one.slot} holds blocks that it has given up")

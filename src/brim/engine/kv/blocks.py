@@ -6,9 +6,15 @@ and can be reused) or *free*. Block 0 is scratch: padding writes there and it is
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from array import array
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from itertools import repeat
+from itertools import chain, repeat
+from operator import eq
+
+import numpy as np
+
+from brim.engine.kv.findings import Changes
 
 SCRATCH = 0
 
@@ -16,13 +22,14 @@ SCRATCH = 0
 class BlockPool:
     """Hands out blocks 1 to `blocks`."""
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, changes: Changes | None = None) -> None:
         self.blocks = blocks
-        self._free = list(range(blocks, 0, -1))
+        self._changes = changes or Changes()  # of what is found by content
+        self._free = array("i", range(blocks, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._favoured: OrderedDict[int, None] = OrderedDict()  # cached too, and evicted when no other is left
         self._favourites: set[bytes] = set()  # content that is favoured
-        self._holders = [0] * (blocks + 1)
+        self._holders = array("i", [0]) * (blocks + 1)
         self._content: dict[int, bytes] = {}  # block -> digest
         self._by_content: dict[bytes, int] = {}
         self.evictions = 0  # cached blocks that were handed out again
@@ -45,7 +52,9 @@ class BlockPool:
         if self._free:
             block = self._free.pop()
         else:
-            block, _ = (self._cached or self._favoured).popitem(last=False)
+            cache = self._cached or self._favoured
+            self._changes.note(self._content[next(iter(cache))])
+            block, _ = cache.popitem(last=False)
             del self._by_content[self._content.pop(block)]
             self.evictions += 1
         self._holders[block] = 1
@@ -106,32 +115,55 @@ class BlockPool:
         """Publish a held block by its content. The first block of a content stays the one that is found."""
         assert self._holders[block] > 0, f"block {block} is not held and cannot be published"
         if digest not in self._by_content and block not in self._content:
+            self._changes.note(digest)
             self._by_content[digest] = block
             self._content[block] = digest
 
-    def problems(self, held: Counter[int]) -> list[str]:
-        """What contradicts these holders, or itself; nothing where the pool is consistent."""
+    def problems(self, tables: Iterable[Iterable[int]]) -> list[str]:
+        """What contradicts these tables, or itself; nothing where the pool is consistent.
+
+        All blocks at once: a million of them are looked at after every rescue.
+        """
+        entries = [np.fromiter(table, np.int64) for table in tables]
+        held = np.bincount(np.concatenate([*entries, np.zeros(0, np.int64)]), minlength=self.blocks + 1)
+        held[SCRATCH] = 0
+        holders = np.array(self._holders)
+        idle = np.bincount(self._idle(), minlength=self.blocks + 1)
+        if len(held) > len(holders) or len(idle) > len(holders):
+            return [f"a block above {self.blocks} is held or free"]
         found = [
-            f"block {block} has {holders} holders, and is in {held[block]} tables"
-            for block, holders in enumerate(self._holders)
-            if holders != held[block]
+            f"block {block} has {holders[block]} holders, and is in {held[block]} tables"
+            for block in np.flatnonzero(holders != held)
         ]
-        idle = Counter([*self._free, *self._cached, *self._favoured])
-        found += [f"block {block} is free {count} times" for block, count in idle.items() if count > 1]
-        found += [f"block {block} is held and free" for block in idle if self._holders[block]]
-        if len(idle) + len(held) != self.blocks:
-            found.append(f"{self.blocks - len(idle) - len(held)} blocks are neither held nor free")
-        if self._by_content != {digest: block for block, digest in self._content.items()}:
+        found += [f"block {block} is free {idle[block]} times" for block in np.flatnonzero(idle > 1)]
+        found += [f"block {block} is held and free" for block in np.flatnonzero((idle > 0) & (holders > 0))]
+        known = np.count_nonzero(idle) + np.count_nonzero(held)
+        if known != self.blocks:
+            found.append(f"{self.blocks - known} blocks are neither held nor free")
+        return found + self._content_problems()
+
+    def _idle(self) -> np.ndarray:
+        cached = np.fromiter(chain(self._cached, self._favoured), np.intc, self.cached)
+        return np.concatenate([np.array(self._free), cached])
+
+    def _content_problems(self) -> list[str]:
+        found, content = [], self._content
+        blocks = map(self._by_content.get, content.values())  # where each content is found
+        if len(content) != len(self._by_content) or not all(map(eq, content, blocks)):
             found.append("blocks are found by a content that they do not have")
-        if any(block not in self._content for block in (*self._cached, *self._favoured)):
+        if not (self._cached.keys() <= content.keys() and self._favoured.keys() <= content.keys()):
             found.append("a block without known content is cached")
-        elif any(block not in self._cache_of(block) for block in (*self._cached, *self._favoured)):
+        elif not (
+            self._favourites.isdisjoint(map(content.__getitem__, self._cached))
+            and self._favourites.issuperset(map(content.__getitem__, self._favoured))
+        ):
             found.append("a cached block is favoured for a content that is not")
         return found
 
     def forget_content(self) -> None:
         """Free every cached block, so that its content is not reused."""
-        self._free += [*self._cached, *self._favoured]
+        self._changes.forget()
+        self._free.extend([*self._cached, *self._favoured])
         self._cached.clear()
         self._favoured.clear()
         self._content.clear()

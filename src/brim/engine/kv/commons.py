@@ -8,8 +8,10 @@ it any more: it is counted here, and not with its holders (`RequestBlocks.common
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
 from dataclasses import dataclass
+
+import numpy as np
 
 from brim.engine.kv.request_blocks import RequestBlocks
 
@@ -35,20 +37,23 @@ class CommonBlocks:
 
     def __init__(self, blocks: int) -> None:
         self.changed_slots: set[int] = set()  # of requests whose `common` changed; cleared by the one who reads it
-        self._owners = [_NOBODY] * (blocks + 1)  # slots
+        self._owners = array("i", [_NOBODY]) * (blocks + 1)  # slots
+        self._owners_of = np.frombuffer(self._owners, np.intc)  # the same, for many blocks at once
         self._requests: dict[int, RequestBlocks] = {}  # by slot: the last one that took a block
         self._common: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._common)
 
-    def shareable(self, blocks: Iterable[int]) -> Shareable:
+    def __contains__(self, block: int) -> bool:
+        return block in self._common
+
+    def shareable(self, blocks: np.ndarray) -> Shareable:
         """What sharing these blocks would mean, of which some may not be held."""
-        owners = list(map(self._owners.__getitem__, blocks))
-        common = owners.count(_SEVERAL)
-        owned = len(owners) - common - owners.count(_NOBODY)
-        slots = frozenset(owners) - {_NOBODY, _SEVERAL} if owned else frozenset[int]()
-        return Shareable(common, owned, slots)
+        owners = self._owners_of[blocks]
+        owned = owners[owners >= 0]
+        slots = np.flatnonzero(np.bincount(owned)).tolist()
+        return Shareable(int(np.count_nonzero(owners == _SEVERAL)), len(owned), frozenset(slots))
 
     def taken(self, block: int, request: RequestBlocks) -> None:
         self._owners[block] = request.slot

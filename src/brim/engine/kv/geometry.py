@@ -44,6 +44,10 @@ class LayerGroup:
             return 0
         return max(0, position - self.window + 1) // block_size
 
+    def blocks_seen(self, block_size: int) -> int | None:
+        """How many of the blocks before it the first token of a block attends to, at most; None: all of them."""
+        return None if self.window is None else ceil_div(self.window - 1, block_size)
+
 
 def group_layers(layers: tuple[LayerGeometry, ...]) -> tuple[LayerGroup, ...]:
     """Layers by window: full attention first, then the windows from the widest."""

@@ -10,11 +10,12 @@ every request with the blocks that it had. Blocks that a failed step may have wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from brim.engine.kv.blocks import SCRATCH, BlockPool
 from brim.engine.kv.commons import CommonBlocks, Shareable
+from brim.engine.kv.findings import Changes, Finding
 from brim.engine.kv.geometry import KvShape, LayerGroup
 from brim.engine.kv.host import CopyBack, CopyOut, HostCopy, Move
 from brim.engine.kv.request_blocks import RequestBlocks
@@ -73,7 +74,8 @@ class KvLedger:
     def __init__(self, groups: tuple[LayerGroup, ...], shape: KvShape) -> None:
         self.groups = groups
         self.block_size = shape.block_size
-        self.pools = [BlockPool(blocks) for blocks in shape.blocks]
+        self.changes = Changes()
+        self.pools = [BlockPool(blocks, self.changes) for blocks in shape.blocks]
         self.updates = [TableUpdates() for _ in groups]  # for the device, by group
         self.copies: list[tuple[int, int, int]] = []  # (group, from, to): blocks to copy before anything is written
         # To carry out before `copies`, in this order. The device takes each of the former out when it has been queued:
@@ -251,41 +253,40 @@ class KvLedger:
 
     # -- reuse by content ----------------------------------------------------------------------------------------
 
-    def longest_prefix(self, digests: Sequence[bytes]) -> int:
+    def find(self, digests: Sequence[bytes], forbidden: Iterable[range] = ()) -> Finding:
+        """The blocks of a text. `forbidden`: numbers of its first blocks that may not be reused without the next."""
+        finding = Finding(digests, self.changes, forbidden)
+        finding.bring_up_to_date(self.pools)
+        return finding
+
+    def still_found(self, finding: Finding | None, blocks: int) -> Finding | None:
+        """What was found of a text of so many blocks, as it is now; None: that was in another ledger, or of others."""
+        if finding is None or finding.changes is not self.changes or len(finding) != blocks:
+            return None
+        finding.bring_up_to_date(self.pools)
+        return finding
+
+    def longest_prefix(self, finding: Finding) -> int:
         """How many leading full blocks could be reused: cached in every group in which later tokens attend to them."""
-        for count in range(self._longest_full(digests), 0, -1):
-            if all(self._window_present(number, digests, count) for number in range(len(self.groups))):
-                return count
-        return 0
+        return finding.prefix(self.groups, self.block_size)
 
-    def _longest_full(self, digests: Sequence[bytes]) -> int:
-        pools = [pool for pool, group in zip(self.pools, self.groups, strict=True) if group.window is None]
-        for count, digest in enumerate(digests):
-            if any(pool.find(digest) is None for pool in pools):
-                return count
-        return len(digests)
-
-    def _window_present(self, number: int, digests: Sequence[bytes], count: int) -> bool:
-        group = self.groups[number]
-        if group.window is None:
-            return True
-        first = group.first_block_needed(count * self.block_size, self.block_size)
-        return all(self.pools[number].find(digest) is not None for digest in digests[first:count])
-
-    def shareable(self, digests: Sequence[bytes]) -> Shareable:
-        """Of the blocks with this content, those that a request holds; in the group without a window.
+    def shareable(self, finding: Finding, blocks: int) -> Shareable:
+        """Of the first so many blocks that were found, those that a request holds; in the group without a window.
 
         Blocks that are only cached count as available, and are taken.
         """
         if self.unwindowed is None:
             return Shareable()
-        return self.commons.shareable(self.pools[self.unwindowed].find_all(digests))
+        return self.commons.shareable(finding.blocks[self.unwindowed][:blocks])
 
     def forkable(self, source: RequestBlocks, tokens: int) -> Shareable:
         """The full blocks of a request's first tokens, in the group without a window."""
         if self.unwindowed is None:
             return Shareable()
-        return self.commons.shareable(source.tables[self.unwindowed][: tokens // self.block_size])
+        blocks, table = tokens // self.block_size, source.tables[self.unwindowed]
+        # What of its table is not common belongs to it, and most of the table is of these tokens.
+        common = source.common - sum(map(self.commons.__contains__, table[blocks:]))
+        return Shareable(common, blocks - common, frozenset({source.slot} if common < blocks else ()))
 
     def reuse(self, request: RequestBlocks, digests: Sequence[bytes]) -> None:
         """Start a new request from these blocks, which `longest_prefix` found."""

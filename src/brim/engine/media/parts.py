@@ -28,6 +28,7 @@ class MediaPart:
     inputs: Mapping[str, torch.Tensor]
     tokens: int
     kind: Kind = Kind.IMAGE
+    digest: bytes = b""  # of what it shows, where it is known
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,6 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-import torch
 
 from brim.engine.media.allowed import UNCHECKED, AllowedMedia
 from brim.engine.media.audio.families import AudioFamily, audio_family_of
@@ -26,6 +25,7 @@ from brim.engine.media.families import Family, family_of, split_videos, video_ru
 from brim.engine.media.limits import ImageLimits, find_limits, takes_any_shape, worst_part
 from brim.engine.media.parts import Kind, Media, MediaPart
 from brim.engine.media.positions import mrope_positions
+from brim.engine.media.processed import DIGEST_BYTES, Processed, part_digest
 from brim.engine.media.processing import audio_tokens, image_tokens, run_processor
 from brim.engine.media.reading import load_processor
 from brim.engine.media.towers import hears
@@ -38,8 +38,6 @@ from brim.errors import InvalidRequest
 Prompt = str | ChatText | Sequence[int]  # a text, a conversation from its template, or tokens
 Given = Sequence[Any] | Mapping[str, Any]  # images or audios one by one; or the output of a processor
 Prepared = tuple[tuple[int, ...], Media, tuple[MediaSpan, ...], tuple[tuple[int, bytes], ...]]
-
-_DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ class Preparer:
                 raise InvalidRequest(f"{kind}: this model takes no {kind}")
         tokens, inputs = self._processed(prompt, given, allowed)
         check_given(inputs, given.kinds)
-        parts = {kind: self._split(kind, inputs) for kind in given.kinds}
+        parts = {kind: _told(self._split(kind, inputs), given.of(kind), kind) for kind in given.kinds}
         places = {kind: self._places(kind, tokens) for kind in given.kinds}
         for kind, some in parts.items():
             check_counts(kind, some, places[kind], self._runs(kind, some, inputs))
@@ -113,7 +111,7 @@ class Preparer:
             frames = [] if self.audio is None else [self.audio.frames(part) for part in parts.get(Kind.AUDIO, ())]
             positions, shift = mrope_positions(self._base, tokens, inputs, places, frames)
         ordered, own = _in_order(parts, places)
-        digests = tuple(_digest(part) for part in ordered)
+        digests = tuple(part.digest or part_digest(part) for part in ordered)
         marks = _marks(digests, own, positions)
         for place in np.concatenate(own).tolist():
             if tokens[place] >= self._vocab:  # the decoder has no such token; features replace it anyway
@@ -225,6 +223,14 @@ class Preparer:
         return tuple(sorted(spans, key=lambda span: span.start))
 
 
+def _told(parts: tuple[MediaPart, ...], given: Given, kind: Kind) -> tuple[MediaPart, ...]:
+    """With the digests that came with a processor's output, where they did."""
+    digests = given.digests.get(kind, ()) if isinstance(given, Processed) else ()
+    if len(digests) != len(parts):
+        return parts
+    return tuple(replace(part, digest=digest) for part, digest in zip(parts, digests, strict=True))
+
+
 def _in_order(
     parts: Mapping[Kind, tuple[MediaPart, ...]], places: Mapping[Kind, np.ndarray]
 ) -> tuple[tuple[MediaPart, ...], list[np.ndarray]]:
@@ -248,14 +254,5 @@ def _marks(
     marks = []
     for digest, places in zip(digests, own, strict=True):
         where = places if positions is None else np.concatenate([places, positions[:, places].ravel()])
-        marks.append((int(places[0]), digest + blake2b(where.tobytes(), digest_size=_DIGEST_BYTES).digest()))
-    return tuple(marks)
-
-
-def _digest(part: MediaPart) -> bytes:
-    """Differs where any pixel or mel frame does."""
-    digest = blake2b(digest_size=_DIGEST_BYTES)
-    for name, tensor in sorted(part.inputs.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
-    return digest.digest()
+        marks.append((int(places[0]), digest + blake2b(where.tobytes(), digest_size=DIGEST_BYTES).digest()))
+    return tuple(sorted(marks))

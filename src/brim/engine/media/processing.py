@@ -56,17 +56,17 @@ def image_tokens(processor: Any, family: Family, image: Any, limits: ImageLimits
     """Tokens that an image takes in a prompt, with what the processor writes around it."""
     placeholder = str(getattr(processor, family.placeholder))
     written, _ = run_processor(processor, family, placeholder, [image], allowed=AllowedMedia(images=limits))
-    return _beyond(written, processor, placeholder)
+    return tokens_beyond(written, processor, placeholder)
 
 
 def audio_tokens(processor: Any, audio: Any, limits: AudioLimits | None = None) -> int:
     """The same of an audio."""
     placeholder = str(getattr(processor, AUDIO_PLACEHOLDER, None))
     written, _ = run_processor(processor, None, placeholder, audios=[audio], allowed=AllowedMedia(audios=limits))
-    return _beyond(written, processor, placeholder)
+    return tokens_beyond(written, processor, placeholder)
 
 
-def _beyond(written: Sequence[int], processor: Any, placeholder: str) -> int:
+def tokens_beyond(written: Sequence[int], processor: Any, placeholder: str) -> int:
     """Tokens that the processor wrote for a placeholder, less what the tokenizer puts around any text."""
     return len(written) - len(processor.tokenizer(placeholder)["input_ids"]) + 1
 

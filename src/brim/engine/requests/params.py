@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 
 from brim.engine.requests.grammar import Grammar
 from brim.errors import InvalidRequest
+from brim.surrogates import half_pair_at
 
 GREEDY_BELOW = 1e-5  # temperatures below count as 0: the division would overflow
 MAX_ALTERNATIVES = 20
@@ -143,6 +144,8 @@ class SamplingParams:
             if len(text) > MAX_STOP_LENGTH:
                 allowed = f"at most {MAX_STOP_LENGTH} characters long (it has {len(text)}): shorten it"
                 raise _refused("stop", text, allowed)
+            if (place := half_pair_at(text)) is not None:
+                raise _refused("stop", text, f"Unicode text: its character {place} is half of a surrogate pair")
         for name in ("stop_token_ids", "shown_token_ids"):
             ids = getattr(self, name)
             if not isinstance(ids, tuple) or len(ids) > MAX_IDS:

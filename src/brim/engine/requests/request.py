@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from brim.engine.requests.params import SamplingParams
+from brim.guard.shares import EVERYBODY, Share
 
 
 class FinishReason(StrEnum):
@@ -47,7 +48,8 @@ class Request:
     marks: tuple[tuple[int, bytes], ...] = ()  # places of images, and what they show as digests
     salt: bytes = b""  # what all keys depend on besides the tokens
     session: str | None = None  # the conversation that its tokens belong to
-    priority: int = 0  # those of a higher one start first
+    priority: int = 0  # those of a higher one start first, among those of one share
+    share: Share = EVERYBODY  # shares take turns
     index: int = 0  # which of the answers; those after the first may share its prompt's blocks
 
     @property

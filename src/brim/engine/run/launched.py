@@ -46,6 +46,12 @@ class Launched:
             self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._ready.record()
 
+    def on_device(self, device: torch.device) -> list[torch.Tensor]:
+        """What the device holds of its results: what was drawn, and scores of prompts unless the host has them."""
+        scores = [getattr(one, field.name) for one in self.prompt.values() for field in fields(one)]
+        found = [*(() if self.drawn is None else self.drawn.tensors), *(one for one in scores if one is not None)]
+        return [tensor for tensor in found if tensor.device.type == device.type]
+
     def tokens(self) -> list[int]:
         """The tokens drawn, one for each of the plan's `drawing`. Waits for the device."""
         if self._ready is not None:

@@ -325,9 +325,14 @@ class Runner:
             self.graphs_dropped = False
 
     @property
-    def kept_bytes(self) -> int:
+    def kept_tensors(self) -> list[torch.Tensor]:
         """What is held between steps beside what `build` made: features of images, and what was drawn last."""
-        tensors = [*self._features.tensors, *(self._accepted.tensors if self._accepted is not None else ())]
+        return [*self._features.tensors, *(self._accepted.tensors if self._accepted is not None else ())]
+
+    @property
+    def kept_bytes(self) -> int:
+        """What they take."""
+        tensors = self.kept_tensors
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
         return sum(round_up(size, ALLOCATION_ROUNDING) for size in storages.values())
 

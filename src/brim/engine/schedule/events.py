@@ -48,3 +48,4 @@ class Event(NamedTuple):
     prompt_start: int = 0  # position of the first of these prompt tokens
     error: str | None = None  # why, where it ends with an error
     top_logits: TopLogits | None = None  # of the token
+    passing: bool = False  # an error that the same request may not meet again

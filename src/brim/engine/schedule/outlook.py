@@ -136,7 +136,7 @@ class Outlook:
         if prospect.parent is not None:
             assert prospect.parent.blocks is not None
             return self._ledger.forkable(prospect.parent.blocks, prospect.reused)
-        return self._ledger.shareable(prospect.digests) if prospect.digests else Shareable()
+        return Shareable() if prospect.finding is None else self._ledger.shareable(prospect.finding, prospect.found)
 
     def _claim(self, sequence: Sequence, shared: int) -> Claim:
         """How a request grows, from the step that is planned next on."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brim.engine.kv.digests import extend_digests
+from brim.engine.kv.findings import Finding
 from brim.engine.kv.host import HostCopy
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.spans import whole_spans
+from brim.engine.schedule.spans import cut_blocks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,9 +18,15 @@ class Prospect:
 
     sequence: Sequence
     reused: int = 0  # tokens that need not be computed
-    digests: tuple[bytes, ...] = ()  # the content of the blocks they are in
+    finding: Finding | None = None  # its blocks in the pools
+    found: int = 0  # of these, so many from the first on are looked at
     parent: Sequence | None = None  # the answer whose blocks it would share, copy-on-write
     copy: HostCopy | None = None  # in host memory, that it would go on from
+
+    @property
+    def digests(self) -> list[bytes]:
+        """The content of the blocks that it would share, where they are in the pools."""
+        return self.sequence.digests[: self.found]
 
 
 def as_fork(sequence: Sequence, parent: Sequence) -> Prospect:
@@ -27,20 +34,28 @@ def as_fork(sequence: Sequence, parent: Sequence) -> Prospect:
     return Prospect(sequence, reused=sequence.prompt_length - 1, parent=parent)
 
 
-def from_host(sequence: Sequence, copy: HostCopy, block_size: int, reuse: bool) -> Prospect:
+def from_host(sequence: Sequence, copy: HostCopy, ledger: KvLedger, reuse: bool) -> Prospect:
     """Where it was preempted. Blocks whose content is still in the pools are not copied."""
-    request = sequence.request
-    extend_digests(sequence.digests, sequence.tokens, block_size, request.salt, request.marks)
-    known = sequence.digests[: copy.tokens // block_size] if reuse else []
-    return Prospect(sequence, reused=copy.tokens, digests=tuple(known), copy=copy)
+    if not reuse:
+        return Prospect(sequence, reused=copy.tokens, copy=copy)
+    blocks = copy.tokens // ledger.block_size
+    return Prospect(sequence, reused=copy.tokens, finding=_found(sequence, blocks, ledger), found=blocks, copy=copy)
 
 
 def from_cache(sequence: Sequence, ledger: KvLedger) -> Prospect:
     """After the longest prefix that is in the pools."""
-    size = ledger.block_size
-    extend_digests(sequence.digests, sequence.tokens, size, sequence.request.salt, sequence.request.marks)
-    usable = (len(sequence.tokens) - 1) // size  # the last token is always computed
-    count = ledger.longest_prefix(sequence.digests[:usable])
-    while (whole := whole_spans(sequence.request.spans, 0, count * size)) != count * size:
-        count = ledger.longest_prefix(sequence.digests[: whole // size])  # a shorter one has its own windows to find
-    return Prospect(sequence, reused=count * size, digests=tuple(sequence.digests[:count]))
+    usable = (len(sequence.tokens) - 1) // ledger.block_size  # the last token is always computed
+    finding = _found(sequence, usable, ledger)
+    count = ledger.longest_prefix(finding)
+    return Prospect(sequence, reused=count * ledger.block_size, finding=finding, found=count)
+
+
+def _found(sequence: Sequence, blocks: int, ledger: KvLedger) -> Finding:
+    """The first so many blocks of a request in the pools. They are looked up once, while it waits."""
+    finding = ledger.still_found(sequence.finding, blocks)
+    if finding is None:
+        request, size = sequence.request, ledger.block_size
+        extend_digests(sequence.digests, sequence.tokens, size, request.salt, request.marks)
+        finding = ledger.find(sequence.digests[:blocks], cut_blocks(request.spans, size))
+    sequence.finding = finding
+    return finding

@@ -1,10 +1,11 @@
 """Which tokens of which requests make up the next step.
 
-Continuous batching, first come first served among requests of one priority: every decoding request gets one token, the
-rest of the step goes to prefill chunks, and waiting requests are admitted by the policy of `guard`. While the first of
-them has to wait for blocks, a later one that fits may pass it, a limited number of times. When blocks run out, the
-request that was admitted last is preempted; later it goes on from a copy in host memory, or is recomputed
-(`host_copies`). A request whose images are not encoded yet stays in the queue, and those behind it go on (`media`).
+Continuous batching, first come first served among requests of one share and priority (`queue`): every decoding request
+gets one token, the rest of the step goes to prefill chunks, and waiting requests are admitted by the policy of `guard`.
+While the first of them has to wait for blocks, a later one that fits may pass it, a limited number of times. When
+blocks run out, the request that was admitted last is preempted; later it goes on from a copy in host memory, or is
+recomputed (`host_copies`). A request whose images are not encoded yet stays in the queue, and those behind it go on
+(`media`).
 Steps may be planned ahead: tokens of a launched step are counted (`Sequence.unseen`) before they are read.
 
 A decode may come with a draft (`drafting`). When the step is launched it counts as the one token that is certain; when
@@ -21,7 +22,6 @@ Knows nothing of tensors, time or text.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -37,7 +37,7 @@ from brim.engine.schedule.media import MediaGate, NoWaiting
 from brim.engine.schedule.outlook import Outlook
 from brim.engine.schedule.plan import NO_DRAFT, Chunk, Draft, StepBounds, StepPlan
 from brim.engine.schedule.prospect import Prospect, as_fork, from_cache, from_host
-from brim.engine.schedule.queue import Departure, come_back, join, overtake, rejoin, step_out
+from brim.engine.schedule.queue import Departure, WaitingQueue
 from brim.engine.schedule.spans import blocking_span, whole_spans
 from brim.guard.admission import AdmissionSettings, AdmissionView, Cause, Decision, may_start, passable
 
@@ -71,7 +71,7 @@ class Scheduler:
         self.counts = AdmissionCounts()
         self.host_copies = HostCopies.none()
         self.media: MediaGate = NoWaiting()
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = WaitingQueue(self._comes_first)
         self.running: list[Sequence] = []  # in the order of admission
         self._free_slots = list(range(limits.max_batch - 1, -1, -1))
         self._by_key: dict[tuple[str, int], Sequence] = {}
@@ -122,7 +122,16 @@ class Scheduler:
         """Let a request wait for its turn. One that could never have it is refused."""
         self.outlook.check(sequence)
         self._by_key[sequence.request.key] = sequence
-        join(self.waiting, sequence)
+        self.waiting.join(sequence)
+
+    def find(self, key: tuple[str, int]) -> Sequence | None:
+        """The request with this key that waits or runs."""
+        return self._by_key.get(key)
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that wait or run."""
+        return len(self._by_key)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a request, waiting or running; everything it holds is freed at once."""
@@ -139,6 +148,7 @@ class Scheduler:
         else:
             self.running.remove(sequence)
             self._release(sequence)
+        self.waiting.left(sequence)
 
     def _keep_session(self, sequence: Sequence) -> None:
         """What a conversation has computed stays findable for its next turn."""
@@ -226,6 +236,7 @@ class Scheduler:
         for sequence in plan.decodes:
             sequence.computed += 1
             sequence.unseen += 1
+        self.waiting.charge_decodes(plan.decodes)
         self.outlook.stepped(len(plan.decodes), self._ready)
         for chunk in plan.chunks:
             sequence = chunk.sequence
@@ -254,8 +265,9 @@ class Scheduler:
                 self._preempt(sequence, intact=False)
 
     def _count_returned(self) -> None:
-        """Copies that the launched step copies back are no longer needed."""
+        """What those that the launched step admits were found with, and copies that it copies back, is not needed."""
         for departure in self._admitted:
+            departure.sequence.finding = None
             if departure.sequence.host_copy is not None:
                 self.host_copies.came_back(departure.sequence, self.ledger)
 
@@ -275,7 +287,7 @@ class Scheduler:
 
     def _take_back_admission(self, departure: Departure) -> None:
         self._let_go(departure.sequence)
-        rejoin(self.waiting, departure)
+        self.waiting.rejoin(departure)
 
     def _take_back_last_admission(self) -> None:
         self._take_back_admission(self._admitted[-1])
@@ -364,7 +376,7 @@ class Scheduler:
     def _put_back(self, sequence: Sequence) -> None:
         """To the front of those of its priority, holding nothing. Can be called again after an interrupt."""
         self._let_go(sequence)
-        come_back(self.waiting, sequence)
+        self.waiting.come_back(sequence)
 
     def _let_go(self, sequence: Sequence) -> None:
         """It holds nothing, and nothing of it is computed. Can be called again after an interrupt."""
@@ -419,7 +431,8 @@ class Scheduler:
         last = sequence.prompt_length - 1
         if not self._forks_early or not start < last < start + length:
             return length
-        if not self.waiting or self._parent(self.waiting[0]) is not sequence:
+        following = next(iter(self.waiting), None)
+        if following is None or self._parent(following) is not sequence:
             return length
         return whole_spans(sequence.request.spans, start, last - start) or length
 
@@ -429,6 +442,13 @@ class Scheduler:
         """The first that waits, of those that may be in this step and whose images are not being encoded."""
         allow, waits = self._bounds.allow, self.media.waits
         return next((sequence for sequence in self.waiting if allow(sequence) and not waits(sequence)), None)
+
+    def _comes_first(self, sequence: Sequence) -> bool:
+        """Preempted, or an answer to a prompt that is being computed and can be shared when it has been."""
+        if sequence.preemptions:
+            return True
+        parent = self._parent(sequence)
+        return parent is not None and parent.computed < parent.prompt_length
 
     def _admit_next(self, budget: int) -> Chunk | None:
         """Start the request that has waited longest, or one that may pass it while it waits for blocks."""
@@ -441,13 +461,15 @@ class Scheduler:
         prospect: Prospect | None = None
         while prospect is None:
             sequence = self._next_waiting()
+            if sequence is not None and not self._free_slots and sequence.request.media is None:
+                return None, self._decide_about_slots().cause  # nothing else needs to be known of a text
             prospect = None if sequence is None else self._prospect(sequence)
             if prospect is None and (sequence is None or not self.media.waits(sequence)):
                 return None, None
         decision = self._decide(prospect)
         if not decision.start:
             return None, decision.cause
-        self._admitted.append(step_out(self.waiting, prospect.sequence))
+        self._admitted.append(self.waiting.step_out(prospect.sequence, prospect.reused))
         return self._start(prospect, budget), decision.cause
 
     def _admit_passing(self, budget: int) -> Chunk | None:
@@ -456,12 +478,11 @@ class Scheduler:
         if known == self._nobody_passes:
             return None
         behind = passable((sequence.passed for sequence in self.waiting), self.admission)
-        for place in range(1, min(behind + 1, len(self.waiting))):
-            sequence = self.waiting[place]
+        for sequence in list(islice(self.waiting, 1, behind + 1)):
             may_pass = _may_pass(sequence) and not self.media.waits(sequence)
             prospect = self._prospect(sequence) if may_pass else None
             if prospect is not None and self._decide(prospect).start:
-                self._admitted.append(overtake(self.waiting, sequence))
+                self._admitted.append(self.waiting.overtake(sequence, prospect.reused))
                 chunk = self._start(prospect, budget)
                 self.counts.passes += chunk is not None
                 return chunk
@@ -469,10 +490,14 @@ class Scheduler:
         return None
 
     def _decide(self, prospect: Prospect) -> Decision:
-        if not self._free_slots:  # nothing else needs to be known
-            decision = Decision(False, Cause.SLOTS, limit=len(self.running))
-        else:
-            decision = self.policy(self.outlook.view(prospect, len(self._free_slots)))
+        if not self._free_slots:
+            return self._decide_about_slots()
+        decision = self.policy(self.outlook.view(prospect, len(self._free_slots)))
+        self.counts.count(decision)
+        return decision
+
+    def _decide_about_slots(self) -> Decision:
+        decision = Decision(False, Cause.SLOTS, limit=len(self.running))
         self.counts.count(decision)
         return decision
 
@@ -533,7 +558,7 @@ class Scheduler:
         if sequence.unseen:
             return None  # its last token
         if sequence.host_copy is not None:
-            return from_host(sequence, sequence.host_copy, self.ledger.block_size, self.limits.reuse_prefixes)
+            return from_host(sequence, sequence.host_copy, self.ledger, self.limits.reuse_prefixes)
         parent = self._parent(sequence)
         if parent is not None:
             if parent.computed < parent.prompt_length - 1:

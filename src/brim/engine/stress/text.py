@@ -2,17 +2,22 @@
 
 The steps are constructed, not scheduled: their shapes are exact, and they leave nothing in the pool. All tokens are
 equal, so that a mixture sends all of them to the same experts.
+
+Serving launches a step while the results of the one before are still to be read, so the worst steps run beside the
+fullest results that a step has: those of a full step of prompts that are all scored, and all draw with everything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Several
 from contextlib import contextmanager
+from dataclasses import replace
 
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.recurrent.mixers import CHUNK_ROWS
-from brim.engine.requests.params import SamplingParams
+from brim.engine.requests.params import MAX_ALTERNATIVES, SamplingParams
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.runner import Runner
 from brim.engine.run.sampling.sampler import HISTORY_AT_ONCE, ROWS_AT_ONCE
@@ -24,12 +29,14 @@ from brim.records.memory import StressShape
 from brim.units import ceil_div
 
 PREFILL, DECODE, SCORES, PLAIN = "prefill", "decode", "prompt-logprobs", "plain"
-ALIKE = "equal-prompts"
+ALIKE, LONGEST = "equal-prompts", "longest-answer"
+_OVERLAPS = (DECODE, LONGEST, SCORES, ALIKE)  # not those with drafts; and a prefill is no more than one that is scored
+_LOOKS = 2  # at each token of an answer: for the repetition penalty, and for the others
 _PARAMS = {
     PREFILL: EVERYTHING,
     DECODE: EVERYTHING,
     ALIKE: EVERYTHING,
-    SCORES: SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=20, ignore_eos=True),
+    SCORES: replace(EVERYTHING, prompt_logprobs=MAX_ALTERNATIVES),
     PLAIN: SamplingParams(max_tokens=1, temperature=0, ignore_eos=True),  # the model only: what a trace predicts
 }
 
@@ -37,20 +44,38 @@ _PARAMS = {
 def text_shapes(settings: EngineSettings, max_length: int, alike: int | None = None) -> tuple[StressShape, ...]:
     """Full steps of every kind: prefill in which every prompt samples, decode, scores of a whole step, drafts.
 
+    Scores are of as many prompts as a step has, each of which samples too, and of one prompt, the most that there are.
     `alike` is the chunk length at which a batch of recurrent layers needs the most memory, if there are such layers.
     """
     tokens = min(settings.max_batch_tokens, settings.max_batch * (max_length - 1))
-    shapes: tuple[StressShape, ...] = (
-        StressShape(PREFILL, tokens, len(_lengths(tokens, settings.max_batch, max_length)), "every prompt samples"),
+    prompts = len(_lengths(tokens, settings.max_batch, max_length))
+    fewest = len(_lengths(tokens, 1, max_length))
+    shapes = [
+        StressShape(PREFILL, tokens, prompts, "every prompt samples"),
+        StressShape(SCORES, tokens, prompts, "log-probabilities, and every prompt samples"),
+        StressShape(SCORES, tokens, fewest, "log-probabilities of all tokens"),
         StressShape(DECODE, settings.max_batch, settings.max_batch, "full sampler"),
-        StressShape(SCORES, tokens, len(_lengths(tokens, 1, max_length)), "log-probabilities of all tokens"),
-    )
+    ]
+    if prompts == fewest:
+        del shapes[2]
+    if _LOOKS * (max_length - 2) > HISTORY_AT_ONCE:
+        shapes.append(StressShape(LONGEST, settings.max_batch, settings.max_batch, "penalties of the longest answer"))
     shapes += verify_shapes(settings, max_length)
     if alike is None:
-        return shapes
+        return tuple(shapes)
     length = max(1, min(alike, (max_length - 1) // 2))  # as much has been computed before
     count = max(1, min(settings.max_batch, tokens // length))
     return (*shapes, StressShape(ALIKE, count * length, count, "chunks of equal length"))
+
+
+def steps_before(shape: StressShape, worst: Several[StressShape]) -> tuple[StressShape, ...]:
+    """Steps of which one has the fullest results, to be read yet while this one runs; none but beside the worst.
+
+    Many prompts draw more tokens, and one prompt has more scores: which results are fuller depends on the vocabulary.
+    """
+    if shape.name not in _OVERLAPS or shape not in worst:
+        return ()
+    return tuple(one for one in worst if one.name == SCORES)
 
 
 def run_text_shape(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: int) -> None:
@@ -63,8 +88,9 @@ def run_text_shape(shape: StressShape, runner: Runner, ledger: KvLedger, max_len
 def text_step(shape: StressShape, runner: Runner, ledger: KvLedger, max_length: int) -> Iterator[StepPlan]:
     """A step of this shape, whose requests hold their blocks meanwhile."""
     runner.forget_history()  # of a step like this one: each takes what the first one takes
-    if shape.name == DECODE:
-        plan = _decodes(min(shape.sequences, min(ledger.available())), max_length, ledger)
+    if shape.name in (DECODE, LONGEST):
+        count = min(shape.sequences, min(ledger.available()))
+        plan = _decodes(count, max_length, ledger, longest=shape.name == LONGEST)
     elif shape.name == VERIFY:
         plan = verify_step(shape, runner, ledger, max_length)
     elif shape.name == ALIKE:
@@ -164,16 +190,16 @@ def _reserve_in_steps(blocks: RequestBlocks, context: int, length: int, step: in
     return ledger.reserve(blocks, context, context + length)
 
 
-def _decodes(count: int, max_length: int, ledger: KvLedger) -> StepPlan:
+def _decodes(count: int, max_length: int, ledger: KvLedger, *, longest: bool) -> StepPlan:
     """A token for each request. Their penalties look at as many tokens at once as they ever do.
 
-    The keys of those tokens do not matter here and are not in the pool.
+    That is what a slice of rows may look at together, or all that one of them says (`longest`). The keys of those
+    tokens do not matter here and are not in the pool.
     """
     sequences = tuple(stress_sequence(number, 1, EVERYTHING, ledger) for number in range(count))
-    looks = 2  # for the repetition penalty, and for the others
-    said = min(max_length - 2, HISTORY_AT_ONCE // (looks * max(1, min(count, ROWS_AT_ONCE))))
-    for sequence in sequences:
-        sequence.tokens += [TOKEN] * said
+    said = min(max_length - 2, HISTORY_AT_ONCE // (_LOOKS * max(1, min(count, ROWS_AT_ONCE))))
+    for number, sequence in enumerate(sequences):
+        sequence.tokens += [TOKEN] * (max_length - 2 if longest and number == 0 else said)
     return StepPlan(sequences, tuple(range(count)), (1,) * count, ())
 
 

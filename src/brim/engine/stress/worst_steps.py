@@ -7,7 +7,7 @@ are constructed in `brim.engine.stress.text`, those with images or audio in `bri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,8 @@ from brim.engine.run.running import largest_work
 from brim.engine.stress.media import MediaPrompt, audio_shape, image_shape, media_prompt_tokens, run_media_shape
 from brim.engine.stress.rehearsal import rehearse
 from brim.engine.stress.scaling_steps import equal_chunks, most_scan_tokens, scaling_steps
-from brim.engine.stress.text import PLAIN, run_text_shape, text_shapes
+from brim.engine.stress.text import PLAIN, run_text_shape, steps_before, text_shapes
+from brim.engine.stress.unread import UnreadResults
 from brim.engine.stress.warm_up import warm_up
 from brim.records.fit import AUDIO_SHAPE, DRAFT_SHAPE, IMAGE_SHAPE
 from brim.records.memory import StressShape
@@ -41,6 +42,7 @@ class WorstSteps:
     loaded: LoadedModel
     parts: EngineParts
     allowed: AllowedMedia
+    unread: UnreadResults = field(default_factory=UnreadResults)
 
     def shapes(self) -> tuple[StressShape, ...]:
         return (*self._text(), *self._draft(), *self._media())
@@ -117,7 +119,19 @@ class WorstSteps:
             return partial(run_media_shape, prompts, runner, ledger, settings, max_length)
         if shape.name == DRAFT_SHAPE:
             return self._draft_step(shape)
+        before = steps_before(shape, self._text()) if settings.overlap else ()
+        if before:
+            return partial(self._run_beside_results, before, shape, ledger)
         return partial(run_text_shape, shape, runner, ledger, max_length)
+
+    def _run_beside_results(self, before: tuple[StressShape, ...], shape: StressShape, ledger: KvLedger) -> None:
+        """As in serving, where a step is launched before the last one has been read."""
+        runner, max_length = self.parts.runner, self.parts.max_length
+        for one in before:
+            self.unread.learn(one, runner, ledger, max_length)
+        results = self.unread.blank(runner.shape.device)
+        run_text_shape(shape, runner, ledger, max_length)
+        del results
 
     def _draft_step(self, shape: StressShape) -> Callable[[], None]:
         draft = self.parts.draft

@@ -70,7 +70,7 @@ class TextModel:
         """[rows, vocabulary]: what the class makes of these hidden states."""
         if self._takes_rows:
             return self._behind_decoder(hidden, logits_to_keep=rows)
-        return self._behind_decoder(hidden[rows], inputs_embeds=hidden[None, rows])
+        return self._behind_decoder(hidden[rows])
 
     @property
     def head(self) -> torch.nn.Module | None:
@@ -100,15 +100,17 @@ class TextModel:
 
     def _around_head(self, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The class's own code behind its decoder, with another function in place of its head."""
-        inputs = {"logits_to_keep": 0} if self._takes_rows else {"inputs_embeds": hidden[None]}
         with _replaced(self.head, head):
-            return self._behind_decoder(hidden, **inputs)
+            return self._behind_decoder(hidden, **({"logits_to_keep": 0} if self._takes_rows else {}))
 
-    def _behind_decoder(self, hidden: torch.Tensor, **inputs: Any) -> torch.Tensor:
-        """The class's own code behind its decoder, which is said to have made these hidden states."""
+    def _behind_decoder(self, hidden: torch.Tensor, **rows: Any) -> torch.Tensor:
+        """The class's own code behind its decoder, which is said to have made these hidden states.
+
+        They stand for the embeddings too: of those, a class looks at the shape.
+        """
         stand_in = _Hidden(hidden[None])
         with _replaced(self._base, lambda *args, **kwargs: stand_in):
-            output = self.model(input_ids=None, use_cache=False, **inputs)
+            output = self.model(input_ids=None, inputs_embeds=hidden[None], use_cache=False, **rows)
         return output.logits[0]  # type: ignore[no-any-return]
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:

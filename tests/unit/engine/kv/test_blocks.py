@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import sys
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -88,7 +89,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees_with_the_model(self) -> None:
-        assert self.pool.problems(Counter(self.holders)) == []
+        assert self.pool.problems([[block] * count for block, count in self.holders.items()]) == []
         assert self.pool.held == len(self.holders)
         assert self.pool.cached == len(self.cached)
         assert self.pool.available == len(self.free) + len(self.cached)
@@ -137,3 +138,60 @@ def test_a_block_that_is_used_again_is_evicted_last() -> None:
     pool.release(first)
     assert [pool.take() for _ in range(3)] == [second, third, first]
     assert [pool.find(digest) for digest in (b"1", b"2", b"3")] == [None, None, None]
+
+
+def test_an_audit_names_every_kind_of_damage() -> None:
+    def damaged() -> BlockPool:
+        pool = BlockPool(4)
+        for digest in (b"a", b"b"):
+            pool.publish(pool.take(), digest)  # blocks 1 and 2
+        pool.release(2)
+        assert pool.problems([[SCRATCH, 1]]) == []
+        return pool
+
+    assert damaged().problems([[1], [1]]) == ["block 1 has 1 holders, and is in 2 tables"]
+    assert damaged().problems([]) == [
+        "block 1 has 1 holders, and is in 0 tables",
+        "1 blocks are neither held nor free",
+    ]
+    assert damaged().problems([[1, 9]]) == ["a block above 4 is held or free"]
+    pool = damaged()
+    pool._free.extend([3, 1])
+    assert pool.problems([[1]]) == [
+        "block 3 is free 2 times",
+        "block 1 is held and free",
+        "-1 blocks are neither held nor free",
+    ]
+    pool = damaged()
+    pool._by_content[b"b"] = 1
+    assert pool.problems([[1]]) == ["blocks are found by a content that they do not have"]
+    pool = damaged()
+    del pool._by_content[pool._content.pop(2)]
+    assert pool.problems([[1]]) == ["a block without known content is cached"]
+    pool = damaged()
+    pool._favourites.add(b"b")
+    assert pool.problems([[1]]) == ["a cached block is favoured for a content that is not"]
+
+
+def test_an_audit_looks_at_no_block_by_itself() -> None:
+    """Python code runs a few times for a pool, and not for each of its blocks."""
+    counts = []
+    for blocks in (100, 10_000):
+        pool = BlockPool(blocks)
+        table = [pool.take() for _ in range(blocks // 2)]
+        for block in table[::2]:
+            pool.publish(block, block.to_bytes(4, "little"))
+        lines = 0
+
+        def trace(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal lines
+            lines += event == "line"
+            return trace
+
+        sys.settrace(trace)
+        try:
+            assert pool.problems([table]) == []
+        finally:
+            sys.settrace(None)
+        counts.append(lines)
+    assert counts[0] == counts[1]

@@ -71,7 +71,7 @@ class LedgerMachine(RuleBasedStateMachine):
         text = [*data.draw(st.sampled_from(self.texts), label="begins like"), *more]
         writer = Writer(self.ledger.open(slot), text)
         usable = writer.digests(self.size)[: (len(text) - 1) // self.size]
-        count = self.ledger.longest_prefix(usable)
+        count = self.ledger.longest_prefix(self.ledger.find(usable))
         assert count == self.longest_prefix_by_trying(usable)
         self.ledger.reuse(writer.blocks, usable[:count])
         self.writers[slot] = writer
@@ -263,7 +263,7 @@ def test_the_end_of_a_text_is_evicted_before_its_beginning() -> None:
     ledger.close(request)
     for left in (2, 1, 0):
         ledger.pools[0].take()
-        assert ledger.longest_prefix(digests) == left
+        assert ledger.longest_prefix(ledger.find(digests)) == left
 
 
 def test_what_is_too_much_for_one_pool_is_taken_from_none() -> None:

@@ -111,4 +111,5 @@ def test_long_prefixes_are_reused_when_all_windows_are_taken() -> None:
                 ledger.publish(request, digests[: done + 1])
                 ledger.give_up_behind(request, (done + 1) * SIZE)
             ledger.close(request)
-        assert ledger.longest_prefix([b"first" + bytes([number]) for number in range(30)]) == found
+        found_again = ledger.find([b"first" + bytes([number]) for number in range(30)])
+        assert ledger.longest_prefix(found_again) == found

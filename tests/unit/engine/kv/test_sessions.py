@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.engine.kv.blocks import BlockPool
-from brim.engine.kv.sessions import Sessions
+from brim.engine.kv.sessions import MOST_SESSIONS, Sessions
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 CONTENT = st.lists(st.integers(0, 9), max_size=6, unique=True).map(lambda found: [bytes([one]) for one in found])
@@ -39,6 +39,22 @@ def test_the_quietest_is_given_up_first() -> None:
     assert (len(sessions), sessions.blocks) == (2, 3)
     sessions.forget("first")
     assert (len(sessions), sessions.blocks) == (1, 1)
+
+
+def test_so_many_sessions_are_kept_however_short() -> None:
+    """Those that fill no block, and those that have all their blocks in common with others, count too."""
+    pool = filled(6)
+    sessions = Sessions([pool], most_blocks=4)
+    for number in range(3000):
+        sessions.keep(f"empty {number}", [])
+        sessions.keep(f"alike {number}", [bytes([1])])
+    assert len(sessions) == MOST_SESSIONS
+    assert sessions.blocks == 1
+    few = Sessions([pool], most_blocks=4, most_sessions=2)
+    for name in ("a", "b", "a", "c"):
+        few.keep(name, [bytes([1]), name.encode()])
+    few.forget("b")
+    assert (len(few), few.blocks) == (2, 3)  # b was the quietest, and was forgotten before
 
 
 @settings(max_examples=200, deadline=None)

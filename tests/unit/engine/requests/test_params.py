@@ -63,6 +63,7 @@ NAN, INF = math.nan, math.inf
         ("logit_bias", ((1, -INF),), "[-100, 100]"),
         ("logit_bias", ((1, 1.0), (1, 2.0)), "once"),
         ("logit_bias", tuple((token, 1.0) for token in range(1025)), "at most 1024"),
+        ("stop", ("\n", "no\ud800"), "its character 2 is half of a surrogate pair"),
         ("logprobs", -1, "0..20"),
         ("logprobs", 21, "0..20"),
         ("logprobs", True, "0..20"),

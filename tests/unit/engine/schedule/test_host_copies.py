@@ -168,7 +168,7 @@ def test_a_copy_is_found_by_what_its_images_show() -> None:
     texts = [
         Sequence(one, list(one.prompt)) for one in (request("a", 8, 4, marks=((2, it),)) for it in (b"cat", b"dog"))
     ]
-    cat, dog = (from_host(text, copy, block_size=4, reuse=True).digests for text in texts)
+    cat, dog = (from_host(text, copy, full(kv_tokens=64).ledger, reuse=True).digests for text in texts)
     assert len(cat) == len(dog) == 2
     assert set(cat).isdisjoint(dog)
 

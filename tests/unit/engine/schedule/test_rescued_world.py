@@ -6,9 +6,11 @@ changed its recurrent state, runs well up to there.
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -42,11 +44,14 @@ class RescuedWorld:
         world.check_order = lambda: None  # type: ignore[method-assign]  # parts are not run in the order of the queue
 
     def _refusing(self, plan: StepPlan, ledger: KvLedger) -> Any:
-        self.world.runner.fails = lambda: self._computed_up_to(plan) > self.room
+        self.world.runner.fails = lambda: self._is_refused(plan)
         try:
             return self._launch(plan, ledger)
         except Failed as error:
             raise OutOfMemory("refused") from error
+
+    def _is_refused(self, plan: StepPlan) -> bool:
+        return self._computed_up_to(plan) > self.room
 
     def _computed_up_to(self, plan: StepPlan) -> int:
         decodes = [
@@ -101,3 +106,31 @@ def test_recurrent_requests_get_past_the_place_where_a_step_failed_in_one_rescue
     world.run([Arrival(0, request(name, 40, 20), None) for name in "abc"], most_steps=120)
     rescued.check_end()
     assert (rescued.rescue.health.rescues, rescued.rescue.health.ended_requests) == (1, 1)
+
+
+class PassingRefusals(RescuedWorld):
+    """Any step may be refused, and none for good."""
+
+    def __init__(self, world: World, numbers: random.Random) -> None:
+        super().__init__(world, ("nobody", 0), room=0)
+        self._numbers = numbers
+
+    def _is_refused(self, plan: StepPlan) -> bool:
+        return self._numbers.random() < 0.05  # asked before a step and after it
+
+
+@pytest.mark.parametrize("states", [False, True])
+def test_refusals_that_pass_end_nobody_also_where_a_failure_costs_all_that_was_computed(states: bool) -> None:
+    numbers, rescues, ended = random.Random(11), 0, 0
+    for _ in range(30):
+        limits = Limits(4, 24, reuse_prefixes=False, has_states=states)
+        refused = PassingRefusals(World((LayerGroup(None, (0,), 1),), 800, limits), numbers)
+        refused.world.run([Arrival(0, request(name, 60, 20), None) for name in "abcd"], most_steps=4000)
+        rescues += refused.rescue.health.rescues
+        ended += refused.rescue.health.ended_requests
+        lost = [key for key, one in refused.world.sequences.items() if one.finish is FinishReason.ERROR]
+        for key in lost:
+            del refused.world.sequences[key]
+        refused.world.check_end()
+    assert rescues > 30
+    assert ended == 0, f"{ended} of 120 requests in {rescues} rescues"

@@ -14,6 +14,7 @@ from hypothesis import event, given, settings
 from brim.engine.kv.geometry import LayerGroup
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason, MediaSpan, Request
+from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.scheduler import Limits
 from brim.guard.admission import AdmissionView, Cause, Decision
 from tests.unit.engine.schedule.simulated_device import VOCAB
@@ -135,6 +136,44 @@ def test_a_prefix_that_ends_before_an_image_needs_the_window_of_that_place() -> 
         world.step()
     world.check_end()
     assert again.reused == 0
+
+
+def test_a_deadline_costs_the_requests_that_are_due_and_no_others() -> None:
+    world = full(kv_tokens=64, max_batch=1)
+    now, looks = 0.0, 0
+    world.loop._clock = lambda: now
+    for number in range(200):
+        world.submit(request(str(number), 4, 9, deadline=100.0 + number))
+    due = world.loop._due
+
+    def counting(entry: tuple[float, tuple[str, int]]) -> Sequence | None:
+        nonlocal looks
+        looks += 1
+        return due(entry)
+
+    world.loop._due = counting  # type: ignore[method-assign]
+    for _ in range(5):
+        world.step()
+    assert looks == 0
+    now = 103.5
+    world.step()
+    assert looks == 4
+    ended = [key for key, one in world.sequences.items() if one.finish is FinishReason.DEADLINE]
+    assert ended == [(str(number), 0) for number in range(4)]
+
+
+def test_deadlines_of_requests_that_have_ended_are_forgotten() -> None:
+    """Also where another request has the same name afterwards: it has its own deadline, or none."""
+    world = full(kv_tokens=64)
+    now = 0.0
+    world.loop._clock = lambda: now
+    for number in range(1000):
+        world.cancel(world.submit(request("a", 4, 9, deadline=50.0 + number)).request.key)
+    assert len(world.loop._deadlines) < 100
+    later = world.submit(request("a", 4, 9, deadline=5000.0))
+    now = 2000.0
+    world.run([], most_steps=40)
+    assert later.finish is FinishReason.LENGTH
 
 
 def test_a_deadline_ends_a_request_wherever_it_is() -> None:

@@ -13,6 +13,7 @@ from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.outlook import Outlook
 from brim.errors import InvalidRequest
 from brim.guard.admission import AdmissionSettings, Cause
+from tests.unit.engine.kv.test_findings import counted
 from tests.unit.engine.schedule.world import EAGER, STOP, WORST, Arrival, World, full, request, worlds
 
 
@@ -30,12 +31,14 @@ def test_reckoning_with_the_worst_nobody_is_preempted(made: tuple[World, list[Ar
 @given(made=st.sampled_from([0, 1, 3]).flatmap(lambda passes: worlds(admissions=replace(EAGER, passes=passes))))
 @settings(max_examples=60, deadline=None)
 def test_everybody_starts_within_a_bound(made: tuple[World, list[Arrival], int]) -> None:
-    """Before a request starts, all that came before it may have, and as many of the later ones as may pass it."""
+    """Before a request starts, all of its share that came before it may have, and as many later ones as may pass it."""
     world, arrivals, longest = made
     world.run(arrivals, most_steps=10 * (40 + (2 * longest + 4) * len(arrivals)))
     allowed = world.scheduler.admission.passes
+    share = {key: one.request.share for key, one in world.sequences.items()}
     for place, key in enumerate(world.started):
-        later = sum(world.order[other] > world.order[key] for other in world.started[:place])
+        before = [other for other in world.started[:place] if share[other] == share[key]]
+        later = sum(world.order[other] > world.order[key] for other in before)
         assert later <= min(allowed, world.sequences[key].passed)
     event(f"passed: {world.scheduler.counts.passes > 0}")
 
@@ -66,6 +69,27 @@ def test_nobody_passes_a_request_that_waits_for_a_slot() -> None:
         world.step()
     assert [name for name, _ in world.started] == ["a", "b", "c"]
     assert world.scheduler.counts.figures.last_held == "all 1 slots are taken"
+
+
+@pytest.mark.parametrize(("max_batch", "held_for"), [(1, Cause.SLOTS), (2, Cause.BLOCKS)])
+def test_a_long_prompt_that_waits_costs_no_step_its_length(max_batch: int, held_for: Cause) -> None:
+    """It is cached, 100 blocks of it. Another one runs, and there is no slot or no room for both."""
+    world = full(kv_tokens=170 * 4, max_batch=max_batch, max_batch_tokens=512, admission=WORST)
+    world.run([Arrival(0, long := request("long", 400, 1), None)], most_steps=20)
+    world.submit(request("runs", 4, 280))
+    world.step()
+    world.submit(replace(long, id="again", max_tokens=200))
+    world.step()
+    world.check_findings = lambda: None  # type: ignore[method-assign]  # which looks everything up, to compare
+    (lookups,) = counted(world.ledger)
+    before = world.scheduler.counts.causes[held_for]
+    for _ in range(40):
+        world.step()
+    assert world.scheduler.counts.causes[held_for] == before + 40
+    assert lookups.lookups <= 10  # the other one publishes a block in every fourth step
+    world.run([], most_steps=600)
+    world.check_end()
+    assert world.sequences["again", 0].reused == 396
 
 
 def test_the_worst_waits_for_what_is_allowed_and_what_ends_early_makes_room_at_once() -> None:

@@ -28,6 +28,7 @@ from brim.engine.schedule.host_copies import HostCopies
 from brim.engine.schedule.scheduler import Limits, Scheduler
 from brim.guard.admission import AdmissionSettings, AdmissionView, Decision, may_start
 from brim.guard.preemption import PreemptionRates
+from brim.guard.shares import EVERYBODY, Share
 from brim.guard.speculation import SpeculationSettings
 from tests.unit.engine.schedule.checking_runner import CheckingRunner, Failed
 from tests.unit.engine.schedule.simulated_device import VOCAB, next_token
@@ -117,6 +118,7 @@ class World:
         self.check_order()
         self.check_sharing()
         self.check_claims()
+        self.check_findings()
         copies = [one.host_copy for one in self.scheduler.waiting if one.host_copy is not None]
         assert self.scheduler.host_copies.room.problems(copies) == []
 
@@ -133,13 +135,14 @@ class World:
             "blocks",
             "host_copy",
         )
-        queues = (self.scheduler.running, self.scheduler.waiting)
+        waiting = sorted(self.scheduler.waiting, key=lambda one: one.request.share.name)  # each share in its order
+        queues = (self.scheduler.running, waiting)
         return [
             [(one.request.key, *(deepcopy(getattr(one, name)) for name in names)) for one in queue] for queue in queues
         ]
 
     def check_order(self) -> None:
-        """First come, first served by priority, but for requests that were passed; the last admitted is preempted.
+        """First come, first served by share and priority, unless they were passed; the last admitted is preempted.
 
         Only who was not in a step that failed stays when those that were lose their recurrent states.
         """
@@ -148,11 +151,13 @@ class World:
         assert all(one.passed <= self.scheduler.admission.passes for one in self.sequences.values())
         if self.scheduler.counts.passes:
             return
-        waiting = [sequence.request.priority for sequence in self.scheduler.waiting]
-        assert waiting == sorted(waiting, reverse=True)
-        queue = [sequence.request for sequence in (*self.scheduler.running, *self.scheduler.waiting)]
-        for priority in {one.priority for one in queue}:
-            places = [self.order[one.key] for one in queue if one.priority == priority]
+        waiting = [sequence.request for sequence in self.scheduler.waiting]
+        queue = [sequence.request for sequence in self.scheduler.running] + waiting
+        for share in {one.share for one in queue}:
+            priorities = [one.priority for one in waiting if one.share == share]
+            assert priorities == sorted(priorities, reverse=True)
+        for share, priority in {(one.share, one.priority) for one in queue}:
+            places = [self.order[one.key] for one in queue if (one.share, one.priority) == (share, priority)]
             assert places == sorted(places)
 
     def check_sharing(self) -> None:
@@ -172,6 +177,15 @@ class World:
         for slot, one in outlook._running.items():
             if one.drawn_on_device and self.scheduler.admission.mode == "worst":
                 assert outlook._future.get(slot) == outlook._running_claim(one)
+
+    def check_findings(self) -> None:
+        """What is kept of a waiting request's blocks is what is in the pools."""
+        for one in self.scheduler.waiting:
+            if one.finding is not None:
+                kept = self.ledger.still_found(one.finding, len(one.finding))
+                fresh = self.ledger.find(one.digests[: len(one.finding)])
+                assert kept is not None
+                assert [blocks.tolist() for blocks in kept.blocks] == [blocks.tolist() for blocks in fresh.blocks]
 
     def run(self, arrivals: list[Arrival], most_steps: int) -> None:
         waiting = sorted(arrivals, key=lambda arrival: arrival.step)
@@ -248,6 +262,7 @@ def worlds(
     )
     arrivals: list[Arrival] = []
     seeds = st.integers(0, 2)
+    shares = st.sampled_from(draw(st.sampled_from([(EVERYBODY,), (EVERYBODY, Share("a"), Share("b", 4.0))])))
     for number in range(draw(st.integers(1, 7))):
         most_prompt = draw(st.sampled_from([longest - 1, max(1, longest // 4)]))
         prompt = tuple(draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=most_prompt)))
@@ -261,7 +276,7 @@ def worlds(
             max_tokens=most, n=count, presence_penalty=penalty, min_tokens=draw(st.integers(0, min(2, most)))
         )
         stops = draw(st.sampled_from([frozenset[int](), frozenset({STOP})]))
-        first = Request(str(number), prompt, params, draw(seeds), most, stops)
+        first = Request(str(number), prompt, params, draw(seeds), most, stops, share=draw(shares))
         step = draw(st.integers(0, 12))
         for index in range(count):
             request = replace(first, index=index, seed=first.seed + index)

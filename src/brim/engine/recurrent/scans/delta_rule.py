@@ -2,7 +2,8 @@
 
 For a token with key k, value v, decay g and rate b, `state = exp(g) * state`, then `state += k ⊗ b * (v - k state)`,
 and `y = q state`. Two forms with the arguments of the kernels of `fla`: many tokens at once, and one token on a state.
-Both compute in float32 and never wait for the device. Nothing is kept for a backward pass.
+A head of queries and keys may serve several heads of values, those that follow one another. Both forms compute in
+float32 and never wait for the device. Nothing is kept for a backward pass.
 
 What `chunk_rule` holds besides its arguments, at its peak, in bytes for a token:
 
@@ -40,6 +41,7 @@ def chunk_rule(
 ) -> tuple[Tensor, Tensor | None]:
     """[batch, tokens, heads, value] in the dtype of the query, and the state [batch, heads, key, value] at the end."""
     tokens = query.shape[1]
+    query, key = _for_each_value(query, value), _for_each_value(key, value)
     chunk = min(chunk_size, CHUNK_TOKENS, tokens)
     output, states = _rule(
         _scaled(_prepared(query, chunk, use_qk_l2norm_in_kernel), scale),
@@ -132,6 +134,7 @@ def recurrent_rule(
             output_final_state=output_final_state,
             use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
         )
+    query, key = _for_each_value(query, value), _for_each_value(key, value)
     queries, keys, values = (
         _flat(_scaled(_prepared(query, 1, use_qk_l2norm_in_kernel), scale)),
         _flat(_prepared(key, 1, use_qk_l2norm_in_kernel)),
@@ -143,6 +146,12 @@ def recurrent_rule(
     state.baddbmm_(keys.mT, correction)
     output = (queries @ state).view(query.shape[0], 1, *value.shape[2:]).to(query.dtype)
     return output, state.view(initial_state.shape) if output_final_state else None
+
+
+def _for_each_value(tensor: Tensor, value: Tensor) -> Tensor:
+    """[batch, tokens, heads, dim] with a head for each head of values; itself where there are as many."""
+    heads, wanted = tensor.shape[2], value.shape[2]
+    return tensor if heads == wanted else tensor.repeat_interleave(wanted // heads, dim=2)
 
 
 def _prepared(tensor: Tensor, chunk: int, normalise: bool = False) -> Tensor:
