@@ -12,6 +12,7 @@
         ├── NeighboursLate       neighbours did not hold what they promised within the time given
         ├── NeighboursUnknown    the ledger of leases cannot be opened, and there may be neighbours in it
         ├── EncoderFailed        the process of an encoder could not start
+        ├── MediaUnavailable     images and audio cannot be encoded at present; the same request may succeed later
         ├── OutOfMemory          an allocation does not fit on the device
         └── DoesNotFit           no KV cache size fits this device; exit code 1
 
@@ -75,6 +76,10 @@ class NeighboursUnknown(DeviceError):
 
 class EncoderFailed(DeviceError):
     """The process of an encoder could not start."""
+
+
+class MediaUnavailable(DeviceError):
+    """Images and audio cannot be encoded at present; the same request may succeed later."""
 
 
 class OutOfMemory(DeviceError):

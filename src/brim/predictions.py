@@ -73,26 +73,35 @@ def traced_prefill(engine: Engine, sizes: Iterable[int]) -> tuple[MeasuredShape,
 
 
 def traced_steps(engine: Engine, shapes: Sequence[StressShape]) -> list[int]:
-    """The peak of each of these steps on the meta device, beyond weights, KV pool and CUDA graphs."""
+    """The peak of each of these steps on the meta device, beyond weights, KV pool and CUDA graphs.
+
+    Like the engine's own, a worst step runs beside the results of the one before it.
+    """
     import torch
 
     from brim.engine.assemble import assemble
-    from brim.engine.stress.text import least_stress_tokens, text_step
+    from brim.engine.stress.text import least_stress_tokens, steps_before, text_step
+    from brim.engine.stress.unread import UnreadResults
     from brim.trace.tracer import watched
     from brim.trace.watch import StorageWatch
 
     loaded = _on_meta_device(engine)
     settings = replace(engine.settings, graphs=False, compile=False)  # steps as they are written
     watch = StorageWatch([*loaded.model.parameters(), *loaded.model.buffers()])
-    peaks = []
+    worst, unread, peaks = engine.stress_shapes(), UnreadResults(), []
     with watched(watch, "engine"):
         parts = assemble(loaded, settings, torch.device("meta"))
         ledger = parts.build(least_stress_tokens(settings)).scheduler.ledger
         for shape in shapes:
+            before = steps_before(shape, worst) if settings.overlap else ()
+            for one in before:
+                unread.learn(one, parts.runner, ledger, parts.max_length)
             with text_step(shape, parts.runner, ledger, parts.max_length) as plan:
                 held = watch.forget_peak()
+                results = unread.blank(parts.runner.shape.device) if before else []
                 parts.runner.launch(plan, ledger)
                 peaks.append(watch.peak_bytes - held)
+                del results
     return peaks
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from brim.records.progress import DOWNLOAD, Progress, Stage, Told, silent
@@ -57,7 +57,8 @@ class _Lines:
     def __call__(self, stage: Stage) -> None:
         if stage.title != self._said and (self._all or stage.phase == DOWNLOAD):
             self._said = stage.title
-            self._write(f"brim: {stage if stage.in_bytes else stage.title}\n")
+            with suppress(OSError):  # a log on a full disk
+                self._write(f"brim: {stage if stage.in_bytes else stage.title}\n")
 
 
 class _LastLine:

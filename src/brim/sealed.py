@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,14 @@ def write_entry(path: Path, body: dict[str, Any]) -> None:
     import tempfile  # only here: plans only read
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-        json.dump(seal(body), file)
-    Path(file.name).replace(path)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(seal(body), file)
+        Path(name).replace(path)
+    except BaseException:  # a full disk is not filled further
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def read_entry(path: Path) -> dict[str, Any] | None:

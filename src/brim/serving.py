@@ -24,6 +24,8 @@ from brim.fit.scaling.given import check_given, check_margin, check_mode
 from brim.fit.store import find_stored
 from brim.ports import CanaryProbe, MemoryProbe
 from brim.predictions import predicted_activation, predicted_bytes, traced_prefill
+from brim.probes.cpu import CpuProbe
+from brim.probes.proven import ProvenBound
 from brim.progress import showing
 from brim.records.fit import CANARY_BYTES, FitReport, FitRequest
 from brim.records.memory import DeviceFacts
@@ -96,6 +98,8 @@ def fit_engine(
                 report = _searched(engine, probe, request, ranks, clock, before.free_bytes, wanted.request(engine))
         if isinstance(device_probe, CanaryProbe):
             engine.watch_memory(device_probe)
+        if isinstance(device_probe, CpuProbe) and not device_probe.counts_serving:
+            engine.serve_within(ProvenBound(device_probe, _proven_tokens(engine)))
         if neighbours is not None:
             neighbours.hold(device_probe.reading())
             report = replace(report, items=with_note(report.items, "neighbours", neighbours.note()))
@@ -199,6 +203,11 @@ def _warned(report: FitReport, engine: Engine, facts: DeviceFacts, kept_free: Ke
     """The report with the warnings of the engine and about the device."""
     report = with_device_warning(report, facts, kept_free)
     return replace(report, warnings=(*report.warnings, *engine.warnings))
+
+
+def _proven_tokens(engine: Engine) -> int:
+    """Tokens of the largest step that the fit ran."""
+    return max(shape.tokens for shape in engine.stress_shapes())
 
 
 def _activation_note(engine: Engine) -> str:

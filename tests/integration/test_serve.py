@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -183,6 +184,25 @@ def test_a_prompt_is_echoed_and_scored(client: Any) -> None:
     assert only.usage.completion_tokens == 0
 
 
+@pytest.mark.parametrize("most", [0, 4])
+def test_a_scored_prompt_is_streamed_as_it_is_answered(client: Any, most: int) -> None:
+    def complete(**options: Any) -> Any:
+        asked = {"model": "tiny", "prompt": ["one two three", "red"], "temperature": 0, "max_tokens": most, "n": 2}
+        return client.completions.create(**asked, echo=True, logprobs=2, **options)
+
+    chunks = list(complete(stream=True))
+    for whole in complete().choices:
+        own = [one for chunk in chunks for one in chunk.choices if one.index == whole.index]
+        assert "".join(one.text for one in own) == whole.text
+        assert [one.finish_reason for one in own if one.finish_reason] == [whole.finish_reason]
+        scores = [one.logprobs for one in own if one.logprobs]
+        for key in ("tokens", "text_offset"):
+            assert [each for part in scores for each in getattr(part, key)] == getattr(whole.logprobs, key)
+        streamed = [each for part in scores for each in part.token_logprobs]
+        assert streamed[0] is None
+        assert streamed[1:] == pytest.approx(whole.logprobs.token_logprobs[1:], abs=1e-4)
+
+
 def test_models_are_listed(client: Any) -> None:
     (model,) = client.models.list().data
     assert (model.id, model.max_model_len) == ("tiny", 512)
@@ -329,12 +349,10 @@ def test_a_deadline_ends_an_answer_where_it_is(tiny: Served) -> None:
 
 
 def test_the_log_has_a_line_for_each_request_and_no_text(tiny: Served) -> None:
-    before = len(tiny.log)
-    tiny.post("/v1/chat/completions", {"messages": ADA, "max_tokens": 4, "ignore_eos": True})
-    wait(lambda: len(tiny.log) == before + 1)
-    entry = tiny.log[-1]
+    found = tiny.post("/v1/chat/completions", {"messages": ADA, "max_tokens": 4, "ignore_eos": True})
+    (entry,) = tiny.logged(found)
     assert (entry["status"], entry["completion_tokens"], entry["finish_reasons"]) == (200, 4, ["length"])
-    assert entry["first_token_ms"] <= entry["ms"]
+    assert 0 < entry["prepare_ms"] <= entry["first_token_ms"] <= entry["ms"]
     assert "Ada" not in json.dumps(tiny.log)
     assert not any(key in json.dumps(tiny.log) for key in KEYS)
 
@@ -370,3 +388,20 @@ def test_events_are_as_the_protocol_wants_them(tiny: Served) -> None:
         found = events(answer)
     assert all(event["object"] == "text_completion" for event in found)
     assert found[-1]["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+def test_bodies_of_many_messages_hold_up_nobody() -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi."}] * 120_000}).encode()
+    kind, slowest = {"Content-Type": "application/json"}, 0.0
+    with served(engine_of(copy=7, kv_tokens=2048), threads=True) as found:
+        with ThreadPoolExecutor(2) as clients, found.client() as canary:
+            asked = [clients.submit(found.post, "/v1/chat/completions", content=body, headers=kind) for _ in range(2)]
+            while not all(one.done() for one in asked):
+                began = time.perf_counter()
+                assert canary.get("/health").status_code == 200
+                slowest = max(slowest, time.perf_counter() - began)
+        for one in asked:
+            error = one.result().json()["error"]
+            assert (one.result().status_code, error["param"]) == (400, "messages")
+            assert error["message"] == "messages: it has 120000 messages; at most 4096 are taken: send fewer"
+    assert slowest < 0.5

@@ -173,8 +173,9 @@ def test_an_engine_that_ends_is_not_hidden(server: Served) -> None:
 def test_a_worker_that_dies_is_replaced(server: Served) -> None:
     running = server.server.life.running
     assert running is not None
-    for process in list(running.tokenising._pool._processes.values()):  # type: ignore[attr-defined]
-        process.kill()
+    for pool in running.tokenising._quick._started:
+        for process in list(pool._processes.values()):  # type: ignore[attr-defined]
+            process.kill()
     assert server.post("/v1/completions", SHORT).status_code == 200
 
 
@@ -291,6 +292,28 @@ def test_the_command_serves_and_drains(tmp_path: Path) -> None:
     assert "stopped" in rest
 
 
+def test_a_disk_that_fails_costs_a_warning(tmp_path: Path) -> None:
+    """No cache can be written, of Brim, of torch or of Triton: there is a file where a folder should be."""
+    nowhere = tmp_path / "a file"
+    nowhere.touch()
+    folders = {name: str(nowhere / name) for name in ("BRIM_CACHE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
+    options = "serve brim-random --port 0 --memory 64MiB --canary 8MiB --scaling off"
+    sizes = "--max-seqs 4 --batch-tokens 64 --max-len 256"
+    command = [sys.executable, "-m", "brim.cli.main", *options.split(), *sizes.split()]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **folders}) as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[3].rstrip(";")
+        wait(lambda: httpx.get(f"{url}/health", timeout=5).status_code == 200)  # each of them is answered soon
+        assert httpx.post(f"{url}/v1/completions", json=SHORT, timeout=SECONDS).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, rest
+    warned = [line for line in rest.splitlines() if "warning: " in line]
+    assert [sum(name in line for line in warned) for name in folders] == [1, 1, 1]
+    assert all("Not a directory" in line for line in warned)
+    assert nowhere.is_file()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -298,6 +321,10 @@ def test_the_command_serves_and_drains(tmp_path: Path) -> None:
         ("--tp 0", "tp is 0"),
         ("--max-queue -1", "max-queue is -1"),
         ("--max-body much", "max-body"),
+        ("--max-connections 0", "max-connections is 0"),
+        ("--header-seconds 0", "header-seconds is 0"),
+        ("--body-seconds nan", "body-seconds is nan"),
+        ("--idle-seconds -1", "idle-seconds is -1"),
         ("--scaling odd", "scaling"),
         ("--inject-out-of-memory 0", "inject-out-of-memory is 0"),
     ],

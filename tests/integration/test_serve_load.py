@@ -22,6 +22,7 @@ from brim.bench.asking import ask_once
 from brim.bench.lengths import Between
 from brim.bench.loops import Mix
 from brim.bench.measure import Load, Measurement, Replay
+from brim.bench.production import production_trace
 from brim.bench.records import Ask, Ending
 from brim.client.address import parse_url
 from brim.client.client import Client
@@ -29,7 +30,6 @@ from brim.engine.engine import Engine
 from brim.engine.settings import EngineSettings
 from brim.serve.settings import Limits
 from tests.conftest import needs_image_files
-from tests.integration.production_trace import production_trace
 from tests.integration.served import Served, served
 
 PATH = "/v1/completions"

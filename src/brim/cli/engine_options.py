@@ -10,14 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.errors import InvalidRequest
+from brim.cli.options import add_synonyms
+from brim.engine.weights.builtin import BUILTIN_NAME
+from brim.errors import InputError, InvalidRequest
+from brim.model.catalogue import find_entry
+from brim.model.packaged import packaged_folder
+from brim.model.source import is_hub_id, load_config, load_model
 from brim.model.transformers_classes import check_libraries
 from brim.planning.gpus.text import CpuBudget, OwnGpus, read_device
 from brim.records.progress import Progress
 from brim.suggest import shown
-from brim.units import parse_bytes, parse_count, parse_pixels
+from brim.units import GIB, ceil_div, format_bytes, parse_bytes, parse_count, parse_pixels
 
 if TYPE_CHECKING:
     from brim.engine.encoders.pool import Encoders
@@ -84,6 +90,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="most memory that log-probabilities of prompts take while they are computed (64MiB)",
     )
+    add_synonyms(parser, "--max-len", "--max-seqs", "--batch-tokens", "--tp", "--kv-dtype")
     _add_encoders(parser)
     engine.add_argument("--quiet", action="store_true", help="no progress on standard error")
     _add_speculation(parser)
@@ -131,6 +138,40 @@ def _add_speculation(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="not while the running requests will hold more than this part of the KV pool (0.75)",
     )
+
+
+def check_weights(options: argparse.Namespace) -> None:
+    """Refuse a name that stands for dimensions alone: what runs a model needs its weights."""
+    model = options.model
+    if options.load_format == "dummy" or is_in_package(model) or Path(model).expanduser().exists() or is_hub_id(model):
+        return
+    entry = find_entry(model)
+    if entry is None:
+        load_config(model)  # says what may have been meant
+    at_hub = f"write {entry.hub_id} to download them, " if entry else ""
+    raise InvalidRequest(
+        f"'{shown(model)}' is a name of the catalogue, which has no weights; {at_hub}give a directory that has them, "
+        "or run it with random ones: --load-format dummy"
+    )
+
+
+def is_in_package(model: str) -> bool:
+    return model == BUILTIN_NAME or packaged_folder(model) is not None
+
+
+def needs_budget(model: str, *, asked_for_cpu: bool) -> InvalidRequest:
+    """The CPU is where the model would run, and nothing says how much of its memory: an error with a size that does."""
+    from brim.model.weights import weight_bytes
+
+    why = "the CPU needs a budget" if asked_for_cpu else "torch sees no GPU, and the CPU needs a budget"
+    try:
+        weights = 0 if is_in_package(model) else weight_bytes(load_model(model)).total_bytes
+    except InputError:  # loading it says why, once there is a budget
+        weights = 0
+    held = f", which holds the {format_bytes(weights)} of its weights" if weights else ""
+    size = ceil_div(weights * 5, GIB * 4) + 1 if weights else 1
+    plan = "" if asked_for_cpu else f"; without a GPU, plan for one: brim plan {shown(model)} --gpu h100"
+    return InvalidRequest(f"memory is not set; {why}, such as --memory {size}GiB{held}{plan}")
 
 
 def engine_settings(options: argparse.Namespace) -> EngineSettings:
@@ -201,10 +242,10 @@ def read_place(text: str | None) -> Place:
 
 
 def cpu_budget(budget_bytes: int) -> CpuProbe:
-    """A budget on the CPU that refuses what is beyond it."""
+    """A budget on the CPU that refuses what is beyond it. After a fit, serving relies on what that has proven."""
     from brim.probes.cpu import CpuProbe
 
-    return CpuProbe(budget_bytes)
+    return CpuProbe(budget_bytes, counts_serving=False)
 
 
 def make_engine(
@@ -219,6 +260,7 @@ def make_engine(
 
     `encoders` were started before it; None: the engine starts them where its settings say so.
     """
+    check_weights(options)
     _check_ranks(options.tp)
     with _importing():
         check_libraries()

@@ -11,13 +11,15 @@ from brim.cli.engine_options import (
     Place,
     add_engine_options,
     add_model,
+    check_weights,
     cpu_budget,
     make_engine,
+    needs_budget,
     read_place,
     serving,
 )
 from brim.cli.neighbours.encoders import encoders_beside
-from brim.cli.neighbours.options import add_neighbour_options, part_of_device
+from brim.cli.neighbours.options import add_neighbour_options, decide_part, part_of_device
 from brim.cli.options import add_json
 from brim.errors import InvalidRequest, first_line
 from brim.fit.scaling.given import check_given, check_margin, check_mode, parse_scaling
@@ -28,6 +30,8 @@ from brim.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
+    from brim.engine.engine import Engine
+    from brim.ports import MemoryProbe
     from brim.probes.cpu import CpuProbe
     from brim.records.fit import FitReport
     from brim.records.scaling import Scaling
@@ -90,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
 
         return run_vllm(options)
     check_libraries()
+    check_weights(options)
     place = engine_place(options)
     wishes = fit_wishes(options)
     from brim.serving import fit_engine
@@ -101,6 +106,7 @@ def run(options: argparse.Namespace) -> int:
     ):
         probe = budget_probe(place, part)
         with serving(make_engine(options, kv_tokens=0, probe=probe, progress=shown, encoders=encoders)) as engine:
+            decide_part(part, probe or gpu_probe(engine))
             _show(fit_engine(engine, probe=probe, neighbours=part, **wishes), options)
     return 0
 
@@ -138,7 +144,13 @@ def budget_probe(place: Place, part: Sizer | None) -> CpuProbe | None:
     """A budget on the CPU, or this process' part of one; None where the device itself is the limit."""
     if place.budget_bytes is None:
         return None
-    return cpu_budget(place.budget_bytes if part is None else part.part.promised_bytes)
+    return cpu_budget(part.part.promised_bytes if part is not None and part.is_decided else place.budget_bytes)
+
+
+def gpu_probe(engine: Engine) -> MemoryProbe:
+    from brim.probes.cuda import CudaProbe
+
+    return CudaProbe(engine.device.index or 0)
 
 
 def engine_place(options: argparse.Namespace, default: str | None = None) -> Place:
@@ -151,7 +163,7 @@ def engine_place(options: argparse.Namespace, default: str | None = None) -> Pla
         if place.device != "cpu" and _has_cuda():
             return place
         if default is None:
-            raise InvalidRequest("memory is not set; the CPU needs a budget, such as --memory 1GiB")
+            raise needs_budget(options.model, asked_for_cpu=place.device == "cpu")
         budget = parse_bytes(default, "memory")
     if budget < 1:
         raise InvalidRequest("memory is 0; give a budget that holds the model, such as --memory 1GiB")

@@ -6,29 +6,28 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.cli.engine_options import add_engine_options, add_model, make_engine
-from brim.cli.fit import add_fit_options, budget_probe, engine_place, fit_wishes
+from brim.cli.compiler_caches import usable_compiler_caches
+from brim.cli.engine_options import add_engine_options, add_model, check_weights, is_in_package, make_engine
+from brim.cli.fit import add_fit_options, budget_probe, engine_place, fit_wishes, gpu_probe
 from brim.cli.neighbours.encoders import encoders_beside
-from brim.cli.neighbours.options import add_neighbour_options, part_of_device
-from brim.engine.weights.builtin import BUILTIN_NAME
+from brim.cli.neighbours.options import add_neighbour_options, decide_part, part_of_device
 from brim.errors import InvalidRequest
-from brim.model.packaged import packaged_folder
 from brim.model.transformers_classes import check_libraries
 from brim.records.progress import silent
 from brim.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
-    from brim.engine.engine import Engine
-    from brim.ports import MemoryProbe
     from brim.records.fit import FitReport
     from brim.records.progress import Told
+    from brim.serve.prepare.jobs import TokenizerSource
+    from brim.serve.prepare.worker import Tokenising
     from brim.serve.ranks import Followers
     from brim.serve.server import Loaded
     from brim.serve.settings import ServeSettings
@@ -57,16 +56,63 @@ def add_command(commands: Commands) -> None:
         metavar="KEY",
         help=f"a key that clients must send; several may be given, and {KEY_VARIABLE} is one",
     )
+    parser.add_argument(
+        "--api-key-file",
+        metavar="FILE",
+        help="more keys, one to a line; a line 'KEY weight=4' gives a key four times the share of another",
+    )
     parser.add_argument("--insecure", action="store_true", help="let other machines in without a key")
     parser.add_argument("--served-model-name", metavar="NAME", help="the model's name in the API (its folder's name)")
     parser.add_argument(
         "--max-queue", type=int, default=256, metavar="N", help="answers that may wait behind those that run (256)"
     )
+    parser.add_argument(
+        "--max-messages",
+        type=int,
+        default=4096,
+        metavar="N",
+        help="most messages of a conversation, and parts and calls in them (4096); never more than tokens of a request",
+    )
+    parser.add_argument(
+        "--max-per-key",
+        type=int,
+        metavar="N",
+        help="answers of one key (of one address, without keys) that may wait or run at once (no bound)",
+    )
     parser.add_argument("--max-body", default="16MiB", metavar="SIZE", help="largest request (16MiB)")
+    parser.add_argument(
+        "--body-seconds",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="for a request to come, and 1 more per 16 KiB (30)",
+    )
+    parser.add_argument(
+        "--header-seconds", type=float, default=10.0, metavar="S", help="for the headers of a request to come (10)"
+    )
+    parser.add_argument(
+        "--idle-seconds", type=int, default=75, metavar="S", help="a connection stays open between requests (75)"
+    )
+    parser.add_argument(
+        "--max-connections", type=int, default=1024, metavar="N", help="connections at once; others get a 503 (1024)"
+    )
     parser.add_argument(
         "--allow-remote-media",
         action="store_true",
         help="fetch images that requests name by an https URL, from public addresses only",
+    )
+    parser.add_argument(
+        "--media-workers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="most processes that prepare images and audio (by the cores and the memory of the machine, at most 8)",
+    )
+    parser.add_argument(
+        "--media-cache",
+        default="512MiB",
+        metavar="SIZE",
+        help="host memory for images that were prepared, to be found again by their content (512MiB; 0: none)",
     )
     parser.add_argument(
         "--drain-seconds", type=float, default=60.0, metavar="S", help="for answers under way when it is stopped (60)"
@@ -96,6 +142,7 @@ def add_command(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.tp < 1:
         raise InvalidRequest(f"tp is {options.tp}; it must be at least 1")
+    check_weights(options)
     settings, wishes = _settings(options), fit_wishes(options)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads would spin on cores that other processes need
     if options.tp > 1 and int(os.environ.get("RANK", "0")):
@@ -110,13 +157,16 @@ def run(options: argparse.Namespace) -> int:
 
     followers = Followers() if options.tp > 1 else None
     lost: list[str] = []
+
+    say = partial(_say, options)
     with ExitStack() as leased:
         server = Server(
             settings,
-            _Starter(options, wishes, leased, followers),
+            _Starter(options, wishes, leased, say, followers),
             write_log=None if options.no_request_log else partial(_write, ""),
-            say=lambda line: None if options.quiet else _write("brim: ", line + "\n"),
+            say=say,
             progress=False if options.quiet else None,
+            tokenising=_tokenising(options),
         )
         if followers is None:
             return asyncio.run(server.run(listen(settings.host, settings.port)))
@@ -146,13 +196,18 @@ def _start_ranks(ranks: int, followers: Followers, lost: Callable[[str], object]
     followers.start(command, environments, lost)
 
 
+def _say(options: argparse.Namespace, line: str) -> None:
+    if not options.quiet:
+        _write("brim: ", line + "\n")
+
+
 def _follow(options: argparse.Namespace, wishes: dict[str, Any]) -> int:
     """A rank beside the server's: it does what the server does, with its own part of the model."""
     from brim.serve.ranks import follow, live_with_the_server
 
     live_with_the_server()
     with ExitStack() as leased:
-        starter = _Starter(options, wishes, leased, None)
+        starter = _Starter(options, wishes, leased, partial(_say, options))
         loaded = starter.load(silent)
         starter.fit(loaded, silent)
         with loaded.engine:
@@ -168,8 +223,9 @@ def _injected(options: argparse.Namespace) -> int:
 
 
 def _write(before: str, line: str) -> None:
-    sys.stderr.write(before + line)
-    sys.stderr.flush()
+    with suppress(OSError):  # a log on a full disk, or whose reader has gone, ends no answer
+        sys.stderr.write(before + line)
+        sys.stderr.flush()
 
 
 def _settings(options: argparse.Namespace) -> ServeSettings:
@@ -179,33 +235,46 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InvalidRequest(f"serving needs {error.name}: pip install 'brim[serve]'") from None
+    from brim.serve.key_file import read_key_file
     from brim.serve.parse.table import check_parsers
-    from brim.serve.settings import Limits, ServeSettings
+    from brim.serve.settings import ConnectionLimits, Limits, ServeSettings
 
     check_parsers(options.tool_parser, options.reasoning_parser)
     key = os.environ.get(KEY_VARIABLE)
+    weights = {} if options.api_key_file is None else read_key_file(Path(options.api_key_file))
     return ServeSettings(
         model_name=options.served_model_name or Path(options.model).name,
         host=options.host,
         port=options.port,
-        api_keys=(*options.api_key, *([key] if key else [])),
+        api_keys=tuple(dict.fromkeys((*options.api_key, *([key] if key else []), *weights))),
+        key_weights=weights,
         insecure=options.insecure,
         max_queue=options.max_queue,
+        max_per_key=options.max_per_key,
         drain_seconds=options.drain_seconds,
         tool_parser=options.tool_parser,
         reasoning_parser=options.reasoning_parser,
-        limits=Limits(body_bytes=parse_bytes(options.max_body, "max-body"), remote_media=options.allow_remote_media),
+        limits=Limits(
+            body_bytes=parse_bytes(options.max_body, "max-body"),
+            body_seconds=options.body_seconds,
+            messages=options.max_messages,
+            remote_media=options.allow_remote_media,
+        ),
+        connection_limits=ConnectionLimits(
+            connections=options.max_connections,
+            header_seconds=options.header_seconds,
+            idle_seconds=options.idle_seconds,
+        ),
     )
 
 
-def _of_gpu(engine: Engine) -> MemoryProbe:
-    from brim.probes.cuda import CudaProbe
+def _tokenising(options: argparse.Namespace) -> Callable[[TokenizerSource], Tokenising]:
+    from brim.serve.prepare.worker import Tokenising
 
-    return CudaProbe(engine.device.index or 0)
-
-
-def _in_package(model: str) -> bool:
-    return model == BUILTIN_NAME or packaged_folder(model) is not None
+    if options.media_workers < 0:
+        raise InvalidRequest(f"media-workers is {options.media_workers}; it must be at least 1, or 0 to leave it open")
+    cache = parse_bytes(options.media_cache, "media-cache")
+    return partial(Tokenising, media_workers=options.media_workers, media_cache_bytes=cache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,22 +284,26 @@ class _Starter:
     options: argparse.Namespace
     wishes: dict[str, Any]
     leased: ExitStack  # until the server ends
+    say: Callable[[str], object]
     followers: Followers | None = None  # the other ranks
 
     def load(self, told: Told) -> Loaded:
         from brim.serve.ranks import LeadingEngine
         from brim.serve.server import Loaded
 
+        self.leased.enter_context(usable_compiler_caches(self.say))
         check_libraries()
-        place = engine_place(self.options, PACKAGED_BUDGET if _in_package(self.options.model) else None)
+        place = engine_place(self.options, PACKAGED_BUDGET if is_in_package(self.options.model) else None)
         if self.options.batch_tokens is None:
             self.options.batch_tokens = BATCH_TOKENS if place.budget_bytes is None else CPU_BATCH_TOKENS
         place, encoders = self.leased.enter_context(encoders_beside(self.options, place, told, serves=True))
         part = self.leased.enter_context(part_of_device(self.options, place, told, encoders))
         probe = budget_probe(place, part)
         engine = make_engine(self.options, kv_tokens=0, probe=probe, progress=told, encoders=encoders)
+        seen = probe or gpu_probe(engine)
+        decide_part(part, seen)
         driven = None if self.followers is None else LeadingEngine(engine, self.followers)
-        return Loaded(engine, probe or _of_gpu(engine), part, driven)
+        return Loaded(engine, seen, part, driven)
 
     def fit(self, loaded: Loaded, told: Told) -> FitReport:
         from brim.serving import fit_engine

@@ -63,6 +63,17 @@ class Running:
         return self.started.engine
 
 
+@dataclass(slots=True)
+class HttpFigures:
+    """Connections, and what was refused before it was a request."""
+
+    connections: int = 0  # open now
+    refusals: dict[int, int] = field(default_factory=dict)  # by status; 503: beyond the bound on connections
+
+    def refused(self, status: int) -> None:
+        self.refusals[status] = self.refusals.get(status, 0) + 1
+
+
 class Life:
     """Changes in the event loop's thread; the thread that loads reports its stage."""
 
@@ -71,6 +82,7 @@ class Life:
         self.running: Running | None = None
         self.watch = Watch()
         self.draining = False
+        self.http = HttpFigures()
 
     def tell(self, stage: Stage) -> None:
         self.stage = stage
@@ -94,7 +106,7 @@ class Life:
         """Let the watch see how the engine is now."""
         running = self.running
         if running is not None:
-            self.watch.look(running.engine.figures, running.serving.health, running.gate.refused)
+            self.watch.look(running.engine.figures, running.serving.health, running.gate.refused_or_displaced)
 
     def report(self) -> tuple[int, dict[str, Any]]:
         """The status code and body of `/health`."""

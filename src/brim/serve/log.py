@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +21,7 @@ class Entry:
 
     path: str
     tenant: str
+    address: str | None = None
     id: str = field(default_factory=lambda: f"req-{secrets.token_hex(8)}")
     began: float = field(default_factory=time.monotonic)
     status: int = 0
@@ -32,8 +34,18 @@ class Entry:
     audios: int = 0
     finish_reasons: list[str] = field(default_factory=list)
     preemptions: int = 0
+    prepare_seconds: float | None = None  # None: it was refused before
     first_token_seconds: float | None = None
     seconds: float = 0.0
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """While its prompt is made, waiting for a process to be free included."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.prepare_seconds = time.monotonic() - began
 
     def prepared(self, prompts: Sequence[Prepared]) -> None:
         self.prompt_tokens = sum(len(one.tokens) for one in prompts)
@@ -53,12 +65,12 @@ class Entry:
         self.finish_reasons.append(str(completion.finish_reason))
 
     def to_json(self) -> dict[str, Any]:
-        first = self.first_token_seconds
         return {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),  # when it ended
             "id": self.id,
             "path": self.path,
             "key": self.tenant,
+            "address": self.address,
             "status": self.status,
             "error": self.error,
             "prompt_tokens": self.prompt_tokens,
@@ -69,9 +81,14 @@ class Entry:
             "audios": self.audios,
             "finish_reasons": self.finish_reasons,
             "preemptions": self.preemptions,
-            "first_token_ms": None if first is None else round(first * 1000, 1),
-            "ms": round(self.seconds * 1000, 1),
+            "prepare_ms": _milliseconds(self.prepare_seconds),
+            "first_token_ms": _milliseconds(self.first_token_seconds),
+            "ms": _milliseconds(self.seconds),
         }
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
 
 
 class Journal:
@@ -82,8 +99,8 @@ class Journal:
         self._write = write
         self._count = count
 
-    def entry(self, path: str, tenant: str) -> Entry:
-        entry = Entry(path, tenant)
+    def entry(self, path: str, tenant: str, address: str | None = None) -> Entry:
+        entry = Entry(path, tenant, address)
         self.under_way[entry.id] = entry
         return entry
 

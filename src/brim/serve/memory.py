@@ -28,6 +28,7 @@ class Asking:
     """Who asks, and what the event loop knows of the requests inside."""
 
     salt: bytes
+    client: Mapping[str, Any]  # what it has of the queue
     under_way: Mapping[str, Entry]  # by id
     watched: Mapping[str, Any]
 
@@ -59,6 +60,9 @@ def memory_report(running: Running, asking: Asking) -> dict[str, Any]:
             "inside": running.gate.inside,
             "places": running.gate.places,
             "refused": running.gate.refused,
+            "displaced": running.gate.displaced,
+            "refused_by_client_limit": running.gate.refused_by_share,
+            "client": asking.client,
             "preemptions": figures.preemptions,
             **_requests(running.engine.requests, asking),
         },

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from brim.serve.life import Life, Running, State
+from brim.serve.life import HttpFigures, Life, Running, State
 from brim.serve.log import Entry
 
 _FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -18,9 +18,10 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 class Metrics:
     """The registry of one server."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, *, names_clients: bool = False) -> None:
+        """`names_clients`: they have keys, whose names tell nothing; addresses are not for everybody's eyes."""
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(_EngineCollector(life))
+        self.registry.register(_EngineCollector(life, names_clients))
 
         def counter(name: str, said: str, *labels: str) -> Counter:
             return Counter(name, said, labels, registry=self.registry)
@@ -49,8 +50,9 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, names_clients: bool) -> None:
         self._life = life
+        self._names_clients = names_clients
 
     def collect(self) -> Iterator[Metric]:
         state = GaugeMetricFamily("brim_state", "1 for the state that the server is in", labels=["state"])
@@ -58,8 +60,27 @@ class _EngineCollector(Collector):
         for one in State:
             state.add_metric([str(one)], float(one is now))
         yield state
+        yield from _of_connections(self._life.http)
         if self._life.running is not None:
             yield from _of_engine(self._life.running)
+            if self._names_clients:
+                yield _of_clients(self._life.running)
+
+
+def _of_clients(running: Running) -> Metric:
+    inside = GaugeMetricFamily("brim_client_inside", "Answers of a key that are inside", labels=["key"])
+    for name, answers in running.gate.by_share.items():
+        inside.add_metric([name], answers)
+    return inside
+
+
+def _of_connections(http: HttpFigures) -> Iterator[Metric]:
+    yield GaugeMetricFamily("brim_http_connections", "Connections that are open", value=http.connections)
+    said = "Connections beyond the bound, and what came over one and is no request"
+    refused = CounterMetricFamily("brim_http_refusals", said, labels=["status"])
+    for status, count in sorted(http.refusals.items()):
+        refused.add_metric([str(status)], count)
+    yield refused
 
 
 def _of_engine(running: Running) -> Iterator[Metric]:
@@ -82,6 +103,7 @@ def _of_engine(running: Running) -> Iterator[Metric]:
         ("brim_waiting", "Answers that wait in the engine", figures.waiting),
         ("brim_inside", "Answers that were let in and have not ended", gate.inside),
         ("brim_places", "Answers that may be inside", gate.places),
+        ("brim_clients", "Keys, or addresses where there are no keys, with answers inside", len(gate.by_share)),
         ("brim_kv_bytes", "Size of the KV pool", figures.kv_bytes),
         ("brim_weight_bytes", "Size of the weights", figures.weight_bytes),
         ("brim_step_tokens", "Most tokens of a step now", health.step_tokens),
@@ -94,6 +116,8 @@ def _of_engine(running: Running) -> Iterator[Metric]:
         ("brim_admission_started", "Decisions that a request starts", admission.started),
         ("brim_admission_passes", "Requests that started before one that waited longer", admission.passes),
         ("brim_queue_refusals", "Requests refused because the queue was full", gate.refused),
+        ("brim_queue_displaced", "Waiting requests that gave their place to a client with fewer", gate.displaced),
+        ("brim_client_refusals", "Requests refused because their client had --max-per-key", gate.refused_by_share),
         ("brim_rescues", "Steps that ran out of memory and were run again in parts", health.rescues),
         ("brim_ended_by_memory", "Requests that ended because they could not run alone", health.ended_requests),
         ("brim_rebuilds", "Times that the KV pool was built anew", health.rebuilds),

@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from brim.errors import BrimError, InputError
+from brim.errors import BrimError, InputError, MediaUnavailable
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+MEDIA_RETRY_SECONDS = 10
 _FIELD = re.compile(r"([a-z_]+(?:\[\d+\]|\.[a-z_]+)*)(?:: | is |, )")
 _TOO_LONG = re.compile(r"leave no room in the context|do not fit the KV pool|are wanted for the answer")
 
@@ -29,7 +30,9 @@ class Problem(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
+        closes: bool = False,
     ) -> None:
+        """`closes`: the rest of the request is not read, so the connection ends."""
         super().__init__(message)
         self.status = status
         self.message = message
@@ -37,6 +40,7 @@ class Problem(Exception):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.closes = closes
 
     @property
     def body(self) -> dict[str, Any]:
@@ -45,7 +49,8 @@ class Problem(Exception):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        found = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return found | {"Connection": "close"} if self.closes else found
 
 
 def invalid(param: str, problem: str, code: str = "invalid_value") -> Problem:
@@ -53,9 +58,16 @@ def invalid(param: str, problem: str, code: str = "invalid_value") -> Problem:
     return Problem(400, f"{param}: {problem}", param=param, code=code)
 
 
+def media_unavailable(said: str) -> Problem:
+    """No encoder runs at present, and one is tried again every few seconds."""
+    return Problem(503, said, kind=SERVER, code="media_unavailable", retry_after=MEDIA_RETRY_SECONDS)
+
+
 def problem_of(error: BrimError) -> Problem:
     """An error of the engine as the client's; its messages begin with the field that they are about."""
     said = str(error)
+    if isinstance(error, MediaUnavailable):
+        return media_unavailable(said)
     if not isinstance(error, InputError):
         return Problem(503, said, kind=SERVER, code="engine_unavailable")
     found = _FIELD.match(said)

@@ -11,9 +11,10 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import uvicorn
 
@@ -23,6 +24,8 @@ from brim.records.fit import FitReport
 from brim.records.progress import Progress, Stage, Told
 from brim.serve.gate import Gate
 from brim.serve.http.app import make_app
+from brim.serve.http.connections.connection import Connection, OpenConnections
+from brim.serve.http.connections.open_files import connections_allowed
 from brim.serve.life import Life, Running, Started
 from brim.serve.parse.table import Formats
 from brim.serve.plans import Planning
@@ -122,16 +125,7 @@ class Server:
         if signals:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._loop.add_signal_handler(number, self._signalled)
-        http = _Http(
-            uvicorn.Config(
-                self._app,
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                timeout_graceful_shutdown=1,
-            )
-        )
+        http = _Http(self._http_config())
         answering = asyncio.create_task(http.serve(sockets=[listening]))
         self._say(f"listening on {address(listening)}; /health says when it is ready")
         try:
@@ -144,6 +138,27 @@ class Server:
             await answering
         self._say("stopped, and some answers were cut off" if cut_off else "stopped")
         return int(cut_off)
+
+    def _http_config(self) -> uvicorn.Config:
+        limits = self._settings.connection_limits
+        allowed = connections_allowed(limits.connections)
+        if allowed < limits.connections:
+            self._say(
+                f"at most {allowed} connections, not {limits.connections}: raise the limit of open files (ulimit -n)"
+            )
+        connections = OpenConnections(replace(limits, connections=allowed), self.life.http)
+        return uvicorn.Config(
+            self._app,
+            http=cast("type[asyncio.Protocol]", partial(Connection, connections)),
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level="error",  # what clients do wrong is counted, and is no news
+            server_header=False,
+            timeout_keep_alive=limits.idle_seconds,
+            timeout_graceful_shutdown=1,
+        )
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -186,13 +201,15 @@ class Server:
                 raise
         serving = StreamingEngine(loaded.driven or engine)
         serving.start()
-        gate = Gate(engine.settings.max_batch, self._settings.max_queue)
+        gate = Gate(engine.settings.max_batch, self._settings.max_queue, most_per_share=self._settings.max_per_key)
         started = Started(engine, source, report, loaded.probe, loaded.neighbours)
         trials = Trials(engine.grammars)
         trials.prepare()
         texts = TokenTexts(engine.tokenizer)
         self.life.running = Running(started, serving, tokenising, gate, texts, trials, formats)
         self._watching = asyncio.create_task(self.life.watch.keep_looking(self.life.look))
+        for warning in () if report is None else report.warnings:
+            self._say(f"warning: {warning}")
         self._say(f"ready: {self._settings.model_name}, {engine.kv_tokens:,} tokens of KV on {engine.device}")
 
     # -- end -----------------------------------------------------------------------------------------------------
@@ -238,7 +255,8 @@ def tokenizer_source(engine: Engine) -> TokenizerSource:
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens there; one line says why not."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
+    # With its protocol said: asyncio sends small answers at once (TCP_NODELAY) on sockets that say they are TCP.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))

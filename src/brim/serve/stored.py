@@ -28,7 +28,7 @@ class Kept:
 
 
 class StoredResponses:
-    """Used in the event loop's thread alone."""
+    """Changed in the event loop's thread alone; any may look for an answer."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES, most_of_one_key: int = _MOST_OF_ONE_KEY) -> None:
         self._most_bytes = most_bytes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -287,7 +289,8 @@ def test_a_prompt_can_be_scored_alone() -> None:
     assert asked.wanted.params == params
     for wrong, param in (
         ({"max_tokens": 0}, "max_tokens"),
-        ({"echo": True, "logprobs": 1, "stream": True}, "echo"),
+        ({"stop": "\ud83d"}, "stop"),
+        ({"stop": ["\N{GRINNING FACE}", "a\udc00"]}, "stop"),
         ({"best_of": 3}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"prompt": []}, "prompt"),
@@ -352,3 +355,50 @@ def test_whatever_is_sent_is_read_or_refused(fields: dict[str, Any]) -> None:
             except Problem as problem:
                 assert problem.status == 400  # noqa: PT017 - nothing else may be raised
                 json.dumps(problem.body)
+
+
+# -- how much of it ------------------------------------------------------------------------------------------------
+
+
+def test_more_messages_than_tokens_are_refused_before_any_is_read() -> None:
+    """The last one is no message at all, and nobody has come so far."""
+    many = [HI] * 1000 + [5]
+    with pytest.raises(Problem, match=r"^messages: its 1001 messages leave no room in the context of 1000") as refused:
+        chat(messages=many)
+    assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
+    with pytest.raises(Problem, match=r"^input: its 1001 messages leave no room"):
+        read_response({"input": many}, 1000, Limits(), lambda name: None)
+    with pytest.raises(Problem, match=r"^messages\[1000\]: it must be an object"):
+        chat(messages=many, truncation="auto")  # what does not fit would be dropped
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "text", "text": ""}] * 50},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}] * 50},
+    ],
+)
+def test_parts_and_calls_of_all_messages_are_counted_together(message: dict[str, Any]) -> None:
+    assert len(chat(messages=[message] * 20).dialogue.messages) == 20
+    with pytest.raises(Problem, match=r"^messages: its 1050 parts and calls leave no room"):
+        chat(messages=[message] * 21)
+
+
+def test_a_server_takes_no_more_than_it_says_however_long_its_context_is() -> None:
+    limits = Limits(messages=10)
+    for truncation in ("auto", "disabled"):
+        with pytest.raises(Problem, match=r"^messages: it has 11 messages; at most 10 are taken"):
+            read_chat({"messages": [HI] * 11, "truncation": truncation}, 1000, limits)
+
+
+def test_a_body_of_fifty_thousand_messages_is_refused_at_once() -> None:
+    """Where one of a thousand is still read."""
+
+    def seconds(count: int) -> float:
+        began = time.perf_counter()
+        with suppress(Problem):
+            read_chat({"messages": [HI] * count}, 100_000, Limits())
+        return time.perf_counter() - began
+
+    assert min(seconds(50_000) for _ in range(3)) < 2 * min(seconds(1000) for _ in range(3))

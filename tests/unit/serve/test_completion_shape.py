@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from brim.engine.front.answers import Completion, Update
 from brim.engine.requests.request import FinishReason
 from brim.engine.schedule.events import TokenLogprobs
@@ -11,14 +13,14 @@ from brim.serve.shape.completion import CompletionShape
 from brim.serve.token_texts import TokenTexts
 
 
-def shape() -> CompletionShape:
+def shape(prompts: tuple[str, ...] = (), scored_only: bool = False) -> CompletionShape:
     return CompletionShape(
         Head.new("cmpl", "tiny"),
         (Prepared((1, 2)),),
-        prompts=(),
+        prompts=prompts,
         answers=2,
         scored=True,
-        scored_only=False,
+        scored_only=scored_only,
         include_usage=False,
         texts=TokenTexts(None),
     )
@@ -33,3 +35,32 @@ def test_offsets_of_a_stream_are_those_of_the_whole_answer() -> None:
     chunks = [streamed.events(1, Update("r", 1, score.token, "a", score))[0] for score in scores]
     offsets = [offset for chunk in chunks for offset in chunk["choices"][0]["logprobs"]["text_offset"]]
     assert offsets == whole == [0, len("token_id:7"), len("token_id:7token_id:123")]
+
+
+@pytest.mark.parametrize("scored_only", [False, True])
+def test_a_scored_prompt_is_streamed_before_its_answer(scored_only: bool) -> None:
+    """All chunks of an answer together are the whole answer."""
+    scores = [TokenLogprobs(token, -1.0, ((token, -1.0),)) for token in (7, 8)]
+    prompt = (TokenLogprobs(2, -0.5, ((3, -0.1),)),)
+    done = Completion("r", 1, 2, 0, (7, 8), "ab", FinishReason.LENGTH, tuple(scores), prompt)
+    updates = [
+        Update("r", 1),  # scores of a part of the prompt, which come when all of them do
+        Update("r", 1, 7, "a", scores[0], prompt_logprobs=prompt),
+        Update("r", 1, 8, "b", scores[1], completion=done),
+    ]
+    whole = shape(("one",), scored_only).whole([Ended(1, done)])["choices"][0]
+    streamed = shape(("one",), scored_only)
+    events = [*streamed.opening(), *(event for update in updates for event in streamed.events(1, update))]
+    choices = [event["choices"][0] for event in events]
+    assert "".join(one["text"] for one in choices) == whole["text"]
+    assert [one["finish_reason"] for one in choices if one["finish_reason"]] == ["length"]
+    parts = [one["logprobs"] for one in choices if one["logprobs"]]
+    assert {key: [each for part in parts for each in part[key]] for key in whole["logprobs"]} == whole["logprobs"]
+    assert choices[0]["logprobs"]["token_logprobs"] == [None, -0.5]
+
+
+def test_a_prompt_is_streamed_though_its_answer_ends_without_a_token() -> None:
+    done = Completion("r", 0, 2, 0, (), "", FinishReason.DEADLINE)
+    (prompt, end) = shape(("one",)).events(0, Update("r", 0, completion=done))
+    assert prompt["choices"][0]["text"] == "one"
+    assert end["choices"][0]["finish_reason"] == "deadline"

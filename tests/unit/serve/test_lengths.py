@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def job(*said: str) -> ChatJob:
 def test_a_text_of_more_characters_than_a_context_of_longest_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     made, counted = desk(monkeypatch)
     most = LONGEST * len(END)
-    assert len(made.tokens("x" * most, longest=LONGEST)) == most
+    assert len(made.tokens(END * LONGEST, longest=LONGEST)) == LONGEST
     counted.characters = 0
     with pytest.raises(InvalidRequest, match=f"at most {most} characters"):
         made.tokens("x" * (most + 1), longest=LONGEST)
@@ -64,3 +65,22 @@ def test_a_conversation_that_rolls_is_not_counted_without_a_limit(monkeypatch: p
     with pytest.raises(InvalidRequest, match=f"messages: .* more than the {ROLLED_CHARACTERS} "):
         made.chat(job("x" * ROLLED_CHARACTERS, "yes", "And?"))
     assert counted.characters == 0
+
+
+def test_a_text_whose_start_is_too_long_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, counted = desk(monkeypatch)
+    with pytest.raises(InvalidRequest, match=r"context of 100 tokens: the first 800 are 800 already"):
+        made.tokens("x" * 900, longest=LONGEST)
+    assert counted.characters == 800
+    assert len(made.tokens("x" * 900, longest=LONGEST, counted=True)) == 900  # to be counted, it may be longer
+
+
+@pytest.mark.parametrize("room", [None, 10])
+def test_a_conversation_of_too_many_characters_is_refused_before_its_template_writes_it(
+    room: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, counted = desk(monkeypatch)
+    monkeypatch.setattr(counted._tokenizer, "apply_chat_template", lambda *_, **__: pytest.fail("it was written"))
+    asked = replace(job("x" * (ROLLED_CHARACTERS + 1)), room=room)
+    with pytest.raises(InvalidRequest, match=r"^messages: (its )?2621\d\d characters"):
+        made.chat(asked)

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("starlette")
 
 from brim.serve.asked import fields
-from brim.serve.http.parsing import LARGE_BYTES, MOST, parsed
+from brim.serve.http.parsing import LARGE_BYTES, MOST, READ_BESIDE_BYTES, checked, parsed
 from brim.serve.problems import Problem
 
 
@@ -57,3 +57,9 @@ def test_a_body_of_too_many_parts_is_refused_before_it_is_parsed(mark: bytes) ->
 def test_a_large_body_that_is_no_json_is_refused() -> None:
     with pytest.raises(Problem, match="not JSON"):
         asyncio.run(parsed(b'{"a": "' + b"x" * LARGE_BYTES))
+
+
+@pytest.mark.parametrize(("size", "in_loop"), [(READ_BESIDE_BYTES - 1, True), (READ_BESIDE_BYTES, False)])
+def test_a_large_body_is_checked_beside_the_event_loop(size: int, in_loop: bool) -> None:
+    thread = asyncio.run(checked(threading.current_thread, size))
+    assert (thread is threading.main_thread()) == in_loop

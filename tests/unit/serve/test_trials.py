@@ -18,6 +18,7 @@ from brim.engine.requests.grammar import Grammar, GrammarKind
 from brim.engine.weights.builtin import ByteTokenizer
 from brim.errors import InvalidRequest
 from brim.serve.prepare.trials import Trials
+from brim.serve.problems import Problem
 
 EOS = 2
 
@@ -81,6 +82,46 @@ def test_slow_ones_keep_nobody_waiting(trials: Trials) -> None:
         return ended
 
     assert asyncio.run(crowd()) == ["quick"] * 3 + ["slow refused"] * 2
+
+
+def test_of_many_bad_ones_some_are_sent_away_and_a_good_one_has_its_turn(grammars: Grammars) -> None:
+    """Each takes long alone. Some are tried to the end, the others are told to come again."""
+    bad = [schema(type="integer", multipleOf=999_983 + 10 * number) for number in range(30)]
+    trials = Trials(grammars, wait_seconds=120.0)  # the machine may be busy
+
+    async def crowd() -> list[Any]:
+        return await asyncio.gather(*map(trials.check, [*bad, schema(type="null")]), return_exceptions=True)
+
+    try:
+        *refused, good = asyncio.run(crowd())
+    finally:
+        trials.close()
+    assert good is None
+    assert {type(one) for one in refused} == {InvalidRequest, Problem}
+    later = [one for one in refused if isinstance(one, Problem)]
+    assert {(one.status, one.code) for one in later} == {(503, "grammars_busy")}
+    assert all(int(one.headers["Retry-After"]) >= 1 for one in later)
+
+
+def test_nobody_waits_for_others_without_end(grammars: Grammars) -> None:
+    trials = Trials(grammars, wait_seconds=0.0)
+    try:
+        with pytest.raises(Problem, match=r"not tried within 0 s") as refused:
+            asyncio.run(trials.check(schema(type="boolean")))
+        assert refused.value.status == 503
+    finally:
+        trials.close()
+
+
+def test_what_was_refused_is_not_tried_again(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bad in (ENDLESS, schema(type="nonsense")):
+        with pytest.raises(InvalidRequest) as first:
+            asyncio.run(trials.check(bad))
+        with monkeypatch.context() as patch:
+            patch.setattr(trials, "_lanes", ())
+            with pytest.raises(InvalidRequest) as second:
+                asyncio.run(trials.check(bad))
+        assert str(first.value) == str(second.value)
 
 
 def test_a_process_that_was_killed_is_replaced(trials: Trials) -> None:

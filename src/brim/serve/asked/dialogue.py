@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from brim.serve.asked.bounds import Bounds
 from brim.serve.asked.fields import Fields, check_depth, entries
 from brim.serve.asked.media import Audio, Image, not_fetched, read_audio, read_audio_url, read_image
 from brim.serve.asked.tools import ToolsAsked
@@ -72,12 +73,13 @@ class Dialogue:
         return tuple(one for one in self.media if isinstance(one, Audio))
 
 
-def read_dialogue(fields: Fields, limits: Limits, tools: ToolsAsked) -> Dialogue:
+def read_dialogue(fields: Fields, bounds: Bounds, tools: ToolsAsked) -> Dialogue:
     """The field `messages`; the template is told of the tools."""
     found = fields.items("messages")
     if not found:
         raise invalid("messages", "at least one message is needed", "missing_required_parameter")
-    return dialogue_of(entries(found, "messages"), limits, tools, "messages")
+    bounds.check(found, "messages")
+    return dialogue_of(entries(found, "messages"), bounds.limits, tools, "messages")
 
 
 def dialogue_of(found: Iterable[Fields], limits: Limits, tools: ToolsAsked, field: str) -> Dialogue:

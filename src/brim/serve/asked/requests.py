@@ -9,6 +9,7 @@ from typing import Any
 from brim.engine.front.door import MOST_PRIORITY
 from brim.engine.requests.params import MAX_ALTERNATIVES, SamplingParams
 from brim.serve.asked.answer_format import read_format
+from brim.serve.asked.bounds import Bounds
 from brim.serve.asked.dialogue import Dialogue, read_dialogue
 from brim.serve.asked.fields import Fields
 from brim.serve.asked.metadata import read_metadata
@@ -73,14 +74,14 @@ def read_chat(body: Mapping[str, Any], longest: int, limits: Limits) -> ChatAske
     """A chat request. `longest` is what the engine holds of one request: an answer may fill it."""
     fields = Fields(body)
     tools = read_tools(fields)
-    dialogue = read_dialogue(fields, limits, tools)
+    rolls = fields.choice("truncation", TRUNCATION, "disabled") == "auto"
+    dialogue = read_dialogue(fields, Bounds(longest, limits, rolls), tools)
     most = _first(fields, "max_completion_tokens", "max_tokens")
     alternatives = fields.integer("top_logprobs", 0, MAX_ALTERNATIVES)
     scored = fields.flag("logprobs")
     if alternatives is not None and not scored:
         raise invalid("top_logprobs", "it needs logprobs to be true")
     params = sampling(fields, max_tokens=most or longest, logprobs=(alternatives or 0) if scored else None)
-    rolls = fields.choice("truncation", TRUNCATION, "disabled") == "auto"
     schema = read_format(fields.inner("response_format"))
     _text_only(fields)
     wanted = _wanted(fields, params)
@@ -110,10 +111,7 @@ def read_completion(body: Mapping[str, Any], vocab: int) -> CompletionAsked:
     )
     if (best := fields.integer("best_of", 1, MOST_TOKENS)) is not None and best != params.n:
         raise invalid("best_of", f"it is supported only where it equals n, {params.n}", "unsupported_value")
-    wanted = _wanted(fields, params)
-    if wanted.stream and echo and alternatives is not None:
-        raise invalid("echo", "log-probabilities of a prompt are not streamed; leave out stream, echo or logprobs")
-    return CompletionAsked(wanted, prompts, echo, scored_only=most == 0)
+    return CompletionAsked(_wanted(fields, params), prompts, echo, scored_only=most == 0)
 
 
 def _wanted(fields: Fields, params: SamplingParams) -> Wanted:

@@ -9,6 +9,7 @@ from typing import Any
 from brim.engine.front.door import MOST_PRIORITY
 from brim.engine.requests.params import MAX_ALTERNATIVES
 from brim.serve.asked.answer_format import read_format
+from brim.serve.asked.bounds import Bounds
 from brim.serve.asked.dialogue import dialogue_of
 from brim.serve.asked.fields import Fields
 from brim.serve.asked.items import messages_of
@@ -50,7 +51,9 @@ def read_response(
     """`earlier` finds the conversation that led to an answer, with the answer; None: it is not kept."""
     fields = Fields(body)
     tools = read_tools(fields, flat=True)
+    truncation = fields.choice("truncation", TRUNCATION, "disabled")
     before, own = _earlier(fields, earlier), _input(fields)
+    Bounds(longest, limits, truncation == "auto").check((*before, *own), "input")
     instructions = fields.text("instructions")
     opening = [] if instructions is None else [Fields({"role": "system", "content": instructions}, "instructions")]
     messages = [*opening, *messages_of(list(before), "previous_response_id"), *messages_of(list(own), "input")]
@@ -60,7 +63,6 @@ def read_response(
     params = sampling(fields, max_tokens=most or longest, logprobs=alternatives)
     if params.n != 1:
         raise invalid("n", "one answer is given; leave it out", "unsupported_value")
-    truncation = fields.choice("truncation", TRUNCATION, "disabled")
     schema, text = _text(fields)
     said_back = {
         "instructions": instructions,

@@ -5,20 +5,23 @@ Raw ASGI: the client is watched while it is answered, and an answer that nobody 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
 from brim.engine.front.answers import Update
 from brim.errors import BrimError
+from brim.guard.shares import Share
 from brim.serve.asked.requests import Wanted, sooner
-from brim.serve.http.keys import Tenant
+from brim.serve.http.keys import Tenant, share_of
 from brim.serve.http.kinds import Kind
-from brim.serve.http.parsing import parsed
+from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body, until_gone
 from brim.serve.http.reply import Reply
 from brim.serve.http.updates import Numbered, merged
@@ -49,10 +52,10 @@ class Answering:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         tenant: Tenant = scope["state"]["tenant"]
-        entry = self._journal.entry(self._path, tenant.name)
+        entry = self._journal.entry(self._path, tenant.name, None if request.client is None else request.client.host)
         reply = Reply(send, {"x-request-id": entry.id})
         try:
-            body = await read_body(request, self._settings.limits.body_bytes)
+            body = await read_body(request, self._settings.limits)
             await until_gone(receive, self._answer(request, body, tenant, reply, entry))
         except ClientGone:
             entry.status = 0 if reply.ended else CLIENT_LEFT  # a server may say so as soon as the last byte is sent
@@ -73,22 +76,31 @@ class Answering:
         self._life.admit()
         found = await parsed(body)
         running = self._life.admit()  # it may have begun to drain meanwhile
-        asked = self._kind.read(found, running, tenant)
+        size = len(body) + self._kind.stored_bytes(found, tenant)
+        asked = await checked(partial(self._kind.read, found, running, tenant), size)
         wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))
         check_model(wanted.model, self._settings.model_name)
-        with running.gate.entered(self._kind.answers(asked)):
-            prepared = await self._kind.prepare(asked, running)
+        share = share_of(tenant, entry.address)
+        with running.gate.entered(self._kind.answers(asked), share, asyncio.current_task()) as place:
+            with entry.preparing():
+                prepared = await self._kind.prepare(asked, running, tenant)
             entry.prepared(prepared)
             _check_lengths(prepared, running.engine.longest_request, self._kind.field)
             wanted = replace(wanted, params=await self._kind.params(asked, prepared, running))
             shape = self._kind.shape(asked, prepared, running)
-            updates = merged(self._streams(running, prepared, wanted, tenant, entry))
+            updates = merged(self._streams(running, prepared, wanted, tenant, share, entry))
             async with aclosing(updates):
-                numbered = Numbered(updates, wanted.params.n, entry)
+                numbered = Numbered(updates, wanted.params.n, entry, place)
                 await (_events(shape, numbered, reply) if wanted.stream else _whole(shape, numbered, reply))
 
     def _streams(
-        self, running: Running, prepared: Sequence[Prepared], wanted: Wanted, tenant: Tenant, entry: Entry
+        self,
+        running: Running,
+        prepared: Sequence[Prepared],
+        wanted: Wanted,
+        tenant: Tenant,
+        share: Share,
+        entry: Entry,
     ) -> list[AsyncGenerator[Update, None]]:
         """A request to the engine for each prompt; several are numbered behind the id that the client gets."""
         ids = [entry.id] if len(prepared) == 1 else [f"{entry.id}/{number}" for number in range(len(prepared))]
@@ -102,6 +114,7 @@ class Answering:
                 request_id=request_id,
                 salt=tenant.salt,
                 priority=wanted.priority,
+                share=share,
             )
             for one, request_id in zip(prepared, ids, strict=True)
         ]
@@ -163,6 +176,10 @@ def _media(prepared: Prepared) -> dict[str, Mapping[str, Any]]:
         return {}
     import torch
 
-    tensors = {name: torch.from_numpy(array) for name, array in prepared.media.items()}
+    from brim.engine.media.parts import Kind
+    from brim.engine.media.processed import Processed
+
+    arrays = {name: torch.from_numpy(array) for name, array in prepared.media.items()}
+    tensors = Processed(arrays, {Kind.IMAGE: prepared.image_digests})
     counts = {"images": prepared.images, "audios": prepared.audios}
     return {kind: tensors for kind, count in counts.items() if count}

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -15,15 +16,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from brim.errors import BrimError
-from brim.serve.asked.dialogue import read_dialogue
+from brim.serve.asked.bounds import Bounds
+from brim.serve.asked.dialogue import Dialogue, read_dialogue
 from brim.serve.asked.fields import Fields
 from brim.serve.asked.plan import read_plan
 from brim.serve.asked.tools import read_tools
 from brim.serve.http.answering import CLIENT_LEFT, Answering, check_model
-from brim.serve.http.keys import OPEN_TO_ALL, Guarded, Keys
+from brim.serve.http.keys import OPEN_TO_ALL, Guarded, Keys, Tenant, share_of
 from brim.serve.http.kinds import Chat, Completions, Kind
 from brim.serve.http.page import page_routes
-from brim.serve.http.parsing import parsed
+from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body
 from brim.serve.http.response_kind import Responses
 from brim.serve.life import Life
@@ -52,7 +54,7 @@ def make_app(
     planning: Planning | None = None,
 ) -> ASGIApp:
     """All of it. `write_log` takes a line for each request; None: there is no log."""
-    metrics = Metrics(life)
+    metrics = Metrics(life, names_clients=bool(settings.api_keys))
 
     def count(entry: Entry) -> None:
         metrics.count(entry)
@@ -94,7 +96,8 @@ def make_app(
     )
     local_only = not settings.api_keys and not settings.insecure
     open_to_all = frozenset((*OPEN_TO_ALL, *(route.path for route in page)))
-    return Guarded(app, Keys(settings.api_keys), local_only=local_only, open_to_all=open_to_all)
+    keys = Keys(settings.api_keys, settings.key_weights)
+    return Guarded(app, keys, local_only=local_only, open_to_all=open_to_all)
 
 
 class _About:
@@ -118,7 +121,7 @@ class _About:
     async def openapi(self, request: Request) -> Response:
         """What the server takes and gives, as far as it is known now."""
         running, settings = self._life.running, self._settings
-        facts = Facts(settings.model_name, remote=settings.limits.remote_media)
+        facts = Facts(settings.model_name, remote=settings.limits.remote_media, messages=settings.limits.messages)
         if running is not None:
             engine = running.engine
             facts = replace(
@@ -166,8 +169,10 @@ class _About:
         """The ledger; with `?after=N`, only the events and samples whose number is above N."""
         running = self._life.running or self._life.admit()
         after = _after(request)
+        tenant: Tenant = request.state.tenant
+        share = share_of(tenant, None if request.client is None else request.client.host)
         asking = Asking(
-            request.state.tenant.salt, dict(self._journal.under_way), self._life.watch.report(after)
+            tenant.salt, running.gate.report(share), dict(self._journal.under_way), self._life.watch.report(after)
         )  # what belongs to this thread is copied here
         return JSONResponse(
             {"model": self._settings.model_name, **await asyncio.to_thread(memory_report, running, asking)}
@@ -176,15 +181,16 @@ class _About:
     async def tokenize(self, request: Request) -> Response:
         """A prompt, or the messages of a chat, as tokens."""
         limits = self._settings.limits
-        fields = Fields(await parsed(await read_body(request, limits.body_bytes)))
+        body = await read_body(request, limits)
+        fields = Fields(await parsed(body))
         running = self._life.admit()
         longest = running.engine.longest_request
         check_model(fields.text("model"), self._settings.model_name)
         prompt = fields.text("prompt")
         if prompt is None:
-            dialogue = read_dialogue(fields, limits, read_tools(fields))
-            fields.refuse_others()
-            job = ChatJob(dialogue, limits, longest, None)
+            read = partial(_dialogue, fields, Bounds(longest, limits))
+            dialogue = await checked(read, len(body))
+            job = ChatJob(dialogue, limits, longest, None, salt=request.state.tenant.salt)
             tokens = (await running.tokenising.chat(job, only_counted=True)).tokens
         else:
             plain = fields.raw("add_special_tokens") is not None and not fields.flag("add_special_tokens")
@@ -204,8 +210,14 @@ class _Plans:
         return JSONResponse(await self._planning.catalogue())
 
     async def plan(self, request: Request) -> Response:
-        body = await read_body(request, self._settings.limits.body_bytes)
+        body = await read_body(request, self._settings.limits)
         return JSONResponse(await self._planning.plan(read_plan(await parsed(body))))
+
+
+def _dialogue(fields: Fields, bounds: Bounds) -> Dialogue:
+    found = read_dialogue(fields, bounds, read_tools(fields))
+    fields.refuse_others()
+    return found
 
 
 def _after(request: Request) -> int:

@@ -1,14 +1,16 @@
-"""Who asks: API keys, and what keeps the prefixes of one key from another's requests."""
+"""Who asks: API keys, and what keeps the prefixes and the share of one key from another's requests."""
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
+from brim.guard.shares import Share
 from brim.serve.http.reply import Reply
 from brim.serve.problems import Problem
 from brim.serve.settings import is_loopback
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 OPEN_TO_ALL = ("/health",)
 _SALT_BYTES = 16
+_IPV6_PREFIX = 64  # bits: what one client is given by its provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Tenant:
 
     name: str  # for logs: tells keys apart, and does not tell the key
     salt: bytes
+    weight: float = 1.0  # of its share
 
 
 ANYBODY = Tenant("", b"")
@@ -34,16 +38,16 @@ ANYBODY = Tenant("", b"")
 class Keys:
     """Keys are compared as digests, all of them each time: the time taken does not depend on what was sent."""
 
-    def __init__(self, keys: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str], weights: Mapping[str, float] | None = None) -> None:
         self._secret = secrets.token_bytes(32)  # so that salts cannot be foreseen
-        self._tenants = [(self._digest(key), self._tenant(key)) for key in keys]
+        self._tenants = [(self._digest(key), self._tenant(key, (weights or {}).get(key, 1.0))) for key in keys]
 
     def _digest(self, key: str) -> bytes:
         return blake2b(key.encode(errors="replace"), key=self._secret).digest()
 
-    def _tenant(self, key: str) -> Tenant:
+    def _tenant(self, key: str, weight: float) -> Tenant:
         salt = blake2b(key.encode(), key=self._secret, digest_size=_SALT_BYTES, person=b"salt").digest()
-        return Tenant(blake2b(key.encode(), digest_size=4, person=b"name").hexdigest(), salt)
+        return Tenant(blake2b(key.encode(), digest_size=4, person=b"name").hexdigest(), salt, weight)
 
     def tenant(self, key: str) -> Tenant | None:
         """Whose key this is."""
@@ -91,6 +95,22 @@ class Guarded:
             return
         scope.setdefault("state", {})["tenant"] = tenant
         await self._app(scope, receive, send)
+
+
+def share_of(tenant: Tenant, address: str | None) -> Share:
+    """A key has one share, wherever it is used; without keys an address has one, or a network of IPv6 addresses."""
+    return Share(tenant.name or _network(address or ""), tenant.weight)
+
+
+def _network(address: str) -> str:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address  # a socket's name, or what a proxy on this machine wrote
+    if found.version == 4:
+        return str(found)
+    mapped = found.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((int(found), _IPV6_PREFIX), strict=False))
 
 
 def _sent_key(scope: Scope) -> str:

@@ -26,11 +26,15 @@ class Kind(Protocol):
         """Where the prompt is."""
         ...
 
+    def stored_bytes(self, body: Mapping[str, Any], tenant: Tenant) -> int:
+        """What reading it takes from the server's memory."""
+        ...
+
     def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> Any: ...
 
     def answers(self, asked: Any) -> int: ...
 
-    async def prepare(self, asked: Any, running: Running) -> tuple[Prepared, ...]: ...
+    async def prepare(self, asked: Any, running: Running, tenant: Tenant) -> tuple[Prepared, ...]: ...
 
     async def params(self, asked: Any, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:
         """How answers are drawn, now that the prompt is known."""
@@ -44,15 +48,18 @@ class Chat:
     settings: ServeSettings
     field: str = "messages"
 
+    def stored_bytes(self, body: Mapping[str, Any], tenant: Tenant) -> int:
+        return 0
+
     def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> ChatAsked:
         return read_chat(body, running.engine.longest_request, self.settings.limits)
 
     def answers(self, asked: ChatAsked) -> int:
         return asked.wanted.params.n
 
-    async def prepare(self, asked: ChatAsked, running: Running) -> tuple[Prepared, ...]:
+    async def prepare(self, asked: ChatAsked, running: Running, tenant: Tenant) -> tuple[Prepared, ...]:
         room = asked.room if asked.rolls else None
-        job = ChatJob(asked.dialogue, self.settings.limits, running.engine.longest_request, room)
+        job = ChatJob(asked.dialogue, self.settings.limits, running.engine.longest_request, room, salt=tenant.salt)
         return (await running.tokenising.chat(job),)
 
     async def params(self, asked: ChatAsked, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:
@@ -75,13 +82,16 @@ class Completions:
     settings: ServeSettings
     field: str = "prompt"
 
+    def stored_bytes(self, body: Mapping[str, Any], tenant: Tenant) -> int:
+        return 0
+
     def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> CompletionAsked:
         return read_completion(body, running.engine.loaded.vocab)
 
     def answers(self, asked: CompletionAsked) -> int:
         return asked.answers
 
-    async def prepare(self, asked: CompletionAsked, running: Running) -> tuple[Prepared, ...]:
+    async def prepare(self, asked: CompletionAsked, running: Running, tenant: Tenant) -> tuple[Prepared, ...]:
         texts = [prompt for prompt in asked.prompts if isinstance(prompt, str)]
         longest = running.engine.longest_request
         made = iter(await running.tokenising.texts(texts, longest=longest) if texts else ())

@@ -7,14 +7,16 @@ it calls for is such a function (`taking_turns`), and what it makes without one,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from brim.serve.asked.fields import parse_object
 from brim.serve.problems import Problem
 from brim.units import KIB
 
+Result = TypeVar("Result")
 LARGE_BYTES = 256 * KIB
+READ_BESIDE_BYTES = 64 * KIB  # some 10 ms of checks
 MOST = {b"[": 1 << 17, b"{": 1 << 17, b'"': 1 << 20, b",": 1 << 20}  # of a large body; those in its texts count as well
 
 
@@ -22,9 +24,18 @@ async def parsed(body: bytes) -> Mapping[str, Any]:
     """The object in a request's body."""
     if len(body) < LARGE_BYTES:
         return parse_object(body)
+    return await asyncio.to_thread(_parsed, body)
+
+
+async def checked(read: Callable[[], Result], size: int) -> Result:
+    """What it makes of a body of so many bytes. The checks of a large one are made beside the event loop too."""
+    return read() if size < READ_BESIDE_BYTES else await asyncio.to_thread(read)
+
+
+def _parsed(body: bytes) -> Mapping[str, Any]:
     for mark, most in MOST.items():
         if body.count(mark) > most:
             raise Problem(
                 400, f"the body has more than {most:,} of '{mark.decode()}'; send less at once", code="body_too_complex"
             )
-    return await asyncio.to_thread(parse_object, body, taking_turns=True)
+    return parse_object(body, taking_turns=True)

@@ -27,6 +27,11 @@ class Responses:
     stored: StoredResponses
     field: str = "input"
 
+    def stored_bytes(self, body: Mapping[str, Any], tenant: Tenant) -> int:
+        name = body.get("previous_response_id")
+        kept = self.stored.find(tenant.name, name) if isinstance(name, str) else None
+        return 0 if kept is None else len(kept.items)
+
     def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> _Read:
         earlier = partial(self._earlier, tenant)
         asked = read_response(body, running.engine.longest_request, self.settings.limits, earlier)
@@ -39,10 +44,10 @@ class Responses:
     def answers(self, asked: _Read) -> int:
         return 1
 
-    async def prepare(self, asked: _Read, running: Running) -> tuple[Prepared, ...]:
+    async def prepare(self, asked: _Read, running: Running, tenant: Tenant) -> tuple[Prepared, ...]:
         chat = asked.asked.chat
         room = chat.room if chat.rolls else None
-        job = ChatJob(chat.dialogue, self.settings.limits, running.engine.longest_request, room)
+        job = ChatJob(chat.dialogue, self.settings.limits, running.engine.longest_request, room, salt=tenant.salt)
         return (await running.tokenising.chat(job),)
 
     async def params(self, asked: _Read, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from brim.engine.front.answers import Update
+from brim.serve.gate import Place
 from brim.serve.log import Entry
 from brim.serve.shape.answers import Ended
 
@@ -14,14 +15,18 @@ from brim.serve.shape.answers import Ended
 class Numbered:
     """Updates with the number of their answer among all of the request; answers that have ended are kept."""
 
-    def __init__(self, updates: AsyncGenerator[tuple[int, Update], None], answers: int, entry: Entry) -> None:
+    def __init__(
+        self, updates: AsyncGenerator[tuple[int, Update], None], answers: int, entry: Entry, place: Place
+    ) -> None:
         self._updates = updates
         self._answers = answers
         self._entry = entry
+        self._place = place
         self.ended: list[Ended] = []
 
     async def __aiter__(self) -> AsyncGenerator[tuple[int, Update], None]:
         async for prompt, update in self._updates:
+            self._place.begun = True
             number = prompt * self._answers + update.index
             if update.token is not None:
                 self._entry.took_token()

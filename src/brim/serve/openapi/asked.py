@@ -34,6 +34,7 @@ from brim.serve.openapi.words import (
     one_of,
     taken,
 )
+from brim.serve.settings import DEFAULT_MESSAGES
 
 SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 TOKENS: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_TOKENS}
@@ -63,6 +64,7 @@ class Facts:
     images: bool = True
     audio: bool = True
     remote: bool = False  # images may be URLs
+    messages: int = DEFAULT_MESSAGES  # the most of a conversation
 
     @property
     def token(self) -> Schema:
@@ -77,7 +79,7 @@ class Facts:
 def chat(facts: Facts) -> Schema:
     return taken(
         {
-            "messages": listed(_message(facts), minItems=1),
+            "messages": listed(_message(facts), minItems=1, maxItems=facts.messages),
             "max_tokens": TOKENS,
             "max_completion_tokens": TOKENS,
             "logprobs": FLAG,
@@ -116,7 +118,7 @@ def response(facts: Facts) -> Schema:
     sampling = {name: schema for name, schema in _sampling(facts).items() if name != "n"}
     return taken(
         {
-            "input": either(TEXT, listed(_item(facts), minItems=1)),
+            "input": either(TEXT, listed(_item(facts), minItems=1, maxItems=facts.messages)),
             "instructions": TEXT,
             "max_output_tokens": TOKENS,
             "n": {"const": 1},
@@ -141,7 +143,13 @@ def tokenize(facts: Facts) -> Schema:
     prompt = taken({"prompt": TEXT, "add_special_tokens": FLAG, "model": model}, ["prompt"])
     tools = _tools(flat=False)
     messages = taken(
-        {"messages": listed(_message(facts), minItems=1), "prompt": NOTHING, "model": model, **tools}, ["messages"]
+        {
+            "messages": listed(_message(facts), minItems=1, maxItems=facts.messages),
+            "prompt": NOTHING,
+            "model": model,
+            **tools,
+        },
+        ["messages"],
     )
     return either(prompt, messages)
 

@@ -17,15 +17,16 @@ _REFUSALS = {
     401: "the key is missing or wrong",
     404: "there is no such thing here",
     405: "not with this method",
+    408: "the body came too slowly",
     413: "the body is too large",
     415: "the body does not say that it is JSON",
     421: "asked for by a name that is not of this machine",
-    429: "the queue is full; Retry-After says when to come again",
+    429: "the queue is full, or this client has as many inside as it may; Retry-After says when to come again",
     500: "this request could not run; others go on",
     503: "the server is starting, draining, or has failed",
     504: "the deadline passed before the request began",
 }
-_ASKING = (400, 413, 415, 503)
+_ASKING = (400, 408, 413, 415, 503)
 _GENERATING = (*_ASKING, 404, 429, 500, 504)
 _PLANNING = (*_ASKING, 429)
 _AFTER = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
@@ -10,8 +11,8 @@ from brim.engine.front.chat_template import ChatTemplate, has_chat_template
 from brim.engine.weights.builtin import ByteTokenizer
 from brim.errors import InputError, InvalidRequest
 from brim.serve.asked.dialogue import Dialogue
-from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, TokenizerSource
-from brim.serve.prepare.lengths import check_length, check_rolled_length
+from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, SeenImage, TokenizerSource
+from brim.serve.prepare.lengths import check_dialogue, check_length, check_rolled_length
 from brim.serve.prepare.media import MediaPrompt, check_taken, processor_of
 from brim.serve.prepare.rolling import check_unicode, rolled, written
 
@@ -29,26 +30,31 @@ class Desk:
             with suppress(InputError):
                 processor_of(self._source.folder)
 
-    def tokens(self, text: str, special: bool = True, longest: int | None = None) -> tuple[int, ...]:
+    def tokens(
+        self, text: str, special: bool = True, longest: int | None = None, counted: bool = False
+    ) -> tuple[int, ...]:
         if self._tokenizer is None:
             raise InvalidRequest("prompt: the model has no tokenizer; give token ids")
         check_unicode(text)
         if longest is not None:
-            check_length(self._tokenizer, text, longest)
+            check_length(self._tokenizer, text, longest, counted=counted)
         if not special and self._source.bytes_only:
             raise InvalidRequest("add_special_tokens: this model's tokenizer always adds them; leave it out")
         options = {} if special else {"add_special_tokens": False}
         return tuple(self._tokenizer(text, **options)["input_ids"])
 
-    def chat(self, job: ChatJob) -> Prepared:
+    def chat(self, job: ChatJob, known: Mapping[str, SeenImage] = {}) -> Prepared:
+        """`known` has images that were prepared before, by their URIs."""
         if not has_chat_template(self._tokenizer):
             raise InvalidRequest("messages: the model's tokenizer has no chat template; use /v1/completions")
         if job.dialogue.media:
             check_taken(job.dialogue, self._source.media)
-            return MediaPrompt(self._template, self._source, job).prepared()
+        check_dialogue(self._tokenizer, job.dialogue, job.threshold, job.room is not None)
+        if job.dialogue.media:
+            return MediaPrompt(self._template, self._source, job, known).prepared()
         kept, turns, evicted = rolled(job, lambda dialogue: len(self._chat_tokens(dialogue, job.threshold)))
         text = written(self._template, kept)
-        check_length(self._tokenizer, text.shown, job.threshold)
+        check_length(self._tokenizer, text.shown, job.threshold, counted=job.counted)
         tokens = tuple(self._template.tokens(text))
         return Prepared(tokens, None, turns, evicted, job.room is not None, text.shown[-TAIL:])
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from brim.serve.asked.dialogue import Dialogue
+from brim.serve.prepare.shared_arrays import SharedArray
 from brim.serve.settings import Limits
 
 
@@ -25,6 +26,27 @@ class ChatJob:
     limits: Limits
     threshold: int  # most tokens of prompt and answer
     room: int | None  # for the answer; None: the conversation does not roll
+    counted: bool = False  # nobody will answer it
+    salt: bytes = b""  # images are found again by requests of the same only
+
+
+@dataclass(frozen=True, slots=True)
+class SeenImage:
+    """What the model's processor has made of one image."""
+
+    file_pixels: int  # before it was processed
+    output: dict[str, Any]  # without the pixels
+    pixels: dict[str, SharedArray]
+    digests: tuple[bytes, ...]  # of its parts, as the engine counts them
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(one.array.nbytes for one in self.pixels.values())
+
+    @property
+    def told(self) -> SeenImage:
+        """What a worker needs to know of it."""
+        return replace(self, pixels={})
 
 
 TAIL = 64  # characters
@@ -42,6 +64,8 @@ class Prepared:
     tail: str = ""  # the end of the prompt's text: where the answer begins
     images: int = 0
     audios: int = 0
+    seen: tuple[tuple[str, SeenImage], ...] = ()  # its images by their URIs; pixels only of those that were not known
+    image_digests: tuple[bytes, ...] = ()  # of the parts of all images
 
     @property
     def dropped(self) -> dict[str, int]:

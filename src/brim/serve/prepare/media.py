@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from brim.engine.front.chat_template import ChatTemplate
+from brim.engine.media.audio.families import PLACEHOLDER
+from brim.engine.media.one_by_one import OneByOne, Pixels, pixels_of, without_pixels
+from brim.engine.media.processed import part_digest
+from brim.engine.media.processing import run_processor, sampling_rate, tokens_beyond
 from brim.errors import InvalidRequest
 from brim.serve.asked.dialogue import Dialogue, Media
 from brim.serve.asked.media import Audio, Image
 from brim.serve.prepare import audios, images
-from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, TokenizerSource
+from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, SeenImage, TokenizerSource
 from brim.serve.prepare.lengths import check_length, check_rolled_length
 from brim.serve.prepare.rolling import rolled, written
+from brim.serve.prepare.shared_arrays import SharedArray
 
 
 def check_taken(dialogue: Dialogue, allowed: Any) -> None:
@@ -36,6 +42,7 @@ class Processor:
 
     processor: Any
     family: Any  # None: it takes none
+    config: Any = None
 
 
 @cache
@@ -48,37 +55,65 @@ def processor_of(folder: Path | None) -> Processor:
     processor = load_processor(folder)
     config: Any = AutoConfig
     whole = config.from_pretrained(str(folder))
-    return Processor(processor, family_of(getattr(whole, "thinker_config", whole)))  # a model that speaks has a thinker
+    own = getattr(whole, "thinker_config", whole)  # a model that speaks has a thinker
+    return Processor(processor, family_of(own), own)
 
 
 class MediaPrompt:
-    """One dialogue with media, decoded once."""
+    """One dialogue with media, each decoded and processed once. `known` has images that were before, by their URIs."""
 
-    def __init__(self, template: ChatTemplate, source: TokenizerSource, job: ChatJob) -> None:
+    def __init__(
+        self, template: ChatTemplate, source: TokenizerSource, job: ChatJob, known: Mapping[str, SeenImage]
+    ) -> None:
         self._template = template
         self._job = job
         self._allowed = source.media
         self._own = processor_of(source.folder)
-        self._images = images.decode_all(job.dialogue.images, job.limits)
+        self._images = images.decode_all(job.dialogue.images, job.limits, known)
+        self._outputs = {uri: one.output for uri, one in known.items()}
+        self._known = known
         self._audios = self._samples()
         self._counts: dict[Media, int] = {}
 
     def prepared(self) -> Prepared:
-        from brim.engine.media.processing import run_processor
-
         kept, turns, evicted = rolled(self._job, self._count)
         text, rolls = written(self._template, kept), self._job.room is not None
-        check_length(self._template.tokenizer, text.shown, self._job.threshold)
+        check_length(self._template.tokenizer, text.shown, self._job.threshold, counted=self._job.counted)
         if not kept.media:
             return Prepared(self._text_tokens(kept), None, turns, evicted, rolls, text.shown[-TAIL:])
-        seen, heard = [self._images[one] for one in kept.images], [self._audios[one] for one in kept.audios]
-        ids, output = run_processor(self._own.processor, self._own.family, text, seen, heard, self._allowed)
-        media = {name: value.numpy() for name, value in output.items() if hasattr(value, "numpy")}
-        return Prepared(tuple(ids), media, turns, evicted, rolls, text.shown[-TAIL:], len(seen), len(heard))
+        ids, output = self._processed(text, kept.images, kept.audios)
+        seen = tuple((one.uri, self._seen(one)) for one in kept.images)
+        pixels = seen[0][1].output if seen else {}
+        media = {
+            name: value.numpy()
+            for name, value in output.items()
+            if hasattr(value, "numpy") and not isinstance(pixels.get(name), Pixels)
+        }
+        counts = len(kept.images), len(kept.audios)
+        return Prepared(tuple(ids), media, turns, evicted, rolls, text.shown[-TAIL:], *counts, seen=seen)
+
+    def _processed(self, text: Any, seen: Sequence[Image], heard: Sequence[Audio]) -> tuple[list[int], Any]:
+        """What the model's processor writes, and its output without pixels."""
+        own = copy(self._own.processor)
+        if seen:
+            own.image_processor = OneByOne(own.image_processor, [self._outputs.get(one.uri) for one in seen])
+        given = [self._images[one] or _blank() for one in seen], [self._audios[one] for one in heard]
+        found = run_processor(own, self._own.family, text, *given, self._allowed)
+        if seen:
+            self._outputs |= {one.uri: made for one, made in zip(seen, own.image_processor.outputs, strict=True)}
+        return found
+
+    def _seen(self, image: Image) -> SeenImage:
+        """One that was known, or as it will be."""
+        if image.uri in self._known:
+            return self._known[image.uri]
+        output, decoded = self._outputs[image.uri], self._images[image]
+        parts = self._own.family.split(output, self._own.config)
+        pixels = {name: SharedArray(one.numpy()) for name, one in pixels_of(output).items()}
+        digests = tuple(map(part_digest, parts))
+        return SeenImage(decoded.width * decoded.height, without_pixels(output), pixels, digests)
 
     def _samples(self) -> dict[Audio, audios.Samples]:
-        from brim.engine.media.processing import sampling_rate
-
         found = self._job.dialogue.audios
         if not found:
             return {}
@@ -95,12 +130,17 @@ class MediaPrompt:
         return len(self._text_tokens(dialogue)) + sum(self._tokens_of(one) - 1 for one in dialogue.media)
 
     def _tokens_of(self, one: Media) -> int:
-        from brim.engine.media.processing import audio_tokens, image_tokens
-
         if one not in self._counts:
-            self._counts[one] = (
-                image_tokens(self._own.processor, self._own.family, self._images[one], self._allowed.images)
-                if isinstance(one, Image)
-                else audio_tokens(self._own.processor, self._audios[one], self._allowed.audios)
-            )
+            processor, family = self._own.processor, self._own.family
+            name, given = (family.placeholder, ([one], [])) if isinstance(one, Image) else (PLACEHOLDER, ([], [one]))
+            placeholder = str(getattr(processor, name, None))
+            written, _ = self._processed(placeholder, *given)
+            self._counts[one] = tokens_beyond(written, processor, placeholder)
         return self._counts[one]
+
+
+def _blank() -> Any:
+    """In place of an image that is known: processors want one."""
+    from PIL import Image as Pillow
+
+    return Pillow.new("RGB", (1, 1))

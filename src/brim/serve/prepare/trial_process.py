@@ -1,6 +1,6 @@
 """The process that tries grammars. It knows a vocabulary, and compiles each grammar in a fork with limits of its own.
 
-Lines of JSON on standard input: the vocabulary, then a grammar with its seconds of CPU time and bytes of memory. For
+Lines of JSON on standard input: the vocabulary, then a grammar with its seconds of CPU time, bytes and niceness. For
 each grammar a line on standard output: `problem`, why it makes no sense (empty: it does), and `died`, whether the fork
 was killed by its limits or crashed. The process ends when its input does, which is when the server ends.
 """
@@ -48,6 +48,7 @@ def _in_fork(tokens: Any, order: dict[str, Any], writing: int) -> None:
     """Try it and write what is wrong with it. Does not return."""
     code = 1
     try:
+        os.nice(order["niceness"])
         _limit(order["seconds"], order["bytes"])
         os.write(writing, _problem(tokens, Grammar(GrammarKind(order["kind"]), order["text"])).encode()[:4096])
         code = 0

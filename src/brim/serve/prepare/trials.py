@@ -1,7 +1,9 @@
 """Grammars tried in a process of their own before the server compiles them: some schemas take minutes, or crash.
 
-A grammar gets a little CPU time first; one that needs more is tried again in a second lane, with all that a grammar may
-take. So whoever sends slow ones keeps nobody else waiting. What passes is compiled for the engine, in a thread.
+A grammar gets a little CPU time first; one that needs more is tried again in the next lane, with more of it, up to all
+that a grammar may take. So whoever sends slow ones keeps nobody else waiting. The lanes of slow ones have short queues:
+who finds one full, or has waited for seconds, is told to come again. What was refused is remembered, and what passes is
+compiled for the engine, in a thread.
 """
 
 from __future__ import annotations
@@ -10,30 +12,41 @@ import asyncio
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
+from hashlib import blake2b
+from math import ceil
 from typing import TYPE_CHECKING
 
 from brim.engine.requests.grammar import Grammar
 from brim.errors import DeviceError, InvalidRequest
+from brim.serve.problems import SERVER, Problem
 from brim.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     from brim.engine.front.grammars import Grammars
 
-QUICK_SECONDS, MOST_SECONDS = 0.1, 1.0  # of CPU time
+LANES = ((0.02, 256), (0.1, 16), (1.0, 3))  # seconds of CPU time for a grammar, and how many may wait
+MOST_SECONDS = LANES[-1][0]
 MOST_BYTES = 64 * MIB
 _PROCESS = "brim.serve.prepare.trial_process"
 _TRIES = 2
+_NICENESS = 10  # of trials behind the first lane
+_REMEMBERED = 256  # refusals
+_WAIT_SECONDS = 8.0  # for all lanes together
 
 
 class Trials:
     """The way of a client's grammar to the engine."""
 
-    def __init__(self, grammars: Grammars) -> None:
+    def __init__(self, grammars: Grammars, wait_seconds: float = _WAIT_SECONDS) -> None:
         self._grammars = grammars
-        self._lanes = [_Lane(grammars, seconds) for seconds in (QUICK_SECONDS, MOST_SECONDS)]
+        self._wait_seconds = wait_seconds
+        self._lanes = [_Lane(grammars, seconds, queue) for seconds, queue in LANES]
+        self._refused: OrderedDict[bytes, str] = OrderedDict()  # why, by digest
 
     def prepare(self) -> None:
         """Begin to start the first lane's process, where a grammar could be followed at all."""
@@ -43,6 +56,22 @@ class Trials:
         """Compile it, or refuse it."""
         if self._grammars.knows(grammar):
             return
+        digest = blake2b(f"{grammar.kind} {grammar.text}".encode(errors="surrogatepass")).digest()
+        if digest in self._refused:
+            raise InvalidRequest(self._refused[digest])
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await self._compile(grammar)
+        except TimeoutError:
+            said = f"its schema was not tried within {self._wait_seconds:g} s, for others that take long"
+            raise _later(f"{said}; try again later", "grammars_busy", ceil(self._wait_seconds)) from None
+        except InvalidRequest as refused:
+            self._refused[digest] = str(refused)
+            if len(self._refused) > _REMEMBERED:
+                self._refused.popitem(last=False)
+            raise
+
+    async def _compile(self, grammar: Grammar) -> None:
         for lane in self._lanes:
             if await lane.compiled(grammar):
                 return
@@ -59,9 +88,11 @@ class Trials:
 class _Lane:
     """One thread and one process: a grammar after the other."""
 
-    def __init__(self, grammars: Grammars, seconds: float) -> None:
+    def __init__(self, grammars: Grammars, seconds: float, queue: int) -> None:
         self._grammars = grammars
         self._seconds = seconds
+        self._queue = queue
+        self._inside = 0  # grammars that are tried or wait; in the event loop's thread
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-grammars")
         self._process: subprocess.Popen[str] | None = None
         self._closed = False
@@ -73,7 +104,23 @@ class _Lane:
         """Whether it is compiled now; False: it takes too much here."""
         if self._closed:
             raise DeviceError("the server has ended")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._compiled, grammar)
+        if self._inside > self._queue:
+            wait = ceil(self._inside * self._seconds)
+            said = f"{self._inside} schemas that take long to compile are before this one, the most that may"
+            raise _later(f"{said}; try again in {wait} s", "grammars_busy", wait)
+        self._inside += 1
+        trying = self._thread.submit(self._compiled, grammar)
+        trying.add_done_callback(partial(self._ended, asyncio.get_running_loop()))
+        return await asyncio.wrap_future(trying)
+
+    def _ended(self, loop: asyncio.AbstractEventLoop, _: Future[bool]) -> None:
+        """It is done, wherever its client is now."""
+
+        def leave() -> None:
+            self._inside -= 1
+
+        with suppress(RuntimeError):  # the server has ended
+            loop.call_soon_threadsafe(leave)
 
     def close(self) -> None:
         self._closed = True
@@ -101,6 +148,7 @@ class _Lane:
 
     def _tried(self, grammar: Grammar) -> dict[str, str]:
         order = {"kind": grammar.kind, "text": grammar.text, "seconds": self._seconds, "bytes": MOST_BYTES}
+        order["niceness"] = 0 if self._seconds == LANES[0][0] else _NICENESS
         for _ in range(_TRIES):
             process = self._started()
             assert process.stdin is not None
@@ -113,7 +161,9 @@ class _Lane:
                     verdict: dict[str, str] = json.loads(answer)
                     return verdict
             self._end()  # it has died itself, and not a trial inside of it
-        raise DeviceError("the process that tries grammars has died twice on this request")
+        raise _later(
+            "the process that tries schemas has died twice on this request; try again later", "grammars_failed", 1
+        )
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is not None:
@@ -135,3 +185,7 @@ class _Lane:
         if process is not None:
             process.kill()
             process.communicate()
+
+
+def _later(message: str, code: str, seconds: int) -> Problem:
+    return Problem(503, message, kind=SERVER, code=code, retry_after=seconds)

@@ -1,76 +1,119 @@
-"""Tokens made in a process of their own: the engine's thread and the event loop share an interpreter with nothing slow.
+"""Prompts, made in other processes: the engine's thread and the event loop share an interpreter with nothing slow.
 
-`Tokenising` is all that the endpoints know of it.
+`Tokenising` is all that the endpoints know of it. It has three lanes, each with processes and a queue of its own: a
+short text waits for no long one, and no text for an image.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
-from brim.errors import BrimError, DeviceError, InvalidRequest
-from brim.serve.prepare.jobs import ChatJob, Prepared, TokenizerSource
+from brim.errors import BrimError, InvalidRequest
+from brim.serve.prepare.cores import long_text_processes, media_processes
+from brim.serve.prepare.jobs import ChatJob, Prepared, SeenImage, TokenizerSource
+from brim.serve.prepare.lanes import Lane
 from brim.serve.prepare.processes import processes
 from brim.serve.prepare.remote.fetching import Fetching
+from brim.serve.prepare.seen import SeenImages, keys_of, with_pixels
+from brim.serve.prepare.weight import QUICK_WEIGHT, is_quick
+from brim.serve.settings import DEFAULT_MEDIA_CACHE
 
-Result = TypeVar("Result")
-_TRIES = 2
 _COUNTED_AT_ONCE = 1  # a prompt that is to be answered waits for one that is only counted, at most
+_TEXT_QUEUE = 1024  # the gate lets in fewer; those that only count are not asked there
+_MEDIA_QUEUE = 32  # for each process
+_TEXT_SECONDS, _MEDIA_SECONDS = 30.0, 20.0  # of CPU time
+_LONG_NICENESS, _MEDIA_NICENESS = 5, 10
+_LEAST_CHARACTERS = 4  # of a token, on average: whether a model takes texts that are long
 
 
 class Tokenising:
-    """Makes prompts; a worker that died is replaced, and its jobs are given to the new one once."""
+    """Makes prompts; processes start when they are first needed."""
 
     def __init__(
         self,
         source: TokenizerSource,
-        new_pool: Callable[[], Executor] = processes,
+        new_pool: Callable[[], Executor] | None = None,
         fetching: Fetching | None = None,
+        media_workers: int = 0,  # 0: by the cores and the memory of the machine
+        media_cache_bytes: int = DEFAULT_MEDIA_CACHE,
     ) -> None:
         self._source = source
-        self._new_pool = new_pool
-        self._pool = new_pool()
         self._fetching = fetching or Fetching()
-        self._counting = asyncio.Semaphore(_COUNTED_AT_ONCE)
+        self._seen = SeenImages(media_cache_bytes)
+        most = media_workers or media_processes()
+        text = partial(Lane, "texts", load=partial(_load, source), queue=_TEXT_QUEUE, seconds=_TEXT_SECONDS)
+        media = partial(Lane, "images and audio", load=partial(_load_media, source), seconds=_MEDIA_SECONDS)
+        self._quick = text(new_process=new_pool or processes, most=1)
+        self._long = text(new_process=new_pool or partial(processes, 1, _LONG_NICENESS), most=long_text_processes())
+        self._media = media(
+            new_process=new_pool or partial(processes, 1, _MEDIA_NICENESS), most=most, queue=_MEDIA_QUEUE * most
+        )
+        self._counting = {lane: asyncio.Semaphore(_COUNTED_AT_ONCE) for lane in self._lanes}
 
     async def chat(self, job: ChatJob, *, only_counted: bool = False) -> Prepared:
+        self._expect(job.threshold)
         dialogue = await self._fetching.fetched(job.dialogue, job.limits)
-        async with self._turn(only_counted):
-            return await self._run(_chat, self._source, replace(job, dialogue=dialogue))
+        job = replace(job, dialogue=dialogue, counted=only_counted)
+        if dialogue.media and self._source.media is not None:
+            async with self._turn(self._media, only_counted):
+                return await self._with_media(job)
+        lane = self._text_lane(dialogue)
+        async with self._turn(lane, only_counted):
+            return await lane.run(_chat, self._source, job, {})
+
+    async def _with_media(self, job: ChatJob) -> Prepared:
+        """Images that were seen before are not sent to a worker, and those that it sees are kept."""
+        keys = await asyncio.to_thread(keys_of, job.dialogue, job.salt)
+        found = self._seen.find(job.dialogue, keys)
+        told = {key: one.told for key, one in found.known.items()}
+        prepared = await self._media.run(_chat, self._source, replace(job, dialogue=found.dialogue), told)
+        images = [found.known.get(uri, one) for uri, one in prepared.seen]
+        for (uri, _), image in zip(prepared.seen, images, strict=True):
+            self._seen.keep(keys.get(uri, uri), image)
+        return await asyncio.to_thread(with_pixels, prepared, images)
 
     async def texts(
         self, texts: Sequence[str], *, special: bool = True, longest: int | None = None, only_counted: bool = False
     ) -> list[tuple[int, ...]]:
         """Tokens of texts; those that cannot have fewer than `longest` are refused before they are read."""
-        async with self._turn(only_counted):
-            return await self._run(_texts, self._source, list(texts), special, longest)
-
-    def _turn(self, only_counted: bool) -> AbstractAsyncContextManager[Any]:
-        """Prompts that nobody will answer wait for each other."""
-        return self._counting if only_counted else nullcontext()
+        self._expect(longest or 0)
+        found = []
+        for some in [texts] if is_quick(texts) else [[text] for text in texts]:  # others may have a turn in between
+            lane = self._text_lane(some)
+            async with self._turn(lane, only_counted):
+                found += await lane.run(_texts, self._source, list(some), special, longest, only_counted)
+        return found
 
     async def ready(self) -> None:
-        """Wait until the tokenizer is loaded."""
-        await self._run(_load, self._source)
+        """Wait until the tokenizer is loaded, and the processor of a model that takes media."""
+        await asyncio.gather(self._quick.ready(), *([self._media.ready()] if self._source.media is not None else []))
 
     def close(self) -> None:
         self._fetching.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for lane in self._lanes:
+            lane.close()
 
-    async def _run(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        for _ in range(_TRIES):
-            pool = self._pool
-            try:
-                return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
-            except BrokenProcessPool:
-                if self._pool is pool:  # nobody else has replaced it meanwhile
-                    self._pool = self._new_pool()
-        raise DeviceError("the process that makes tokens has died twice on this request")
+    @property
+    def _lanes(self) -> tuple[Lane, ...]:
+        return self._quick, self._long, self._media
+
+    def _text_lane(self, text: Any) -> Lane:
+        return self._quick if is_quick(text) else self._long
+
+    def _expect(self, longest: int) -> None:
+        """Where long texts will come, their process is started before the first of them does."""
+        if longest * _LEAST_CHARACTERS > QUICK_WEIGHT:
+            self._long.start()
+
+    def _turn(self, lane: Lane, only_counted: bool) -> AbstractAsyncContextManager[Any]:
+        """Prompts that nobody will answer wait for each other."""
+        return self._counting[lane] if only_counted else nullcontext()
 
 
 # -- in a worker: the heavy imports are here, so that the server listens before them -------------------------------
@@ -80,21 +123,30 @@ def _load(source: TokenizerSource) -> None:
     from brim.serve.prepare.desk import desk_of
 
     with _plain_errors():
+        desk_of(source)
+
+
+def _load_media(source: TokenizerSource) -> None:
+    from brim.serve.prepare.desk import desk_of
+
+    with _plain_errors():
         desk_of(source).load_processor()
 
 
-def _chat(source: TokenizerSource, job: ChatJob) -> Prepared:
+def _chat(source: TokenizerSource, job: ChatJob, known: Mapping[str, SeenImage]) -> Prepared:
     from brim.serve.prepare.desk import desk_of
 
     with _plain_errors():
-        return desk_of(source).chat(job)
+        return desk_of(source).chat(job, known)
 
 
-def _texts(source: TokenizerSource, texts: Sequence[str], special: bool, longest: int | None) -> list[tuple[int, ...]]:
+def _texts(
+    source: TokenizerSource, texts: Sequence[str], special: bool, longest: int | None, counted: bool
+) -> list[tuple[int, ...]]:
     from brim.serve.prepare.desk import desk_of
 
     with _plain_errors():
-        return [desk_of(source).tokens(text, special, longest) for text in texts]
+        return [desk_of(source).tokens(text, special, longest, counted) for text in texts]
 
 
 @contextmanager

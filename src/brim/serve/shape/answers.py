@@ -13,7 +13,7 @@ from brim.engine.requests.request import FinishReason
 from brim.serve.parse.pieces import Tools
 from brim.serve.parse.table import AnswerReader, Formats
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.problems import SERVER, Problem
+from brim.serve.problems import SERVER, Problem, media_unavailable
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
@@ -112,6 +112,8 @@ def usage(prepared: Iterable[Prepared], ended: Sequence[Ended], scored_only: boo
 
 def finish_reason(completion: Completion) -> str:
     """stop, length or deadline. An answer that failed is no answer."""
+    if completion.passing:
+        raise media_unavailable(completion.error or "no encoder runs")
     if completion.finish_reason is FinishReason.ERROR:
         raise Problem(500, completion.error or "the request failed", kind=SERVER, code="request_failed")
     return str(completion.finish_reason)

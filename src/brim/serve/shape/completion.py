@@ -25,15 +25,15 @@ class CompletionShape:
     include_usage: bool
     texts: TokenTexts
     last_line: bytes = DONE
-    streamed: dict[int, int] = field(default_factory=dict)  # characters of each answer's scored tokens so far
+    streamed: dict[int, int] = field(default_factory=dict)  # characters of what was scored of each answer so far
 
     def whole(self, ended: Sequence[Ended]) -> Json:
         found = self.head.of(KIND, [self._choice(one) for one in ended])
         return found | {"usage": usage(self.prepared, ended, self.scored_only)}
 
     def opening(self) -> list[Json]:
-        if not self.prompts:
-            return []
+        if not self.prompts or self.scored:
+            return []  # scores of a prompt come with the first token
         numbers = range(len(self.prepared) * self.answers)
         return [self._chunk(number, self._echo(number), None, None) for number in numbers]
 
@@ -41,12 +41,22 @@ class CompletionShape:
         pass  # what has ended says it all
 
     def events(self, number: int, update: Update) -> list[Json]:
-        if self.scored_only:
-            return [] if update.completion is None else [self._chunk(number, "", None, "length")]
         reason = None if update.completion is None else finish_reason(update.completion)
+        found = self._scored_prompt(number, update)
+        if self.scored_only:
+            return found if reason is None else [*found, self._chunk(number, "", None, "length")]
         if not update.text and update.logprobs is None and reason is None:
+            return found
+        return [*found, self._chunk(number, update.text, self._next_scores(number, update), reason)]
+
+    def _scored_prompt(self, number: int, update: Update) -> list[Json]:
+        """The prompt with its scores, before the answer's first token, or before its end where it has none."""
+        ends = update.completion is not None
+        if not self.prompts or not self.scored or number in self.streamed or (update.token is None and not ends):
             return []
-        return [self._chunk(number, update.text, self._next_scores(number, update), reason)]
+        self.streamed[number] = len(self._echo(number))
+        scores = update.prompt_logprobs if update.completion is None else update.completion.prompt_logprobs
+        return [self._chunk(number, self._echo(number), self._prompt_scores(number, scores), None)]
 
     def closing(self, ended: Sequence[Ended]) -> list[Json]:
         if not self.include_usage:
@@ -74,14 +84,16 @@ class CompletionShape:
 
     def _all_scores(self, number: int, done: Completion) -> Json:
         own = () if self.scored_only else done.logprobs
-        if not self.prompts:
-            return self._scores(own, 0)
+        return self._prompt_scores(number, (*done.prompt_logprobs, *own)) if self.prompts else self._scores(own, 0)
+
+    def _prompt_scores(self, number: int, scores: Sequence[TokenLogprobs]) -> Json:
+        """Of what begins with the prompt, all but its first token."""
         prompt = self.prepared[number // self.answers].tokens
         start = len(self._echo(number)) - sum(
             len(self.texts.of(token)) for token in prompt
         )  # some strip the first space
         first = TokenLogprobs(prompt[0], 0.0, ())  # nothing stands before it: it has no likelihood
-        found = self._scores((first, *done.prompt_logprobs, *own), start)
+        found = self._scores((first, *scores), start)
         found["token_logprobs"][0] = None
         if found["top_logprobs"] is not None:
             found["top_logprobs"][0] = None

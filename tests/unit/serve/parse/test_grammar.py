@@ -19,6 +19,7 @@ from brim.engine.requests.grammar import Grammar
 from brim.serve.parse.grammar import calls_answer, json_answer
 from brim.serve.parse.pieces import Answered, whole
 from brim.serve.parse.table import PLAIN_JSON, REASONING_FORMATS, TOOL_FORMATS, Formats
+from brim.serve.problems import Problem
 from tests.unit.serve.parse.marked import marked_tokenizer
 
 TOOLS: dict[str, Any] = {
@@ -131,6 +132,47 @@ def test_references_count_from_the_tools_own_schema(name: str, marked: bool) -> 
             assert fits_referring(call.name, json.loads(call.arguments))
             called.add(call.name)
     assert called == set(REFERRING)
+
+
+def one_of(values: list[Any], reference: str, **named: str) -> dict[str, Any]:
+    """A tool whose argument is one of these values, by a reference to a definition."""
+    return {
+        "$defs": {"P": {"enum": values, **named}},
+        "type": "object",
+        "properties": {"x": {"$ref": reference}},
+        "required": ["x"],
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize("name", [*(one.name for one in TOOL_FORMATS), PLAIN_JSON.name])
+@pytest.mark.parametrize(("reference", "named"), [("#/$defs/P", {}), ("#p", {"$anchor": "p"})])
+def test_what_two_tools_mean_by_one_name_is_each_tools_own(name: str, reference: str, named: dict[str, str]) -> None:
+    tools = {"number": one_of([1, 2], reference, **named), "letter": one_of(["a", "b"], reference, **named)}
+    tokenizer = marked_tokenizer()  # without marks, Mistral's calls are a list
+    formats = Formats.of(tokenizer, name)
+    called = set()
+    for seed in range(6):
+        text = drawn(calls_answer(formats, "", tools, several=False), tokenizer, formats, seed)
+        reader = formats.reader(tools, "")
+        (call,) = whole(reader.feed(text) + reader.close()).calls
+        assert json.loads(call.arguments)["x"] in {"number": (1, 2), "letter": ("a", "b")}[call.name]
+        called.add(call.name)
+    assert called == set(tools)
+
+
+def test_two_tools_with_different_schemas_of_one_address_are_refused() -> None:
+    def tools(*values: Any) -> dict[str, Any]:
+        address = "https://example.org/p"
+        return {f"tool{number}": one_of([one], address, **{"$id": address}) for number, one in enumerate(values)}
+
+    tokenizer = marked_tokenizer("hermes")
+    formats = Formats.of(tokenizer, "hermes")
+    grammars = Grammars(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+    grammars.check(calls_answer(formats, "", tools(1, 1), several=False))
+    with pytest.raises(Problem, match="'tool0' and 'tool2' have different schemas of one") as refused:
+        calls_answer(formats, "", tools(1, 1, 2), several=False)
+    assert (refused.value.status, refused.value.param) == (400, "tools")
 
 
 @pytest.mark.parametrize("name", REASONING)
