@@ -24,7 +24,7 @@ from brim.model.families.multimodal import INTERNVL_TEXT, KIMI_TEXT, MISTRAL_TEX
 
 MODEL = Path(__file__).parents[1] / "src" / "brim" / "model"
 TARGET = MODEL / "class_defaults.json"
-PARTS = ("thinker_config", "text_config", "vision_config", "audio_config")
+PARTS = ("thinker_config", "talker_config", "text_config", "vision_config", "audio_config")
 DECIDED_BY_READERS = {"tie_word_embeddings"}
 # Language models by themselves, and those that a config may choose where its class leaves the choice open.
 DECODERS = (*TEXT, *INTERNVL_TEXT, *KIMI_TEXT, *MISTRAL_TEXT)

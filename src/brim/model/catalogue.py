@@ -1,4 +1,7 @@
-"""The built-in catalogue: models people serve, as dimensions, by short name and by hub id."""
+"""The built-in catalogue: models people serve, as dimensions, by short name and by hub id.
+
+A quantised version of a model is listed by its `base` and by how its config says that it is quantised.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,14 @@ class Entry:
 def entries() -> dict[str, Entry]:
     """Every model of the catalogue, by short name."""
     raw = json.loads(_FILE.read_text(encoding="utf-8"))
-    return {name: Entry(name, item["id"], item["config"]) for name, item in raw.items()}
+    return {name: Entry(name, item["id"], _config(item, raw)) for name, item in raw.items()}
+
+
+def _config(item: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    if "base" not in item:
+        own: dict[str, Any] = item["config"]
+        return own
+    return {**others[item["base"]]["config"], "quantization_config": item["quantization_config"]}
 
 
 def find_entry(text: str) -> Entry | None:

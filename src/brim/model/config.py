@@ -2,18 +2,21 @@
 
 In: the dict of a config.json, and with it the quantisation and processor files where there are any. Out: a spec, or
 `UnsupportedModel` naming the architecture, or `InvalidConfig` naming the field. An unknown `model_type` is never
-treated as a similar one; where there is none, the class in `architectures` tells the family.
+treated as a similar one; where there is none, or one that contradicts it, the class in `architectures` decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from brim.errors import InvalidConfig, UnsupportedModel
-from brim.model.architectures import family_of
+from brim.model.architectures import family_of, generates, head_of, is_draft, is_text_alone
+from brim.model.blocks import linear
 from brim.model.class_defaults import class_defaults
 from brim.model.families import (
+    classic,
     convolution,
     delta,
     dense,
@@ -29,20 +32,32 @@ from brim.model.families import (
 from brim.model.families.common import TextModel
 from brim.model.fields import Fields
 from brim.model.positions import position_table_bytes
-from brim.model.quantisers.quantisation import read_quantisation, refuse_mlx
+from brim.model.quantisers.quantisation import read_quantisation
 from brim.records.model import Dtype, ModelSpec
 
 TEXT: Mapping[str, Callable[[Fields], TextModel]] = {
+    "afmoe": mixed.afmoe,
     "baichuan": legacy.baichuan,
+    "bailing_moe": experts.bailing_moe,
+    "bailing_moe_v2": experts.bailing_moe,
+    "bloom": classic.bloom,
     "chatglm": legacy.chatglm,
+    "codegen": classic.gptj,
+    "cohere": classic.cohere,
     "cohere2": dense.cohere2,
+    "dbrx": experts.dbrx,
+    "deepseek": experts.deepseek_moe,
     "deepseek_v2": latent.deepseek_v2,
     "deepseek_v3": latent.deepseek_v3,
     "deepseek_v32": latent.deepseek_v32,
     "deepseek_v4": latent.deepseek_v4,
+    "dots1": experts.dots1,
     "ernie4_5": dense.ernie4_5,
     "ernie4_5_moe": experts.ernie4_5_moe,
+    "exaone": classic.exaone,
     "exaone4": dense.exaone4,
+    "falcon": classic.falcon,
+    "falcon_h1": mamba.falcon_h1,
     "gemma": gemma.gemma,
     "gemma2": gemma.gemma2,
     "gemma3_text": gemma.gemma3,
@@ -51,12 +66,18 @@ TEXT: Mapping[str, Callable[[Fields], TextModel]] = {
     "glm4": dense.glm4,
     "glm4_moe": experts.glm4_moe,
     "glm_moe_dsa": latent.glm_moe_dsa,
+    "gpt2": classic.gpt2,
     "gpt_bigcode": legacy.gpt_bigcode,
+    "gpt_neox": classic.gpt_neox,
     "gpt_oss": mixed.gpt_oss,
+    "gptj": classic.gptj,
     "granite": dense.llama,
     "granitemoe": experts.granitemoe,
     "granitemoehybrid": mamba.granite_hybrid,
+    "hunyuan": experts.hunyuan_moe,
     "hunyuan_v1_dense": dense.hunyuan_dense,
+    "hunyuan_v1_moe": experts.hunyuan_moe,
+    "internlm2": classic.internlm2,
     "kimi_k2": latent.deepseek_v3,
     "kimi_linear": delta.kimi_linear,
     "lfm2": convolution.lfm2,
@@ -64,7 +85,7 @@ TEXT: Mapping[str, Callable[[Fields], TextModel]] = {
     "llama4_text": mixed.llama4,
     "mimo": dense.mimo,
     "mimo_v2_flash": mixed.mimo_v2,
-    "minicpm": dense.llama,
+    "minicpm": experts.minicpm,
     "minicpm3": latent.minicpm3,
     "minimax": convolution.minimax,
     "minimax_m1": convolution.minimax,
@@ -75,6 +96,7 @@ TEXT: Mapping[str, Callable[[Fields], TextModel]] = {
     "ministral3": dense.mistral,
     "mistral": dense.mistral,
     "mixtral": experts.mixtral,
+    "mpt": classic.mpt,
     "nemotron": dense.nemotron,
     "nemotron-nas": legacy.nemotron_nas,
     "nemotron_h": mamba.nemotron_h,
@@ -82,7 +104,9 @@ TEXT: Mapping[str, Callable[[Fields], TextModel]] = {
     "olmo2": dense.olmo2,
     "olmo3": dense.olmo3,
     "olmoe": experts.olmoe,
-    "phi": dense.phi,
+    "opt": classic.opt,
+    "phi": classic.phi,
+    "phi-msft": classic.phi,
     "phi3": dense.phi3,
     "phimoe": experts.phimoe,
     "qwen": legacy.qwen1,
@@ -93,12 +117,15 @@ TEXT: Mapping[str, Callable[[Fields], TextModel]] = {
     "qwen3_5_text": delta.qwen3_5,
     "qwen3_moe": experts.qwen3_moe,
     "qwen3_next": delta.qwen3_next,
+    "sarvam_moe": experts.bailing_moe,
     "seed_oss": dense.seed_oss,
     "smollm3": dense.smollm3,
+    "stablelm": classic.stablelm,
     "starcoder2": dense.starcoder2,
 }
 
 MULTIMODAL: Mapping[str, Callable[[Fields, Fields], multimodal.Multimodal]] = {
+    "deepseek_vl_v2": multimodal.deepseek_vl2,
     "gemma3": multimodal.gemma3,
     "gemma4": multimodal.gemma4,
     "glm4v": multimodal.glm4v,
@@ -110,13 +137,16 @@ MULTIMODAL: Mapping[str, Callable[[Fields, Fields], multimodal.Multimodal]] = {
     "kimi_vl": multimodal.kimi_vl,
     "lfm2_vl": multimodal.lfm2_vl,
     "llama4": multimodal.llama4,
+    "llava": multimodal.llava,
     "llava_llama": multimodal.vila,
+    "llava_next": multimodal.llava_next,
     "minicpmv": multimodal.minicpmv,
     "minicpmv4_6": multimodal.minicpmv4_6,
     "minimax_m3_vl": multimodal.minimax_m3_vl,
     "mistral3": multimodal.mistral3,
     "mllama": multimodal.mllama,
     "molmo": multimodal.molmo,
+    "phi3_v": multimodal.phi3_v,
     "qwen2_5_omni": multimodal.qwen2_5_omni,
     "qwen2_5_omni_thinker": multimodal.qwen2_5_omni,
     "qwen2_5_vl": multimodal.qwen2_5_vl,
@@ -137,6 +167,10 @@ BY_ARCHITECTURE: Mapping[str, Callable[[Fields], TextModel]] = {
     "DFlashDraftModel": drafts.dflash,
     "DSparkDraftModel": drafts.dflash,
     "DeepseekV4ForCausalLM": latent.deepseek_v4,
+    "DominoDraftModel": drafts.domino,
+    "Eagle3DraftModel": drafts.eagle3,
+    "Eagle3LlamaForCausalLM": drafts.eagle3,
+    "Eagle3Speculator": drafts.eagle3,
     "LlamaForCausalLMEagle3": drafts.eagle3,
     "PEagleDraftModel": drafts.eagle3,
 }
@@ -149,6 +183,9 @@ NOT_GENERATIVE = frozenset(
     {"xlm-roberta", "bert", "roberta", "modernbert", "deberta-v2", "distilbert", "nomic_bert", "t5"}
 )
 
+# Reads the config of a family that is not in these tables.
+UnlistedReader = Callable[[Mapping[str, Any]], multimodal.Multimodal]
+
 _DTYPES = {
     "float32": Dtype.FP32,
     "float": Dtype.FP32,
@@ -156,7 +193,7 @@ _DTYPES = {
     "float16": Dtype.FP16,
     "half": Dtype.FP16,
 }
-_WRAPPERS = ("text_config", "llm_config", "thinker_config", "llm_cfg")
+_WRAPPERS = ("text_config", "llm_config", "thinker_config", "llm_cfg", "language_config")
 
 
 def read_config(
@@ -165,14 +202,22 @@ def read_config(
     name: str,
     quantisation: Mapping[str, Any] | None = None,
     processor: Mapping[str, Any] | None = None,
+    unlisted: UnlistedReader | None = None,
 ) -> ModelSpec:
-    """A spec from the dict of a config.json and the files beside it."""
-    family, architecture = _identify(Fields(config))
+    """A spec from the dict of a config.json and the files beside it. `unlisted` reads families that are not here."""
+    family, architecture, contradiction = _identify(Fields(config))
     fields = Fields(config, defaults=class_defaults(family, config))
-    _refuse_layers_apart(fields, family)
-    text, towers, notes = _read_family(fields, family, architecture, Fields(processor or {}, "preprocessor_config"))
-    if not any(layer.kv for layer in text.layers):
-        raise InvalidConfig("layer_types", "gives a model whose layers keep no KV cache", "there is nothing to plan")
+    side = Fields(processor or {}, "preprocessor_config")
+    if unlisted is not None and not _is_listed(family, architecture):
+        found = unlisted(config)
+        text, towers, notes = found.text, found.towers, found.warnings
+    else:
+        _refuse_layers_apart(fields, family)
+        text, towers, notes = _read_family(fields, family, architecture, side)
+        text = _with_its_head(text, fields, architecture)
+        _refuse_unread_experts(fields, family, text)
+    if not any(layer.kv or layer.state for layer in text.layers):
+        raise InvalidConfig("layer_types", "gives a model whose layers keep nothing", "there is nothing to plan")
     return ModelSpec(
         name=name,
         family=family,
@@ -196,25 +241,79 @@ def read_config(
             _language_model({"model_type": family, **config}), text.layers, text.max_positions
         ),
         draft_only=text.draft_only,
-        warnings=(*text.warnings, *notes),
+        warnings=(*contradiction, *text.warnings, *notes),
     )
 
 
-def _identify(fields: Fields) -> tuple[str, str]:
-    """(family, architecture). The architecture tells the family where `model_type` is left out."""
+def _is_listed(family: str, architecture: str) -> bool:
+    encodes = family in NOT_GENERATIVE and not generates(architecture)
+    return architecture in BY_ARCHITECTURE or family in TEXT or family in MULTIMODAL or encodes
+
+
+def _identify(fields: Fields) -> tuple[str, str, tuple[str, ...]]:
+    """(family, architecture, what they contradict each other in). The class decides where they do."""
     family = fields.text("model_type")
     architecture = next(iter(fields.texts("architectures")), "")
-    if family:
-        return family, architecture
-    if not architecture:
+    if not family and not architecture:
         raise InvalidConfig("model_type", "missing", "it says which family the dimensions belong to")
-    found = family_of(architecture, TEXT, MULTIMODAL)
-    if found is None:
+    if architecture in BY_ARCHITECTURE:
+        return family or family_of(architecture, TEXT, MULTIMODAL) or "llama", architecture, ()
+    if is_draft(architecture):
+        raise UnsupportedModel(
+            f"config field 'architectures': {architecture[:60]!r} is a draft model of a kind that is not supported "
+            f"(those that are: {', '.join(sorted(name for name in BY_ARCHITECTURE if is_draft(name)))})"
+        )
+    found = family_of(architecture, TEXT, MULTIMODAL) if architecture else None
+    if not family and found is None:
         raise UnsupportedModel(
             f"config field 'architectures': {architecture[:60]!r} is not a class of a supported family, and model_type "
             "is missing; `brim models --families` lists the families"
         )
-    return found, architecture
+    if not family or found is None or not _contradicts(fields, family, found):
+        return family or str(found), architecture, ()
+    note = f"model_type is {family[:60]!r}, architectures {architecture[:60]!r}: read as {found!r}, as the class says"
+    return found, architecture, (note,)
+
+
+def _contradicts(fields: Fields, family: str, found: str) -> bool:
+    """Whether a config is of the family of its class and not of the one it names."""
+    if family == found or (family in TEXT and TEXT[family] is TEXT.get(found)):
+        return False
+    if family in MULTIMODAL and found in TEXT:
+        return not any(wrapper in fields for wrapper in _WRAPPERS)  # a language model's own config under another name
+    if family in TEXT and found in MULTIMODAL:
+        return any(wrapper in fields for wrapper in _WRAPPERS)
+    return family in TEXT or family in MULTIMODAL or family not in NOT_GENERATIVE
+
+
+def _with_its_head(text: TextModel, fields: Fields, architecture: str) -> TextModel:
+    """The model as its class ends: classes that score or embed have no language head."""
+    task = head_of(architecture)
+    if task is None:
+        return text
+    kept = [tensor for tensor in text.tensors if not tensor.name.startswith(("lm_head", "transformer.output_layer"))]
+    labels = fields.optional_integer("num_labels") or len(fields.child("id2label")) or 2
+    if task.endswith("RewardModel"):
+        kept += linear("score.0", text.hidden, text.hidden, bias=True) + linear(
+            "score.2", labels, text.hidden, bias=True
+        )
+    elif task:
+        kept += linear("score", labels, text.hidden, bias=task == "TokenClassification")
+    return replace(text, tensors=tuple(kept))
+
+
+def _refuse_unread_experts(fields: Fields, family: str, text: TextModel) -> None:
+    """A config that counts experts is never planned as a dense model."""
+    if any(layer.feed_forward and layer.feed_forward.experts for layer in text.layers):
+        return
+    for place in _places(fields):
+        for name in ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"):
+            count = place.stated(name)
+            if isinstance(count, int) and count > 1 and place.raw("enable_moe_block") is not False:
+                raise UnsupportedModel(
+                    f"config field '{place.where(name)}': is {count}, but models of {family[:60]!r} are read without "
+                    "experts; correct model_type or architectures"
+                )
 
 
 def _refuse_layers_apart(fields: Fields, family: str) -> None:
@@ -236,7 +335,7 @@ def _read_family(
         return TEXT[family](fields), (), ()
     if family in MULTIMODAL:
         model = MULTIMODAL[family](fields, processor)
-        return model.text, model.towers, model.warnings
+        return model.text, () if is_text_alone(architecture, family) else model.towers, model.warnings
     if family in NOT_GENERATIVE:
         raise UnsupportedModel(
             f"config field 'model_type': {family!r} is an encoder, not a generative model; it has no KV cache to plan"
@@ -257,10 +356,8 @@ def _language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _quantisation_fields(fields: Fields) -> Fields:
     """Where a config keeps its quantisation: at the top, or with the language model inside."""
     for place in _places(fields):
-        refuse_mlx(place.child("quantization") if isinstance(place.raw("quantization"), dict) else Fields({}))
-    for place in _places(fields):
-        for name in ("quantization_config", "compression_config"):
-            if name in place:
+        for name in ("quantization", "quantization_config", "compression_config"):
+            if isinstance(place.raw(name), dict) or (name in place and name != "quantization"):
                 return place.child(name)
     return Fields({}, "quantization_config")
 

@@ -15,6 +15,7 @@ from brim.errors import InvalidConfig
 
 LARGEST_DIMENSION = 1 << 24  # wider than any layer, longer than any vocabulary
 LARGEST_LAYER_COUNT = 4096
+LARGEST_EXPERT_COUNT = 1 << 16
 LARGEST_RATIO = 1024  # of one width to another
 LARGEST_CONTEXT = 1 << 31
 
@@ -51,6 +52,13 @@ class Fields:
     def raw(self, name: str) -> Any:
         """The value as it is: the config's own, else the class's default."""
         return self._raw[name] if name in self._raw else self._defaults.get(name)
+
+    def stated(self, name: str) -> Any:
+        """The config's own value, without what its class would fill in."""
+        return self._raw.get(name)
+
+    def __len__(self) -> int:
+        return len(self._raw)
 
     def first(self, names: tuple[str, ...]) -> str:
         """The first of several spellings that is present, in the config before the defaults; else the first of all."""

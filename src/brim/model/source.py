@@ -18,7 +18,7 @@ from brim.errors import SourceNotFound
 from brim.model import hub
 from brim.model.catalogue import Entry, entries, find_entry
 from brim.model.checkpoint import stored_weights
-from brim.model.config import read_config
+from brim.model.config import UnlistedReader, read_config
 from brim.model.jsonfile import read_object
 from brim.model.packaged import packaged_folder, packaged_names
 from brim.model.siblings import find_sibling
@@ -39,8 +39,8 @@ class _Located:
     warning: str | None = None
 
 
-def load_model(source: str) -> ModelSpec:
-    """A spec from whatever the user wrote."""
+def load_model(source: str, *, unlisted: UnlistedReader | None = None) -> ModelSpec:
+    """A spec from whatever the user wrote. `unlisted` reads configs of families that Brim has no reader for."""
     found = _locate(source)
     if found.entry is not None:
         spec = _from_catalogue(found.entry.name)
@@ -49,7 +49,7 @@ def load_model(source: str) -> ModelSpec:
         named = source if _HUB_ID.fullmatch(source) else spec.source
         return replace(spec, source=named, warnings=(found.warning, *spec.warnings))
     assert found.config is not None
-    return replace(_from_file(found.config, found.name), source=_loaded_by(source, found))
+    return replace(_from_file(found.config, found.name, unlisted), source=_loaded_by(source, found))
 
 
 def _loaded_by(source: str, found: _Located) -> str:
@@ -142,15 +142,16 @@ def _at_file(path: Path) -> _Located:
     return _Located(path.resolve().parent.name or "model" if path.name == "config.json" else path.stem, path)
 
 
-def _from_file(config: Path, name: str) -> ModelSpec:
+def _from_file(config: Path, name: str, unlisted: UnlistedReader | None) -> ModelSpec:
     """A spec from a config file; one called config.json has a model's other files beside it."""
     if config.name != "config.json":
-        return read_config(read_object(config), name=name)
+        return read_config(read_object(config), name=name, unlisted=unlisted)
     spec = read_config(
         read_object(config),
         name=name,
         quantisation=_side_file(config, "hf_quant_config.json"),
         processor=_side_file(config, "preprocessor_config.json"),
+        unlisted=unlisted,
     )
     stored = stored_weights(config.parent, len(spec.layers))
     return spec if stored is None else replace(spec, files_bytes=stored.bytes, files_detail=stored.detail)

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from brim.errors import InvalidConfig, InvalidRequest, UnsupportedModel
-from brim.model.fields import LARGEST_CONTEXT, LARGEST_LAYER_COUNT
+from brim.model.fields import LARGEST_CONTEXT, LARGEST_EXPERT_COUNT, LARGEST_LAYER_COUNT
 
-_TABLES = ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "SEQ_TO_SEQ_CAUSAL_LM")
+_TABLES = ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "SPEECH_SEQ_2_SEQ", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM")
 
 
 def missing_library() -> str | None:
@@ -59,6 +59,17 @@ def find_class(kind: str, config: Mapping[str, Any]) -> Any:
     return found
 
 
+def named_class(kind: str, config: Mapping[str, Any]) -> Any:
+    """The class that a config names in `architectures`, if it is one of its model type's; else None."""
+    import transformers
+
+    named = config.get("architectures")
+    name = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    found = getattr(transformers, name, None) if name.isidentifier() else None
+    own = getattr(getattr(found, "config_class", None), "model_type", None)
+    return found if own == kind else None
+
+
 def is_encoder(kind: str, config: Any) -> bool:
     """True for a config object of a masked language model, which does not generate text (such as BERT)."""
     from transformers.models.auto import modeling_auto
@@ -70,8 +81,19 @@ def config_object(config: Mapping[str, Any], leave_out: Collection[str] = ()) ->
     """A config as its transformers class holds it, without some fields, wherever in it they are."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    fields = _without(copy.deepcopy(dict(config)), leave_out)
+    fields = _without(_with_infinities(copy.deepcopy(dict(config))), leave_out)
     return CONFIG_MAPPING[str(fields.pop("model_type", ""))].from_dict(fields)
+
+
+def _with_infinities(value: Any) -> Any:
+    """A config's numbers that JSON has none for, which `transformers` writes as objects."""
+    if isinstance(value, dict):
+        return (
+            float(value["__float__"])
+            if set(value) == {"__float__"}
+            else {k: _with_infinities(v) for k, v in value.items()}
+        )
+    return [_with_infinities(one) for one in value] if isinstance(value, list) else value
 
 
 def _without(fields: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -88,8 +110,9 @@ def check_sizes(config: Mapping[str, Any], path: str = "") -> None:
         if isinstance(value, dict):
             check_sizes(value, f"{path}{name}.")
         elif isinstance(value, int) and not isinstance(value, bool):
-            counts = any(word in name for word in ("layer", "depth", "num_experts", "n_routed_experts"))
+            counts = any(word in name for word in ("layer", "depth"))
             largest = LARGEST_LAYER_COUNT if counts and "size" not in name else LARGEST_CONTEXT
+            largest = LARGEST_EXPERT_COUNT if "num_experts" in name or "n_routed_experts" in name else largest
             if value > largest:
                 raise InvalidConfig(
                     f"{path}{name}", f"is larger than {largest}", "point to the model's own config.json"

@@ -14,7 +14,9 @@ from brim.errors import InvalidRequest
 from brim.model.quantisers.module_rules import Rule, RuleBook
 from brim.model.quantisers.weight_formats import matrix_bytes
 from brim.records.model import Dtype, LayerSpec, ModelSpec, Quantisation, Tensor, WeightFormat
-from brim.units import ceil_div
+from brim.units import GIB, ceil_div
+
+_BETTER = ("v_proj", "down_proj", "c_proj", "fc2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class WeightBytes:
     rank_bytes: int
     exact: bool
     detail: str
+    hypothetical: bool = False  # in a format that the model was not published in, as far as Brim knows
 
 
 def weight_bytes(
@@ -33,8 +36,8 @@ def weight_bytes(
     """Bytes of all weights. `stored` or `dtype` plan for another format than the model's own."""
     own_format = stored is None and dtype is None
     if stored is not None:
-        total, rank = _planned_bytes(spec, stored, tensor_parallel)
-    elif own_format and spec.quantisation is not None:
+        return _hypothetical(spec, stored, tensor_parallel)
+    if own_format and spec.quantisation is not None:
         total, rank = _quantised_bytes(spec, spec.quantisation, tensor_parallel)
     else:
         total, rank = _plain_bytes(spec.elements_by_split, dtype or spec.dtype, tensor_parallel)
@@ -45,6 +48,51 @@ def weight_bytes(
     return WeightBytes(
         total, rank, exact=False, detail=f"{name}, {spec.parameters / 1e9:.2f} B parameters by dimensions"
     )
+
+
+def _hypothetical(spec: ModelSpec, stored: WeightFormat, ranks: int) -> WeightBytes:
+    """A format that is asked for: real checkpoints in one leave some modules as they are, and differ in which."""
+    words = f"{stored.name}, {spec.parameters / 1e9:.2f} B parameters by dimensions"
+    if stored.head is not None:
+        total, rank = _gguf_bytes(spec, stored, ranks)
+        return WeightBytes(total, rank, exact=False, detail=f"{words}, as llama.cpp quantises", hypothetical=True)
+    total, rank = _planned_bytes(spec, stored, ranks)
+    most, _ = _planned_bytes(spec, stored, ranks, attention_too=False)
+    span = f"{total / GIB:,.1f} GiB with all matrices of the layers in it, {most / GIB:,.1f} GiB where attention is not"
+    return WeightBytes(total, rank, exact=False, detail=f"{words}; hypothetical: {span}", hypothetical=True)
+
+
+def _gguf_bytes(spec: ModelSpec, stored: WeightFormat, ranks: int) -> tuple[int, int]:
+    """(all, fullest rank) of a GGUF file: embeddings and head are quantised too, and what is no matrix is in fp32.
+
+    Towers are in a file of their own, in 16 bits.
+    """
+    assert stored.head is not None
+    total = rank = 0
+    tied = not any(tensor.name == "lm_head" for tensor in spec.tensors)
+    for tensor in spec.tensors:
+        head = tensor.linear or (tied and len(tensor.shape) == 2)
+        held = (stored.head if head else stored) if len(tensor.shape) == 2 else None
+        size = tensor_bytes(tensor, held, Dtype.FP32)
+        total, rank = total + size, rank + on_rank(size, tensor.units, ranks)
+    for (_, better), (layer, count) in _chosen_layers(spec).items():
+        for tensor in layer.tensors:
+            more = stored.better if better and tensor.name.endswith(_BETTER) else None
+            size = tensor_bytes(tensor, (more or stored) if tensor.linear else None, Dtype.FP32)
+            total, rank = total + size * count, rank + on_rank(size, tensor.units, ranks) * count
+    towers = sum(tensor.elements for tower in spec.towers for tensor in tower.tensors) * Dtype.FP16.bytes
+    return total + towers, rank + towers
+
+
+def _chosen_layers(spec: ModelSpec) -> dict[tuple[int, bool], tuple[LayerSpec, int]]:
+    """(layer, how many) by kind and by whether llama.cpp gives the layer more bits: the ends, and every third."""
+    found: dict[tuple[int, bool], tuple[LayerSpec, int]] = {}
+    eighth = len(spec.layers) // 8
+    for index, layer in enumerate(spec.layers):
+        inner = eighth <= index < 7 * len(spec.layers) // 8
+        key = (id(layer), not inner or (index - eighth) % 3 == 2)
+        found[key] = (layer, found.get(key, (layer, 0))[1] + 1)
+    return found
 
 
 def _plain_bytes(
@@ -59,14 +107,16 @@ def _plain_bytes(
     return total, rank
 
 
-def _planned_bytes(spec: ModelSpec, stored: WeightFormat, ranks: int) -> tuple[int, int]:
-    """(all, fullest rank) with the matrices of the layers in a format, and the rest as it is."""
+def _planned_bytes(spec: ModelSpec, stored: WeightFormat, ranks: int, *, attention_too: bool = True) -> tuple[int, int]:
+    """(all, fullest rank) with the matrices of the layers in a format, or those outside attention; the rest plain."""
     plain = spec.dtype if spec.dtype.bytes <= Dtype.BF16.bytes else Dtype.BF16
     total, rank = _plain_bytes(spec.elements_outside_matrices, plain, ranks)
-    for rows, columns, units, count in spec.layer_matrices:
-        size = matrix_bytes(stored, rows, columns)
-        total += size * count
-        rank += on_rank(size, units, ranks) * count
+    for layer, count in spec.layer_groups:
+        for tensor in layer.tensors:
+            if tensor.linear:
+                held = stored if attention_too or "attn" not in tensor.name else None
+                size = tensor_bytes(tensor, held, plain)
+                total, rank = total + size * count, rank + on_rank(size, tensor.units, ranks) * count
     return total, rank
 
 
@@ -136,13 +186,14 @@ def _stored_tensors(spec: ModelSpec, quantisation: Quantisation) -> Iterator[tup
     """(tensor, how often, format) over the whole model; a format of None is the plain type."""
     book = RuleBook(quantisation)
     for tensor in spec.tensors:
-        yield tensor, 1, book.outside(tensor.name) if tensor.linear else None
+        table = quantisation.embeddings and len(tensor.shape) == 2
+        yield tensor, 1, book.outside(tensor.name) if tensor.linear or table else None
     for index, layer, count in _layers_alike(spec, book):
         for tensor in layer.tensors:
             yield tensor, count, book.in_layer(index, tensor.name) if tensor.linear else None
     for tower in spec.towers:
         for tensor in tower.tensors:
-            yield tensor, 1, book.outside(tensor.name) if tensor.linear and quantisation.towers else None
+            yield tensor, 1, book.in_tower(tensor.name) if tensor.linear and quantisation.towers else None
 
 
 def _layers_alike(spec: ModelSpec, book: RuleBook) -> Iterator[tuple[int, LayerSpec, int]]:

@@ -256,6 +256,9 @@ class WeightFormat:
     `bits` for an element, plus one scale of `scale_bytes` for every `rows_per_scale` × `columns_per_scale` block
     (0: the whole extent), plus `zero_bits` for each of those blocks, plus `matrix_bytes` once. Where scales are
     quantised themselves, `scales_per_scale` of them share one in fp32.
+
+    A GGUF format is one of the whole file: embeddings are in it too, the head is in `head`, and `better` is what value
+    and down projections of some layers are in.
     """
 
     name: str
@@ -266,7 +269,10 @@ class WeightFormat:
     zero_bits: int = 0
     matrix_bytes: int = 0
     column_bytes: int = 0
+    row_bytes: int = 0
     scales_per_scale: int = 0
+    head: WeightFormat | None = None
+    better: WeightFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +285,7 @@ class Quantisation:
     overrides: tuple[tuple[str, WeightFormat], ...] = ()
     towers: bool = False
     kv_dtype: Dtype | None = None
+    embeddings: bool = False  # tables of embeddings are quantised too
 
 
 @dataclass(frozen=True)
@@ -351,17 +358,6 @@ class ModelSpec:
         return _gathered(
             (tensor, count) for part, tensor, count in self.all_tensors() if part != "layers" or not tensor.linear
         )
-
-    @cached_property
-    def layer_matrices(self) -> tuple[tuple[int, int, int, int], ...]:
-        """(rows, columns, units, how many) of the matrices of linear modules inside the layers."""
-        gathered: dict[tuple[int, int, int], int] = {}
-        for layer, count in self.layer_groups:
-            for tensor in layer.tensors:
-                if tensor.linear:
-                    key = (tensor.shape[0], prod(tensor.shape[1:]), tensor.units)
-                    gathered[key] = gathered.get(key, 0) + tensor.count * count
-        return tuple((*key, count) for key, count in gathered.items())
 
 
 def _gathered(tensors: Iterable[tuple[Tensor, int]]) -> tuple[tuple[int, Dtype | None, int], ...]:

@@ -6,11 +6,13 @@ refused. Errors of other libraries are translated only here.
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from brim.errors import CannotTrace, InvalidConfig, UnsupportedModel, first_line
-from brim.model.transformers_classes import check_sizes, config_object, find_class, missing_library
+from brim.model.transformers_classes import check_sizes, config_object, find_class, missing_library, named_class
 from brim.trace.attention import FUSED, register_fused
 
 MIXED = "mixed"  # sdpa, and eager in a tower that has no other
@@ -24,27 +26,33 @@ def require_transformers() -> None:
         raise CannotTrace(f"a trace needs {missing}: pip install 'brim[engine]'")
     import transformers
 
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity(logging.CRITICAL)  # errors are raised too
 
 
-def build_model(config: Mapping[str, Any], dtype: str = "bf16", attention: str = "sdpa") -> tuple[Any, str]:
-    """(model, attention it runs with): the class's eager attention where it has no other, or its tower's."""
+def build_model(
+    config: Mapping[str, Any], dtype: str = "bf16", attention: str = "sdpa", *, by_architecture: bool = False
+) -> tuple[Any, str]:
+    """(model, attention it runs with): the class's eager attention where it has no other, or its tower's.
+
+    The class is the one that generates text, or `by_architecture` the one that the config names.
+    """
     require_transformers()
     import torch
 
     kind = str(config.get("model_type", ""))
     try:
         check_sizes(config)
-        cls = find_class(kind, config)
+        cls = (named_class(kind, config) if by_architecture else None) or find_class(kind, config)
     except (InvalidConfig, UnsupportedModel) as error:
-        raise CannotTrace(f"{error}; plan it with --no-trace") from None
+        raise CannotTrace(str(error) if by_architecture else f"{error}; plan it with --no-trace") from None
     if attention == FUSED:
         register_fused()
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     before = torch.get_default_dtype()
     try:
-        loaded = config_object(config, _NOT_THE_MODEL_S)
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of fields that newer releases spell otherwise
+            loaded = config_object(config, _NOT_THE_MODEL_S)
             torch.set_default_dtype(types[dtype])
             return _instance(cls, loaded, attention)
     except CannotTrace:

@@ -199,7 +199,7 @@ def test_a_sibling_of_the_catalogue_where_the_hub_is_not_there(monkeypatch: pyte
     assert load_model("Meta-Llama-3.1-8B-Instruct").warnings
     assert taken.warnings == load_model("meta-llama/Llama-3.1-8B-Instruct").warnings == ()
     with pytest.raises(SourceNotFound, match="the hub cannot be reached"):
-        load_model("Qwen/Qwen3-8B-AWQ")
+        load_model("Qwen/Qwen3-8B-GPTQ-Int4")
 
 
 def test_the_real_config_wins_over_a_sibling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from brim.model.quantisers.weight_formats import FP8_BLOCK, FP8_CHANNEL, MXFP4, 
 from brim.model.source import load_model
 from brim.model.weights import check_tensor_parallel, weight_bytes
 from brim.records.model import Dtype
+from brim.units import GIB
 from tests.unit.model.test_config import LLAMA
 
 ROWS, COLUMNS = 4096, 14336
@@ -103,3 +104,45 @@ def test_files_win_over_dimensions() -> None:
     assert weight_bytes(spec).total_bytes == 17 * 10**9
     assert weight_bytes(spec).exact
     assert weight_bytes(spec, stored=NVFP4).total_bytes < 10**10
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "published_gib"),
+    [  # sizes of the files on the hub
+        ("qwen3-14b", "q8_0", 14.62),
+        ("qwen3-14b", "q4_k_m", 8.38),
+        ("qwen3-14b", "q4_0", 7.95),
+        ("qwen3-8b", "q4_k_m", 4.68),
+        ("llama-3.1-8b", "q8_0", 7.95),
+        ("llama-3.1-8b", "q4_k_m", 4.58),
+        ("llama-3.1-8b", "q5_k_m", 5.34),
+        ("llama-3.1-8b", "q6_k", 6.14),
+    ],
+)
+def test_gguf_files_have_embeddings_and_head_quantised(model: str, name: str, published_gib: float) -> None:
+    found = weight_bytes(load_model(model), 1, NAMED_FORMATS[name])
+    assert found.total_bytes / GIB == pytest.approx(published_gib, rel=0.01)
+    assert found.hypothetical
+
+
+def test_a_format_that_is_asked_for_is_a_range() -> None:
+    spec = load_model("qwen3-8b")
+    found = weight_bytes(spec, 1, NAMED_FORMATS["nvfp4"])
+    assert found.hypothetical
+    assert "6.0 GiB with all matrices of the layers in it, 8.0 GiB where attention is not" in found.detail
+    assert not weight_bytes(spec).hypothetical
+
+
+@pytest.mark.parametrize(
+    ("name", "published_gb"),
+    [
+        ("gemma-4-31b-nvfp4", 32.63),  # its attention is left in bf16
+        ("llama-3.1-8b-nvfp4", 6.03),
+        ("Qwen3-8B-AWQ", 6.10),
+        ("qwen3-8b-fp8", 9.44),
+    ],
+)
+def test_published_quantised_versions_need_no_network(name: str, published_gb: float) -> None:
+    found = weight_bytes(load_model(name))
+    assert found.total_bytes / 1e9 == pytest.approx(published_gb, rel=0.005)
+    assert not found.hypothetical

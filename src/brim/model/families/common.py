@@ -49,8 +49,13 @@ class Dimensions:
     tied: bool
 
 
-def read_dimensions(fields: Fields, defaults: Mapping[str, int] | None = None, *, tied: bool = False) -> Dimensions:
-    """The standard fields. `defaults` are the class defaults that published configs of the family rely on."""
+def read_dimensions(
+    fields: Fields, defaults: Mapping[str, int] | None = None, *, tied: bool = False, narrower: bool = False
+) -> Dimensions:
+    """The standard fields. `defaults` are the class defaults that published configs of the family rely on.
+
+    Where heads do not divide the width and `head_dim` is not given, classes that allow it attend `narrower`.
+    """
     known = defaults or {}
     hidden = fields.integer("hidden_size", default=known.get("hidden_size"))
     heads = fields.integer("num_attention_heads", default=known.get("num_attention_heads"))
@@ -58,7 +63,7 @@ def read_dimensions(fields: Fields, defaults: Mapping[str, int] | None = None, *
     kv_heads = fields.divisor("num_key_value_heads", of=heads, what=HEADS, default=usual)
     head_dim = fields.optional_integer("head_dim") or (None if fields.is_null("head_dim") else known.get("head_dim"))
     if head_dim is None:
-        if hidden % heads:
+        if hidden < heads or (hidden % heads and not narrower):
             raise InvalidConfig(
                 fields.where("hidden_size"), f"is {hidden}, not a multiple of {heads} heads", "give head_dim"
             )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from brim.errors import InvalidConfig
+from brim.errors import InvalidConfig, UnsupportedModel
 from brim.model.blocks import Block, HeadNorm, Routing, layer, mlp, moe, norms
+from brim.model.families.classic import usual_names
 from brim.model.families.common import (
     Dimensions,
     TextModel,
     read_dimensions,
     read_window,
 )
-from brim.model.families.dense import PRE_NORMS, by_kind, decoder, plain_attention, qwen_windows
-from brim.model.fields import Fields
+from brim.model.families.dense import PRE_NORMS, by_kind, decoder, llama, plain_attention, qwen_windows
+from brim.model.fields import LARGEST_EXPERT_COUNT, Fields
 from brim.records.model import LayerSpec
 
 
@@ -24,8 +25,8 @@ def read_routing(
     intermediate: tuple[str, ...] = ("moe_intermediate_size",),
 ) -> Routing:
     routing = Routing(
-        experts=fields.integer(*experts, maximum=1 << 16),
-        top_k=fields.integer(*top_k, maximum=1 << 16),
+        experts=fields.integer(*experts, maximum=LARGEST_EXPERT_COUNT),
+        top_k=fields.integer(*top_k, maximum=LARGEST_EXPERT_COUNT),
         intermediate=fields.integer(*intermediate),
     )
     if routing.top_k > routing.experts:
@@ -112,7 +113,7 @@ def qwen2_moe(fields: Fields) -> TextModel:
         size.hidden,
         routing,
         shared="shared_expert",
-        shared_intermediate=fields.integer("shared_expert_intermediate_size", default=5632),
+        shared_intermediate=fields.integer("shared_expert_intermediate_size", default=5632, minimum=0),
         shared_gate=True,
     )
     mixer = plain_attention(size, qkv_bias=fields.boolean("qkv_bias", True), window=window)
@@ -136,7 +137,7 @@ def qwen3_vl_moe(fields: Fields) -> TextModel:
 
 
 def _qwen3_moe(fields: Fields, defaults: dict[str, int]) -> TextModel:
-    size = read_dimensions(fields, defaults)
+    size = read_dimensions(fields, defaults, narrower=True)
     _, window = qwen_windows(fields, size.layers)
     bias = fields.boolean("attention_bias", False)
     routing = read_routing(fields)
@@ -151,7 +152,7 @@ def _qwen3_moe(fields: Fields, defaults: dict[str, int]) -> TextModel:
 
 
 def glm4_moe(fields: Fields) -> TextModel:
-    size = read_dimensions(fields, {"num_key_value_heads": 8})
+    size = read_dimensions(fields, {"num_key_value_heads": 8}, narrower=True)
     routing = read_routing(fields)
     head_norm = HeadNorm.PER_HEAD if fields.boolean("use_qk_norm", False) else HeadNorm.NONE
     layers = mixed_layers(
@@ -213,3 +214,124 @@ def granitemoe(fields: Fields) -> TextModel:
         norms=norms(size.hidden, *PRE_NORMS),
     )
     return decoder(size, (one,) * size.layers)
+
+
+def minicpm(fields: Fields) -> TextModel:
+    """MiniCPM 1: a Llama, and a mixture of such MLPs where the config counts experts (MiniCPM-MoE)."""
+    if not fields.integer("num_experts", default=0, minimum=0):
+        return llama(fields)
+    return _every_layer_mixture(fields, {})
+
+
+def dbrx(fields: Fields) -> TextModel:
+    """DBRX: everything about attention and experts in a dict of its own."""
+    attends, ff = fields.child("attn_config"), fields.child("ffn_config")
+    size = read_dimensions(usual_names(fields).merged(num_key_value_heads=attends.integer("kv_n_heads", default=1)))
+    routing = read_routing(ff, experts=("moe_num_experts",), top_k=("moe_top_k",), intermediate=("ffn_hidden_size",))
+    one = layer(
+        plain_attention(size),
+        moe(size.hidden, routing, router="router.layer"),
+        norms=norms(size.hidden, "norm_1", "norm_2"),
+    )
+    return decoder(size, (one,) * size.layers)
+
+
+def hunyuan_moe(fields: Fields) -> TextModel:
+    """Hunyuan's mixtures: lists with an entry for every layer where others have a number; a shared expert beside."""
+    if fields.boolean("use_mla", False) or fields.boolean("use_cla", False):
+        name = "use_mla" if fields.boolean("use_mla", False) else "use_cla"
+        raise UnsupportedModel(f"config field '{fields.where(name)}': such a Hunyuan is not supported")
+    size = read_dimensions(fields.merged(head_dim=fields.raw(fields.first(("head_dim", "attention_head_dim")))))
+    bias = fields.boolean("attention_bias", False)
+    head_norm = HeadNorm.PER_HEAD if fields.boolean("use_qk_norm", True) else HeadNorm.NONE
+    mixer = plain_attention(size, qkv_bias=bias, out_bias=bias, head_norm=head_norm)
+    wide = fields.raw("moe_intermediate_size") is not None
+    skipped = fields.integer("moe_layer_num_skipped", default=0, minimum=0)
+
+    def make(kind: str) -> LayerSpec:
+        if kind == "dense":
+            ff = mlp(size.hidden, fields.integer("intermediate_size"), bias=fields.boolean("mlp_bias", False))
+            return layer(mixer, ff, norms=norms(size.hidden, *PRE_NORMS))
+        index = int(kind)
+        own = fields.merged(
+            num_experts=_of_layer(fields, "num_experts", index),
+            moe_topk=_of_layer(fields, "moe_topk", index),
+            num_shared_expert=_of_layer(fields, "num_shared_expert", index),
+            expert_width=_of_layer(fields, "moe_intermediate_size" if wide else "intermediate_size", index),
+        )
+        routing = read_routing(own, experts=("num_experts",), top_k=("moe_topk",), intermediate=("expert_width",))
+        mixes = fields.boolean("use_mixed_mlp_moe", True)
+        shared = routing.intermediate * own.integer("num_shared_expert", default=1, minimum=0) if mixes else 0
+        ff = moe(size.hidden, routing, router="gate.wg", shared="shared_mlp", shared_intermediate=shared)
+        return layer(mixer, ff, norms=norms(size.hidden, *PRE_NORMS))
+
+    alike = _alike(fields, ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size"), size.layers)
+    kinds = tuple("dense" if index < skipped else str(alike[index]) for index in range(size.layers))
+    return decoder(size, by_kind(kinds, make))
+
+
+def _of_layer(fields: Fields, name: str, index: int) -> object:
+    """A field that is one value for all layers, or a list of them."""
+    value = fields.raw(name)
+    return fields.per_layer(name, index + 1)[index] if isinstance(value, list) else value
+
+
+def _alike(fields: Fields, names: tuple[str, ...], layers: int) -> tuple[int, ...]:
+    """For every layer the first one with the same values."""
+    first: dict[str, int] = {}
+    return tuple(
+        first.setdefault(repr([_of_layer(fields, name, index) for name in names]), index) for index in range(layers)
+    )
+
+
+def bailing_moe(fields: Fields) -> TextModel:
+    """Ling and Ring (Bailing), and Sarvam's mixtures: a few dense layers first, shared experts, normed heads."""
+    size = read_dimensions(fields)
+    routing = read_routing(fields)
+    bias = fields.boolean("use_bias", False)
+    shared = fields.integer(
+        "moe_shared_expert_intermediate_size",
+        default=routing.intermediate * fields.integer("num_shared_experts", default=0, minimum=0),
+        minimum=0,
+    )
+    normed = HeadNorm.PER_HEAD if fields.boolean("use_qk_norm", False) else HeadNorm.NONE
+    mixer = plain_attention(
+        size, qkv_bias=bias or fields.boolean("use_qkv_bias", False), out_bias=bias, head_norm=normed
+    )
+    layers = mixed_layers(
+        size,
+        first_dense(fields, size.layers),
+        mixer,
+        lambda: mlp(size.hidden, fields.integer("intermediate_size"), bias=bias),
+        moe(size.hidden, routing, shared_intermediate=shared, routed_fp32=True),
+    )
+    return decoder(size, layers)
+
+
+def dots1(fields: Fields) -> TextModel:
+    """dots.llm1: DeepSeek's mixture under plain attention with normed heads."""
+    return _deepseek_mixture(fields, HeadNorm.PER_HEAD)
+
+
+def deepseek_moe(fields: Fields) -> TextModel:
+    """The first DeepSeek mixtures, under plain attention."""
+    return _deepseek_mixture(fields, HeadNorm.NONE)
+
+
+def _deepseek_mixture(fields: Fields, head_norm: HeadNorm) -> TextModel:
+    size = read_dimensions(fields)
+    routing = read_routing(fields, experts=("n_routed_experts",))
+    bias = fields.boolean("attention_bias", False)
+    layers = mixed_layers(
+        size,
+        first_dense(fields, size.layers),
+        plain_attention(size, qkv_bias=bias, out_bias=bias, head_norm=head_norm),
+        lambda: mlp(size.hidden, fields.integer("intermediate_size")),
+        moe(
+            size.hidden,
+            routing,
+            shared_intermediate=routing.intermediate * fields.integer("n_shared_experts", default=0, minimum=0),
+            routed_fp32=True,
+        ),
+    )
+    return decoder(size, layers)

@@ -46,6 +46,9 @@ def gemma2(fields: Fields) -> TextModel:
 
 def gemma3(fields: Fields) -> TextModel:
     every = fields.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    older = fields.stated("sliding_window_attention_size")
+    if older is not None and fields.stated("sliding_window") is None:
+        fields = fields.merged(sliding_window=older)
     model = _sandwich(fields, _GEMMA3, window=4096, every=every, head_norm=HeadNorm.PER_HEAD)
     return replace(model, logits_softcap="final_logit_softcapping" in fields)
 

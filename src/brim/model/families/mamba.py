@@ -202,3 +202,38 @@ def _nemotron_experts(fields: Fields, hidden: int) -> Block:
         *linear("mixer.fc1_latent_proj", latent, hidden),
         *linear("mixer.fc2_latent_proj", hidden, latent),
     )
+
+
+def falcon_h1(fields: Fields) -> TextModel:
+    """Falcon-H1: attention and Mamba-2 side by side in every layer, then an MLP."""
+    size = read_dimensions(fields, {"num_key_value_heads": 8})
+    bias = fields.boolean("attention_bias", False)
+    heads = fields.integer("mamba_n_heads", default=128)
+    automatic = fields.raw("mamba_d_head") in (None, "auto")
+    inner = fields.integer("mamba_d_ssm", default=fields.integer("mamba_expand", default=2) * size.hidden)
+    head_dim = inner // heads if automatic else fields.integer("mamba_d_head")
+    state = mamba2(
+        size.hidden,
+        heads,
+        head_dim,
+        fields.integer("mamba_d_state", default=256),
+        fields.divisor("mamba_n_groups", of=heads, what="state heads", default=1),
+        fields.integer("mamba_d_conv", default=4),
+        fields.integer("mamba_chunk_size", default=256),
+        prefix="mamba",
+        conv_bias=fields.boolean("mamba_conv_bias", True),
+        proj_bias=fields.boolean("mamba_proj_bias", False),
+        gated_norm=fields.boolean("mamba_rms_norm", False),
+    )
+    one = layer(
+        plain_attention(size, qkv_bias=bias, out_bias=bias),
+        state,
+        mlp(
+            size.hidden,
+            fields.integer("intermediate_size"),
+            prefix="feed_forward",
+            bias=fields.boolean("mlp_bias", False),
+        ),
+        norms=norms(size.hidden, "input_layernorm", "pre_ff_layernorm"),
+    )
+    return decoder(size, (one,) * size.layers)

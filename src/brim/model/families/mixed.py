@@ -244,3 +244,32 @@ def _step_heads(fields: Fields, size: Dimensions, kinds: tuple[str, ...]) -> tup
             fields.where("num_sliding_attention_heads"), f"is {sliding}, not a multiple of {size.kv_heads} KV heads"
         )
     return tuple(sliding if kind == SLIDING else size.heads for kind in kinds)
+
+
+def afmoe(fields: Fields) -> TextModel:
+    """Arcee's Trinity: sliding layers with a full one in every four, a gate on attention, norms on both sides."""
+    size = read_dimensions(fields)
+    window = read_window(fields, default=1024)
+    routing = read_routing(fields, experts=("num_experts",))
+    experts = moe(
+        size.hidden,
+        routing,
+        router="router.gate",
+        shared_intermediate=routing.intermediate * fields.integer("num_shared_experts", default=0, minimum=0),
+        routed_fp32=True,
+    )
+    experts = replace(experts, tensors=(*experts.tensors, *vector("mlp.expert_bias", routing.experts)))
+    dense = mlp(size.hidden, fields.integer("intermediate_size"))
+    first = fields.integer("num_dense_layers", default=1, minimum=0)
+
+    def make(kind: str) -> LayerSpec:
+        attends, ff = kind.split("/")
+        mixer = plain_attention(size, head_norm=HeadNorm.PER_HEAD, window=window if attends == SLIDING else None)
+        gate = linear("self_attn.gate_proj", size.heads * size.head_dim, size.hidden, size.heads)
+        mixer = replace(mixer, tensors=mixer.tensors + tuple(gate))
+        names = (*PRE_NORMS, "pre_mlp_layernorm", "post_mlp_layernorm")
+        return layer(mixer, experts if ff == "moe" else dense, norms=norms(size.hidden, *names))
+
+    attends = sliding_pattern(fields, size.layers, every=fields.integer("global_attn_every_n_layers", default=4))
+    kinds = tuple(f"{kind}/{'moe' if index >= first else 'mlp'}" for index, kind in enumerate(attends))
+    return decoder(size, by_kind(kinds, make))

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from brim.errors import InvalidConfig, UnsupportedModel
 from brim.model.blocks import HeadNorm, attention, layer, mlp, norms, vector
-from brim.model.families import convolution, delta, dense, experts, gemma, latent, legacy, mixed
+from brim.model.families import convolution, delta, dense, experts, gemma, latent, legacy, mixed, speech
 from brim.model.families.common import TextModel, outer_tensors, read_dimensions
 from brim.model.families.dense import PRE_NORMS, by_kind
 from brim.model.fields import Fields
-from brim.model.towers import audio, native, qwen, siglip, tiled
+from brim.model.towers import audio, clip, native, qwen, siglip, tiled
 from brim.records.model import KvCache, LayerSpec, Tensor, TowerSpec
 
 TextReader = Callable[[Fields], TextModel]
@@ -212,7 +212,7 @@ def minicpmv4_6(top: Fields, processor: Fields) -> Multimodal:
 def mistral3(top: Fields, processor: Fields) -> Multimodal:
     text = _chosen_text(top, MISTRAL_TEXT)
     vision = _part(top, "vision_config", "pixtral")
-    return Multimodal(text, (native.pixtral(vision, top, text.hidden, processor),))
+    return Multimodal(text, (native.pixtral(vision, top, text.hidden),))
 
 
 def molmo(top: Fields, processor: Fields) -> Multimodal:
@@ -229,6 +229,50 @@ def step3p7(top: Fields, processor: Fields) -> Multimodal:
     text = mixed.step3p7(_text_fields(top, tied=False), flat="text_config" not in top)
     notes = () if "vision_config" in top else (_DEFAULT_TOWER,)
     return Multimodal(text, (tiled.step3p7(top.child("vision_config"), text.hidden),), notes)
+
+
+# Language models that published models of the LLaVA line are on.
+LLAVA_TEXT: dict[str, TextReader] = {
+    "llama": dense.llama,
+    "mistral": dense.mistral,
+    "qwen2": dense.qwen2,
+    "gemma": gemma.gemma,
+    "phi3": dense.phi3,
+}
+
+
+def llava(top: Fields, processor: Fields) -> Multimodal:
+    """LLaVA 1.5, on a CLIP tower; Pixtral in the format of `transformers` is a LLaVA on its own tower."""
+    text = _llava_text(top)
+    vision = top.child("vision_config")
+    if vision.text("model_type") == "pixtral":
+        return Multimodal(text, (native.pixtral(vision, top, text.hidden, merges=False),))
+    return Multimodal(text, (clip.llava(_part(top, "vision_config", "clip_vision_model"), top, text.hidden),))
+
+
+def llava_next(top: Fields, processor: Fields) -> Multimodal:
+    text = _llava_text(top)
+    vision = _part(top, "vision_config", "clip_vision_model")
+    return Multimodal(text, (clip.llava(vision, top, text.hidden, tiles=5, newline=True),))
+
+
+def _llava_text(top: Fields) -> TextModel:
+    """Configs of the line leave out what equals the class's defaults, the family of the language model too."""
+    fields = _text_fields(top, tied=False)
+    return LLAVA_TEXT[_inner_type(fields, tuple(LLAVA_TEXT))](fields)
+
+
+def phi3_v(top: Fields, processor: Fields) -> Multimodal:
+    text = dense.phi3(top)
+    return Multimodal(text, (clip.phi3_v(text.hidden, processor.integer("num_crops", default=16)),))
+
+
+def deepseek_vl2(top: Fields, processor: Fields) -> Multimodal:
+    """DeepSeek-VL2: the small ones' language model is a DeepSeek V2 without latents."""
+    fields = top.child("language_config")
+    text = experts.deepseek_moe(fields) if fields.raw("use_mla") is False else latent.deepseek_v2(fields)
+    tower = siglip.deepseek_vl2(top.child("vision_config"), top.child("projector_config"), text.hidden)
+    return Multimodal(text, (tower,))
 
 
 _CROSSING = (3, 8, 13, 18, 23, 28, 33, 38)  # where the config does not say
@@ -272,7 +316,8 @@ def qwen2_audio(top: Fields, processor: Fields) -> Multimodal:
     return Multimodal(text, (audio.qwen2_audio(top.child("audio_config"), text.hidden, processor),))
 
 
-_TALKER = "planned as the thinker: the parts that speak (talker, token2wav, code2wav) are not counted"
+_TALKER = "planned as the thinker: the parts that speak (talker, code2wav) are not counted"
+_SPEAKS = "the parts that speak (talker, token2wav) are counted; an engine that loads the thinker alone needs less"
 
 
 def qwen2_5_omni(top: Fields, processor: Fields) -> Multimodal:
@@ -282,12 +327,19 @@ def qwen2_5_omni(top: Fields, processor: Fields) -> Multimodal:
         qwen.qwen2_5_vl(thinker.child("vision_config"), processor),
         audio.qwen2_5_omni(thinker.child("audio_config"), text.hidden, processor),
     )
-    return Multimodal(text, towers, (_TALKER,) if thinker is not top else ())
+    if thinker is top:
+        return Multimodal(text, towers)
+    if "talker_config" not in top or not top.boolean("enable_audio_output", True):
+        return Multimodal(text, towers, (_TALKER,))
+    voice = (*speech.talker(top.child("talker_config")), *speech.token2wav(top.child("token2wav_config")))
+    return Multimodal(replace(text, tensors=text.tensors + voice), towers, (_SPEAKS,))
 
 
 def qwen3_omni_moe(top: Fields, processor: Fields) -> Multimodal:
     thinker = top.child("thinker_config") if "thinker_config" in top else top
     text = experts.qwen3_moe(_text_fields(thinker, tied=False))
+    for part in ("vision_config", "audio_config"):
+        _require(thinker, part)
     towers = (
         qwen.qwen3_vl(thinker.child("vision_config"), processor, deepstack=3),
         audio.qwen3_audio(thinker.child("audio_config"), text.hidden, projector="audio_tower.proj"),

@@ -3,7 +3,8 @@
 Names are compared from `layers.N.` on (or whole, outside layers), since what stands before differs between a
 checkpoint and the code that loads it: `model.layers.3`, `model.language_model.layers.3` and `backbone.layers.3` are
 one. A pattern applies to everything below the module it names. Configs list the same few patterns for each of a
-hundred layers, so rules are kept by layer and layers with the same rules are looked up once.
+hundred layers, so rules are kept by layer and layers with the same rules are looked up once. Layers of a tower are not
+those of the language model: what names one speaks for that kind of module in all layers of the tower.
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ from brim.records.model import Quantisation, WeightFormat
 Rule = tuple[str, WeightFormat | None]  # a pattern, and the format it gives; None is the plain type
 
 _LAYER = re.compile(r"^.*?\b(?:layers|h|blocks)\.(\d+)(?:\.|(?=\*)|$)(.*)$")
+_TOWER = re.compile(r"vision|visual|vit\b|image|img|audio|speech|encoder\.")
+_TOWER_MODULES = (  # kinds of modules of a tower, by the names that projects have for them
+    ("attn.qkv", ("qkv", "q_proj", "k_proj", "v_proj", "query_key_value", "in_proj", "wq", "wk", "wv", "wqkv")),
+    ("attn.proj", ("proj", "o_proj", "out_proj", "dense", "wo")),
+    ("mlp.fc1", ("fc1", "gate_proj", "up_proj", "w1", "w3", "fc0", "linear_fc1")),
+    ("mlp.down_proj", ("fc2", "down_proj", "w2", "linear_fc2")),
+)
 _REPETITION = re.compile(r"(?<!\\)[*+{]")
 _REPEATED_GROUP = re.compile(r"(?<!\\)\)[*+{]")
 _MOST_REPETITIONS = 5
@@ -49,6 +57,7 @@ class RuleBook:
         self._default = quantisation.default
         self._general: list[Rule] = []
         self._by_layer: dict[int, list[Rule]] = {}
+        self._in_towers: dict[str, WeightFormat | None] = {}
         self._lookups: dict[tuple[Rule, ...], _Lookup] = {}
         for pattern, stored in quantisation.overrides:
             self._add(pattern, stored)
@@ -60,6 +69,8 @@ class RuleBook:
         found = None if pattern.startswith("re:") else _LAYER.match(pattern)
         if found is None:
             self._general.append((pattern, stored))
+        elif _TOWER.search(pattern[: found.start(1)]):
+            self._in_towers.setdefault(_tower_module(found[2]), stored)
         else:
             self._by_layer.setdefault(int(found[1]), []).append((canonical_tail(found[2]), stored))
 
@@ -78,6 +89,19 @@ class RuleBook:
     def outside(self, name: str) -> WeightFormat | None:
         """The format of a linear module outside the layers."""
         return self._outer.find(canonical_outer(name), self._default)
+
+    def in_tower(self, name: str) -> WeightFormat | None:
+        """The format of a linear module of a tower."""
+        for kind in (_tower_module(name), ""):  # a layer named by itself is all of its modules
+            if kind in self._in_towers and ".layer" in name.replace("blocks", "layers"):
+                return self._in_towers[kind]
+        return self.outside(name)
+
+
+def _tower_module(name: str) -> str:
+    """The kind of a tower's module, whatever it is called; "" for a whole layer."""
+    last = name.rpartition(".")[2].rstrip("*")
+    return next((kind for kind, names in _TOWER_MODULES if last in names), last)
 
 
 def _behind_any_layer(pattern: str) -> str:

@@ -6,6 +6,7 @@ from brim.errors import InvalidConfig
 from brim.model.fields import Fields
 from brim.model.quantisers.common import excluded_modules, unsupported
 from brim.model.quantisers.weight_formats import FP8_CHANNEL, FP8_TENSOR, MXFP4, fp8_blocks
+from brim.model.quantisers.weight_only import gptq_dynamic
 from brim.records.model import Quantisation, WeightFormat
 
 # AutoAWQ's layouts that take the bytes of the format; the others pad.
@@ -47,11 +48,11 @@ def awq(fields: Fields) -> Quantisation:
 
 
 def gptq(fields: Fields) -> Quantisation:
-    if "dynamic" in fields and fields.raw("dynamic"):
-        raise unsupported(fields, "dynamic", "GPTQ with other formats for some modules (GPTQModel's dynamic)")
+    overrides, plain = gptq_dynamic(fields)
     stored = _grouped(fields, "gptq", order=True, zeros=True)
-    excluded = excluded_modules(fields, "modules_to_not_convert")
-    return Quantisation("gptq", stored, excluded if fields.boolean("lm_head", False) else ("lm_head", *excluded))
+    excluded = (*excluded_modules(fields, "modules_to_not_convert"), *plain)
+    excluded = excluded if fields.boolean("lm_head", False) else ("lm_head", *excluded)
+    return Quantisation("gptq", stored, excluded, overrides)
 
 
 def _grouped(fields: Fields, name: str, *, order: bool, zeros: bool) -> WeightFormat:

@@ -11,24 +11,33 @@ from dataclasses import replace
 
 from brim.errors import InvalidConfig, UnsupportedModel
 from brim.model.fields import Fields
-from brim.model.quantisers import plain
+from brim.model.quantisers import plain, weight_only
 from brim.model.quantisers.compressed_tensors import compressed_tensors
+from brim.model.quantisers.mlx import is_mlx, mlx
 from brim.model.quantisers.modelopt import modelopt
 from brim.model.quantisers.quark import quark
 from brim.model.quantisers.weight_formats import MXFP4, NAMED_FORMATS, matrix_bytes
 from brim.records.model import Quantisation
 
-__all__ = ["NAMED_FORMATS", "matrix_bytes", "read_quantisation", "refuse_mlx"]
+__all__ = ["NAMED_FORMATS", "matrix_bytes", "read_quantisation"]
 
-_READERS: Mapping[str, Callable[[Fields], Quantisation]] = {
+_READERS: Mapping[str, Callable[[Fields], Quantisation | None]] = {
+    "aqlm": weight_only.aqlm,
+    "auto-round": weight_only.auto_round,
     "awq": plain.awq,
+    "bitnet": weight_only.bitnet,
     "bitsandbytes": plain.bitsandbytes,
     "compressed-tensors": compressed_tensors,
+    "exl2": weight_only.exllama,
+    "exl3": weight_only.exllama,
     "fbgemm_fp8": plain.fbgemm_fp8,
     "fp8": plain.fp8,
     "gptq": plain.gptq,
+    "hqq": weight_only.hqq,
+    "intel/auto-round": weight_only.auto_round,
     "mxfp4": plain.mxfp4,
     "quark": quark,
+    "torchao": weight_only.torchao,
 }
 
 
@@ -44,6 +53,8 @@ def read_quantisation(fields: Fields, sidecar: Fields, expert_dtype: str = "") -
 
 
 def _read_method(fields: Fields, sidecar: Fields) -> Quantisation | None:
+    if is_mlx(fields):
+        return mlx(fields)
     inner = sidecar.child("quantization")
     method = fields.text("quant_method").lower() or _unnamed_method(fields)
     algo = (fields.text("quant_algo") or inner.text("quant_algo")).upper()
@@ -63,14 +74,4 @@ def _read_method(fields: Fields, sidecar: Fields) -> Quantisation | None:
 
 def _unnamed_method(fields: Fields) -> str:
     """The method of a config that does not name it but cannot be of another; "" where that is not so."""
-    refuse_mlx(fields)
     return "bitsandbytes" if fields.raw("load_in_4bit") or fields.raw("load_in_8bit") else ""
-
-
-def refuse_mlx(fields: Fields) -> None:
-    """MLX states bits and group size and nothing else: its files are for Apple's GPUs."""
-    if {"bits", "group_size"} <= set(fields) and "quant_method" not in fields:
-        raise UnsupportedModel(
-            f"config field '{fields.where('bits')}': MLX's quantised format is not supported; use the original "
-            "checkpoint, with --weights int4 or int8 to plan for a quantised one"
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from brim.records.model import WeightFormat
 from brim.units import ceil_div
@@ -15,6 +16,26 @@ NVFP4 = WeightFormat("nvfp4", bits=4, scale_bytes=1, rows_per_scale=1, columns_p
 MXFP4 = WeightFormat("mxfp4", bits=4, scale_bytes=1, rows_per_scale=1, columns_per_scale=32)
 MXFP6 = WeightFormat("mxfp6", bits=6, scale_bytes=1, rows_per_scale=1, columns_per_scale=32)
 MXFP8 = WeightFormat("mxfp8", bits=8, scale_bytes=1, rows_per_scale=1, columns_per_scale=32)
+
+# GGUF's blocks: one scale for 32 values, or a block of 256 with its scales and minima packed in so many bytes.
+Q8_0 = WeightFormat("q8_0", 8, scale_bytes=2, rows_per_scale=1, columns_per_scale=32)
+Q6_K = WeightFormat("q6_k", 6, scale_bytes=18, rows_per_scale=1, columns_per_scale=256)
+Q5_K = WeightFormat("q5_k", 5, scale_bytes=16, rows_per_scale=1, columns_per_scale=256)
+Q4_K = WeightFormat("q4_k", 4, scale_bytes=16, rows_per_scale=1, columns_per_scale=256)
+_Q5_0 = WeightFormat("q5_0", 5, scale_bytes=2, rows_per_scale=1, columns_per_scale=32)
+_Q4_0 = WeightFormat("q4_0", 4, scale_bytes=2, rows_per_scale=1, columns_per_scale=32)
+
+# What llama.cpp's quantiser writes under these names: the head, and parts of some layers, are kept in more bits.
+GGUF_FORMATS: Mapping[str, WeightFormat] = {
+    "q8_0": replace(Q8_0, head=Q8_0),
+    "q6_k": replace(Q6_K, head=Q6_K),
+    "q5_k_m": replace(Q5_K, name="q5_k_m", head=Q6_K, better=Q6_K),
+    "q5_k_s": replace(Q5_K, name="q5_k_s", head=Q6_K),
+    "q5_0": replace(_Q5_0, head=Q6_K),
+    "q4_k_m": replace(Q4_K, name="q4_k_m", head=Q6_K, better=Q6_K),
+    "q4_k_s": replace(Q4_K, name="q4_k_s", head=Q6_K),
+    "q4_0": replace(_Q4_0, head=Q6_K),
+}
 
 # What `--weights` takes, besides the plain types.
 NAMED_FORMATS: Mapping[str, WeightFormat] = {
@@ -29,8 +50,7 @@ NAMED_FORMATS: Mapping[str, WeightFormat] = {
     "int4": WeightFormat("int4", 4, scale_bytes=2, rows_per_scale=1, columns_per_scale=128, zero_bits=4),
     "nvfp4": NVFP4,
     "mxfp4": MXFP4,
-    "q8_0": WeightFormat("q8_0", 8, scale_bytes=2, rows_per_scale=1, columns_per_scale=32),
-    "q4_0": WeightFormat("q4_0", 4, scale_bytes=2, rows_per_scale=1, columns_per_scale=32),
+    **GGUF_FORMATS,
 }
 
 
@@ -52,5 +72,6 @@ def matrix_bytes(stored: WeightFormat, rows: int, columns: int) -> int:
         + nested * 4  # an fp32 scale for so many of those scales
         + ceil_div(groups * stored.zero_bits, 8)  # a zero point for each block
         + columns * stored.column_bytes  # the order of the columns (GPTQ)
+        + rows * stored.row_bytes  # a scale for each row (AQLM)
         + stored.matrix_bytes  # global and input scales
     )

@@ -145,21 +145,21 @@ def minimax_m3(fields: Fields, top: Fields, text_hidden: int, processor: Fields)
     )
 
 
-def pixtral(fields: Fields, top: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
-    """Pixtral's tower, as Mistral 3 uses it."""
+def pixtral(fields: Fields, top: Fields, text_hidden: int, *, merges: bool = True) -> TowerSpec:
+    """Pixtral's tower: as Mistral 3 uses it, or without merging patches, as a LLaVA."""
     hidden = fields.integer("hidden_size", default=1024)
     intermediate = fields.integer("intermediate_size", default=4096)
     depth = fields.layer_count("num_hidden_layers", default=24)
     patch, image = fields.edge("patch_size", default=14), fields.edge("image_size", default=1540)
-    merge = top.integer("spatial_merge_size", default=2) ** 2
-    bias = top.boolean("multimodal_projector_bias", False)
+    merge = top.integer("spatial_merge_size", default=2) ** 2 if merges else 1
+    bias = top.boolean("multimodal_projector_bias", not merges)
     block = vit_block(hidden, intermediate, qkv_bias=False, out_bias=False, mlp_bias=False, gated=True, norm_bias=False)
+    merging = linear("multi_modal_projector.patch_merger.merging_layer", hidden, hidden * merge)
     tensors = [
         *linear("vision_tower.patch_conv", hidden, 3 * patch * patch),
         *vector("vision_tower.ln_pre", hidden),
         *repeated(block, depth, "vision_tower.transformer.layers"),
-        *vector("multi_modal_projector.norm", hidden),
-        *linear("multi_modal_projector.patch_merger.merging_layer", hidden, hidden * merge),
+        *([*vector("multi_modal_projector.norm", hidden), *merging] if merges else []),
         *linear("multi_modal_projector.linear_1", text_hidden, hidden, bias=bias),
         *linear("multi_modal_projector.linear_2", text_hidden, text_hidden, bias=bias),
     ]

@@ -153,3 +153,32 @@ def vila(fields: Fields, text_hidden: int) -> TowerSpec:
     ]
     limits = MediaLimits("the tower's fixed image size", tile_pixels=image * image, max_tiles=1)
     return _siglip_tower(fields, extra, limits, 4, text_hidden)
+
+
+def deepseek_vl2(fields: Fields, projector: Fields, text_hidden: int) -> TowerSpec:
+    """DeepSeek-VL2: SigLIP in timm's spelling, two by two patches folded into one by an MLP, learned separators."""
+    hidden = fields.integer("width", default=1152)
+    usual = fields.merged(
+        hidden_size=hidden,
+        intermediate_size=int(hidden * fields.ratio("mlp_ratio", default=3.7362)),
+        num_hidden_layers=fields.layer_count("layers", default=27),
+        num_attention_heads=fields.integer("heads", default=16),
+        patch_size=fields.edge("patch_size", default=14),
+        image_size=fields.edge("image_size", default=384),
+    )
+    wide = int(text_hidden * projector.ratio("mlp_ratio", default=1.0))
+    depth = projector.layer_count("depth", default=2)
+    extra = [
+        *linear("projector.layers.0", wide, 4 * hidden, bias=True),
+        *(
+            tensor
+            for index in range(depth - 2)
+            for tensor in linear(f"projector.layers.{index + 1}", wide, wide, bias=True)
+        ),
+        *linear("projector.layers.last", text_hidden, wide, bias=True),
+        *vector("image_newline", text_hidden),
+        *vector("view_seperator", text_hidden),
+    ]
+    edge = usual.edge("image_size")
+    limits = MediaLimits("the config's tiles", tile_pixels=edge * edge, max_tiles=10)
+    return _siglip_tower(usual, extra, limits, 4, text_hidden, pooled=True)

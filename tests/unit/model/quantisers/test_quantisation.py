@@ -117,34 +117,11 @@ def test_bitsandbytes_8bit() -> None:
         read_config(quantised(quant_method="bitsandbytes"), name="x")
 
 
-@pytest.mark.parametrize("place", ["quantization", "quantization_config"])
-def test_mlx_is_refused_by_name(place: str) -> None:
-    fields = {"group_size": 64, "bits": 4, "model.layers.0.mlp": {"bits": 8, "group_size": 64}}
-    with pytest.raises(UnsupportedModel, match=f"'{place}.bits': MLX"):
-        read_config({**LLAMA, place: fields}, name="x")
-    with pytest.raises(UnsupportedModel, match="MLX"):
-        read_config({**LLAMA, "quantization": fields, "quantization_config": fields}, name="x")
-
-
-def test_gptq_dynamic_is_refused_by_name() -> None:
-    fields = {"quant_method": "gptq", "bits": 4, "group_size": 128}
-    with pytest.raises(UnsupportedModel, match=r"quantization_config\.dynamic.*GPTQModel"):
-        read_config(quantised(**fields, dynamic={"-:.*gate.*": {}}), name="x")
-    assert quantisation_of(**fields, dynamic={}) == quantisation_of(**fields, dynamic=None) == quantisation_of(**fields)
-
-
 @pytest.mark.parametrize(
     "method",
     [
-        "hqq",
         "eetq",
-        "aqlm",
-        "torchao",
-        "auto-round",
-        "exl2",
-        "exl3",
         "gguf",
-        "bitnet",
         "vptq",
         "higgs",
         "spqr",
