@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from brim.api import plan
 from brim.errors import BrimError
-from brim.model.source import load_model
 from brim.planning.devices import find_device, find_devices
 from brim.records.model import ModelSpec
 from brim.records.plan import Advice, Device, LedgerItem, MemoryPlan, PlanRequest, Source
+from brim.trace.loading import load_model
 from brim.version import __version__
 
 if TYPE_CHECKING:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 
 from brim.errors import CannotTrace, InvalidRequest
 from brim.folders import curves_folder
-from brim.model.source import load_config, load_model
+from brim.model.source import load_config
 from brim.model.weights import check_tensor_parallel
 from brim.planning.devices import find_devices
 from brim.planning.node import rank_devices
@@ -17,6 +19,7 @@ from brim.planning.settings import Curves
 from brim.records.model import Media, ModelSpec
 from brim.records.plan import Device, MemoryPlan, PlanRequest
 from brim.records.trace import ActivationCurve, Phase
+from brim.trace.loading import load_model
 from brim.trace.store import CurveStore, shipped_curve
 from brim.units import parse_bytes, parse_count
 
@@ -29,6 +32,8 @@ def plan(
     max_seqs: int | None = None,
     concurrency: int | None = None,
     mean_len: int | str | None = None,
+    users: int | None = None,
+    tokens_per_second: int | None = None,
     kv_tokens: int | str | None = None,
     batch_tokens: int | str | None = None,
     kv_dtype: str | None = None,
@@ -63,6 +68,8 @@ def plan(
         max_seqs=max_seqs,
         concurrency=concurrency,
         mean_len=_count(mean_len, "mean-len"),
+        users=users,
+        tokens_per_second=tokens_per_second,
         kv_tokens=_count(kv_tokens, "kv-tokens"),
         batch_tokens=_count(batch_tokens, "batch-tokens"),
         kv_dtype=kv_dtype,
@@ -106,6 +113,8 @@ def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, fold
 
     The curve of a step is that of one rank.
     """
+    if trace:
+        _check_tracing()
     if trace is False or (trace is None and spec.indexes):
         return Curves()  # the model's own code materialises an indexer's scores; engines' kernels do not
     store = CurveStore(folder)
@@ -121,8 +130,18 @@ def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, fold
     check_tensor_parallel(spec, ranks)
     made = _traced(source, missing, str(spec.dtype), ranks)
     for curve in made.values():
-        store.write(spec, curve)
+        try:
+            store.write(spec, curve)
+        except OSError as error:  # it is traced again next time
+            warnings.warn(f"the traced curve could not be stored in {folder}: {error}", stacklevel=2)
     return Curves(step or made.get(Phase.PREFILL), vision or made.get(Phase.VISION))
+
+
+def _check_tracing() -> None:
+    """A trace that was asked for needs its libraries, whether or not there is a curve already."""
+    for name in ("torch", "transformers"):
+        if find_spec(name) is None:
+            raise CannotTrace(f"trace: tracing needs {name}: pip install 'brim[engine]', or leave out --trace")
 
 
 def _traced(source: str, phases: tuple[Phase, ...], dtype: str, ranks: int) -> dict[Phase, ActivationCurve]:

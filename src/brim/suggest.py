@@ -21,6 +21,20 @@ def suggestions(text: str, names: Iterable[str], count: int = 3) -> list[str]:
     return list(dict.fromkeys([*continuing, *continued, *alike]))[:count]
 
 
+def near(text: str, names: Iterable[str]) -> str | None:
+    """The one name that a misspelt word looks most like; None where it looks like none."""
+    import difflib  # only for the message
+
+    plain = {_letters(name): name for name in names}
+    wanted = _letters(text[:_LONGEST_SHOWN])
+    found = [wanted] if wanted in plain else difflib.get_close_matches(wanted, plain, n=1, cutoff=0.6)
+    return plain[found[0]] if found else None
+
+
+def _letters(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
 def did_you_mean(names: list[str]) -> str:
     """The suggestions as part of a message; nothing where there are none."""
     return f"did you mean {', '.join(names)}? Or " if names else ""

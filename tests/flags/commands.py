@@ -32,6 +32,7 @@ PLAIN = Sizes(
 )
 TURNED: dict[str, dict[str, Any]] = {
     "defaults": {},
+    "on a CPU": {"on_cpu": True},
     "fp8 cache": {"kv_dtype": Dtype.FP8},
     "int8 cache": {"kv_dtype": Dtype.INT8},
     "16-bit cache": {"kv_dtype": Dtype.FP16},

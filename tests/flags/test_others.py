@@ -7,17 +7,17 @@ from dataclasses import fields
 
 import pytest
 
-from brim.cli import generate
+from brim.cli import serve
 from tests.flags.commands import commands
 
 
 @pytest.mark.parametrize("name", commands("brim"))
 def test_brim_takes_the_command(name: str) -> None:
     command = commands("brim")[name]
-    assert command.args[:2] == ("brim", "generate")
+    assert command.args[:2] == ("brim", "serve")
     parser = argparse.ArgumentParser(exit_on_error=False)
-    generate.add_command(parser.add_subparsers())
-    parsed = parser.parse_args([*command.args[1:], "--prompt", "Hello"])
+    serve.add_command(parser.add_subparsers())
+    parsed = parser.parse_args(command.args[1:])
     assert (parsed.kv_tokens, parsed.max_seqs, parsed.batch_tokens) == ("131072", 64, "2048")
 
 

@@ -265,16 +265,19 @@ def check(case: Case, folder: Path) -> str:
 
 
 @cache
-def cards() -> tuple[str, ...]:
-    """The catalogue by what a process can use."""
+def cards() -> tuple[tuple[str, ...], ...]:
+    """The catalogue by what a process can use: cards of a generation, which the same engines run on."""
     usable = sorted(catalogue(), key=lambda device: device.usable_bytes - device.context_bytes - device.workspace_bytes)
-    return tuple(device.key for device in usable)
+    kinds = dict.fromkeys((device.generation, device.unified) for device in usable)
+    alike = (tuple(one.key for one in usable if (one.generation, one.unified) == kind) for kind in kinds)
+    return tuple(keys for keys in alike if len(keys) > 1)
 
 
 def pair_of_cards(number: int) -> tuple[str, str]:
     draw = random.Random(f"cards {number}")
-    smaller = draw.randrange(len(cards()) - 1)
-    return cards()[smaller], cards()[min(len(cards()) - 1, smaller + draw.choice((1, 1, 4, 20)))]
+    alike = draw.choices(cards(), weights=[len(keys) for keys in cards()])[0]
+    smaller = draw.randrange(len(alike) - 1)
+    return alike[smaller], alike[min(len(alike) - 1, smaller + draw.choice((1, 1, 4, 20)))]
 
 
 def judged(found: Outcome, case: Case, device: str) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.suggest import did_you_mean, shown, suggestions
+from brim.suggest import did_you_mean, near, shown, suggestions
 
 NAMES = ("qwen3-8b", "qwen3-32b", "qwen3-30b-a3b", "qwen2.5-3b", "llama-3.1-8b", "h100", "h100-nvl")
 
@@ -24,6 +24,12 @@ def test_nothing_near_is_no_suggestion() -> None:
     assert suggestions("abacus", NAMES) == suggestions("", NAMES) == suggestions("  ", NAMES) == []
     assert did_you_mean([]) == ""
     assert did_you_mean(["a", "b"]) == "did you mean a, b? Or "
+
+
+def test_the_nearest_name_is_found_whatever_its_separators() -> None:
+    assert near("--maxlen", ["--max-len", "--max-seqs"]) == "--max-len"
+    assert near("plna", ["plan", "trace"]) == "plan"
+    assert near("abacus", ["plan", "trace"]) is None
 
 
 @given(st.text(max_size=200))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from brim.cli.options import add_json
 from brim.planning.devices import catalogue
+from brim.planning.gpus.cards import ARCHITECTURES
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
@@ -29,6 +30,9 @@ def run(options: argparse.Namespace) -> int:
             "total_bytes": device.total_bytes,
             "usable_bytes": device.usable_bytes,
             "context_bytes": device.context_bytes,
+            "vendor": str(ARCHITECTURES[device.generation].vendor),
+            "generation": device.generation,
+            "source": str(device.source),
         }
         for device in catalogue()
     ]

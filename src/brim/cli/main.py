@@ -1,6 +1,6 @@
 """`brim`: the commands, and the one place where errors become exit codes.
 
-0: done (a plan: it fits). 1: it does not fit. 2: bad input, said in one line on stderr.
+0: done (a plan: it fits). 1: it does not fit. 2: bad input, said in one line on stderr, with what may have been meant.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from argparse import SUPPRESS
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from brim.cli.plain_output import write_plainly_where_needed
 from brim.errors import BrimError, DoesNotFit, OutOfMemory
+from brim.suggest import near, shown
 from brim.version import __version__
 
 DOES_NOT_FIT = 1
@@ -33,30 +36,61 @@ COMMANDS = {  # in the order of --help; the module of each adds its options and 
     "models": "brim.cli.models",
     "gpus": "brim.cli.gpus",
 }
+EXAMPLES = """examples:
+  brim plan qwen3-8b --gpu rtx-4090                      does it fit, and how many tokens of KV cache?
+  brim plan qwen3-8b --gpu h100 --engine vllm            the same as a command of vLLM
+  brim plan qwen3-32b --concurrency 64 --max-len 8k      which GPUs would do, and how many?
+  brim plan ./my-model --gpu 2xl40s --kv-dtype fp8       a directory with a config.json, on two GPUs
+  brim fit ./my-model                                    measured on the GPU of this machine
+  brim serve ./my-model                                  serve it over OpenAI's API
+  brim models, brim gpus                                 what is known by name
+"""
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line that names the option and where to read on."""
+    """A parser whose errors are one line that names the option, what may have been meant, and where to read on."""
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
         raise SystemExit(BAD_INPUT)
 
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Words that are left over: options that do not exist, or too many arguments."""
+        word = next((one for one in unknown if one.startswith("-")), unknown[0])
+        name = word.partition("=")[0]
+        known = [option for action in self._actions for option in action.option_strings if action.help != SUPPRESS]
+        what = f"option '{shown(name)}' is not known" if word.startswith("-") else f"'{shown(word)}' is one too many"
+        meant = near(name.replace("_", "-"), known) if word.startswith("--") else ""
+        self.error(f"{what}; did you mean {meant}?" if meant else what)
+
 
 def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands, or of one: then the modules of the others are not imported."""
-    parser = OneLineParser(prog="brim", description="Memory for LLM serving, filled to the brim, never spilled.")
+    return _make_parsers(only)[0]
+
+
+def _make_parsers(only: str | None) -> tuple[OneLineParser, Mapping[str, OneLineParser]]:
+    """The parser, and those of its commands."""
+    parser = OneLineParser(
+        prog="brim",
+        description="Memory for LLM serving, filled to the brim, never spilled.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"brim {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=OneLineParser)
     for name in COMMANDS if only is None else (only,):
         import_module(COMMANDS[name]).add_command(commands)
-    return parser
+    return parser, commands.choices
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     words = sys.argv[1:] if arguments is None else arguments
-    options = make_parser(words[0] if words and words[0] in COMMANDS else None).parse_args(words)
+    if not words:
+        make_parser().print_help()
+        return BAD_INPUT
+    options = _read(words)
     try:
         code = options.run(options)
     except BrimError as error:
@@ -67,8 +101,21 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return int(code)
 
 
+def _read(words: Sequence[str]) -> argparse.Namespace:
+    parser, commands = _make_parsers(words[0] if words[0] in COMMANDS else None)
+    if words[0] not in COMMANDS and not words[0].startswith("-"):
+        meant = near(words[0], COMMANDS)
+        hint = f"did you mean {meant}?" if meant else f"the commands are {', '.join(COMMANDS)}"
+        parser.error(f"'{shown(words[0])}' is no command; {hint}")
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        commands[options.command].refuse(unknown)
+    return options
+
+
 def main() -> None:
     """The command `brim`: the process ends with the exit code."""
+    write_plainly_where_needed()
     try:
         code = run()
         sys.stdout.flush()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from brim.cli.options import add_json
 from brim.model.catalogue import entries
 from brim.model.config import MULTIMODAL, TEXT
-from brim.model.source import load_model
 from brim.model.weights import weight_bytes
+from brim.trace.loading import load_model
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands

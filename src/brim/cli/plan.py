@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brim.api import find_curves
 from brim.api import plan as make_plan
-from brim.cli.options import add_json, gpu_names, write_file
+from brim.cli.options import SYNONYM_HELP, SYNONYMS, add_json, add_synonyms, check_svg, gpu_names, write_file
 from brim.errors import InvalidRequest
 from brim.folders import curves_folder
 from brim.model.quantisers.quantisation import NAMED_FORMATS
-from brim.model.source import load_model
 from brim.planning.devices import find_devices
-from brim.planning.engines import ENGINES
+from brim.planning.engines import ENGINES, find_engine
 from brim.planning.node import rank_devices
 from brim.planning.settings import Curves
-from brim.records.plan import MemoryPlan
+from brim.records.plan import Asked, MemoryPlan, PlanRequest
+from brim.trace.loading import load_model
 from brim.units import parse_bytes, parse_count, parse_pixels
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 DOES_NOT_FIT = 1
 COMPARED_GPUS = ("rtx-4090", "rtx-5090", "l4", "a10g", "l40s", "a100-80gb", "h100-80gb", "h200", "b200", "mi300x")
+_COUNTS = (
+    *("max_len", "max_seqs", "concurrency", "mean_len", "users", "tokens_per_second"),
+    *("batch_tokens", "kv_tokens", "images_per_prompt", "audio_seconds"),
+)
 
 
 def add_command(commands: Commands) -> None:
@@ -36,15 +41,22 @@ def add_command(commands: Commands) -> None:
         description="Does a model fit on a GPU, how many tokens of KV cache, and what would each setting gain? "
         "Those of max-len, max-seqs, kv-tokens and batch-tokens that are not given are solved for. "
         "Exit code 0: it fits. 1: it does not. 2: bad input.",
+        epilog=SYNONYM_HELP,
     )
     parser.set_defaults(run=run)
-    parser.add_argument("model", help="a directory, a config.json, a name of `brim models`, or a hub id")
+    parser.add_argument(
+        "model",
+        nargs="+",
+        help="a directory, a config.json, a name of `brim models`, or a hub id; several make a comparison; with --diff "
+        "two, or two files that --json wrote",
+    )
     parser.add_argument(
         "--gpu",
         action="append",
         metavar="GPU",
         help="a name of `brim gpus`, a size such as 24GiB, a node such as 8xh100, cpu:64GiB, or GPUs of this machine: "
-        "0, 0,1 or auto (the default); several names make a comparison",
+        "0, 0,1 or auto (the default); several names make a comparison; with --concurrency or --users and no GPU, or "
+        "families such as nvidia or hopper, which GPUs would do",
     )
     parser.add_argument("--tp", type=int, metavar="N", help="tensor-parallel ranks, one GPU each (all of a node)")
     _add_sizes(parser)
@@ -60,7 +72,10 @@ def add_command(commands: Commands) -> None:
     )
     parser.add_argument("--engine", metavar="ENGINE", help=f"the plan as an engine's flags: {', '.join(ENGINES)}")
     parser.add_argument("--compare", action="store_true", help="one line per GPU: those given, or a usual ten")
+    parser.add_argument("--diff", action="store_true", help="what changed between two plans, line by line, and why")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of the plan")
+    parser.add_argument("--enforce-eager", action="store_false", dest="graphs", default=None, help=argparse.SUPPRESS)
+    add_synonyms(parser, *SYNONYMS)
     tracing = parser.add_mutually_exclusive_group()
     tracing.add_argument(
         "--trace", action="store_true", default=None, help="trace the model's code on the meta device; store the curve"
@@ -74,6 +89,8 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-seqs", metavar="N", help="the most requests that run at once, of whatever length")
     parser.add_argument("--concurrency", metavar="N", help="requests of max-len that must fit at once")
     parser.add_argument("--mean-len", metavar="TOKENS", help="tokens of a request on average: how many run at once?")
+    parser.add_argument("--users", metavar="N", help="users at once, of mean-len each: how many run, how fast?")
+    parser.add_argument("--tokens-per-second", metavar="N", help="that each user shall get: would bandwidth allow it?")
     parser.add_argument("--kv-tokens", metavar="TOKENS", help="tokens of KV cache that must fit")
     parser.add_argument(
         "--batch-tokens", metavar="TOKENS", help="tokens of a step (8192, and fewer where that fits only so)"
@@ -94,16 +111,30 @@ def _add_media(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    check_svg(options.svg)
+    if options.diff:
+        return _diff(options)
     named = gpu_names(options.gpu or [])
-    comparing = options.compare or len(named) > 1
+    comparing = options.compare or len(named) > 1 or len(options.model) > 1
     if options.svg is not None and comparing:
         raise InvalidRequest("--svg draws one plan and a comparison makes several; give one --gpu and no --compare")
-    spec = load_model(options.model)
+    if _asks_which(options, named):
+        return _options(options, named)
+    planners = [_planner(options, model) for model in options.model]
+    if comparing:
+        found = [plan for on in planners for plan in ([on(name) for name in named] if named else _usual(on))]
+        return _compared(found, options.as_json)
+    return _one(planners[0](named[0] if named else "auto"), options.as_json, options.svg)
+
+
+def _planner(options: argparse.Namespace, model: str) -> Callable[[str], MemoryPlan]:
+    """What plans a model as the options say, on a device or node by name."""
+    spec = load_model(model)
     draft = None if options.draft is None else load_model(options.draft)
 
     @cache
     def curves(ranks: int) -> Curves:
-        return find_curves(spec, options.model, trace=options.trace, folder=curves_folder(), ranks=ranks)
+        return find_curves(spec, model, trace=options.trace, folder=curves_folder(), ranks=ranks)
 
     def on(name: str) -> MemoryPlan:
         devices = rank_devices(find_devices(name), options.tp)
@@ -111,29 +142,110 @@ def run(options: argparse.Namespace) -> int:
             spec,
             gpu=devices,
             tp=options.tp,
-            max_len=_count(options.max_len, "max-len"),
-            max_seqs=_count(options.max_seqs, "max-seqs"),
-            concurrency=_count(options.concurrency, "concurrency"),
-            mean_len=_count(options.mean_len, "mean-len"),
-            batch_tokens=_count(options.batch_tokens, "batch-tokens"),
-            kv_tokens=_count(options.kv_tokens, "kv-tokens"),
-            kv_dtype=options.kv_dtype,
-            weights=options.weights,
-            image_pixels=None if options.image_pixels is None else parse_pixels(options.image_pixels, "image-pixels"),
-            images_per_prompt=_count(options.images_per_prompt, "images-per-prompt"),
-            audio_seconds=_count(options.audio_seconds, "audio-seconds"),
             draft=draft,
             draft_tokens=_count(options.draft_tokens, "draft-tokens"),
             reserve=parse_bytes(options.reserve, "reserve"),
-            graphs=options.graphs,
-            engine=options.engine,
             attn=options.attn,
+            **_wishes(options),
             curves=curves(len(devices)),
         )
 
-    if comparing:
-        return _compared([on(name) for name in named or COMPARED_GPUS], options.as_json)
-    return _one(on(named[0] if named else "auto"), options.as_json, options.svg)
+    return on
+
+
+def _wishes(options: argparse.Namespace) -> dict[str, Any]:
+    """What is asked of a plan, on whichever device."""
+    pixels = options.image_pixels
+    return {
+        **{name: _count(getattr(options, name), name.replace("_", "-")) for name in _COUNTS},
+        **{name: getattr(options, name) for name in ("kv_dtype", "weights", "graphs", "engine")},
+        "image_pixels": None if pixels is None else parse_pixels(pixels, "image-pixels"),
+    }
+
+
+def _asks_which(options: argparse.Namespace, named: list[str]) -> bool:
+    """Whether the question is which GPUs would do: so many requests are asked for and no GPU, or families of them."""
+    from brim.planning.options import is_family
+
+    if named:
+        return all(map(is_family, named))
+    return (
+        (options.concurrency is not None or options.users is not None)
+        and not options.compare
+        and len(options.model) == 1
+    )
+
+
+def _options(options: argparse.Namespace, families: list[str]) -> int:
+    """The GPUs that hold what was asked for, as one table."""
+    from brim.planning.devices import card_device
+    from brim.planning.options import find_options, offered
+
+    for name, given in (("--draft", options.draft), ("--svg", options.svg)):
+        if given is not None:
+            raise InvalidRequest(f"{name} needs one GPU, and none is named; name one with --gpu")
+    if len(options.model) > 1:
+        raise InvalidRequest("which GPUs would do is asked for one model at a time; name one, or a GPU with --gpu")
+    model = options.model[0]
+    spec, folder = load_model(model), curves_folder()
+    request = PlanRequest(
+        tensor_parallel=1 if options.tp is None else options.tp,
+        reserve_bytes=parse_bytes(options.reserve, "reserve"),
+        attention=options.attn,
+        **_wishes(options),
+    )
+    curves = cache(lambda ranks: find_curves(spec, model, trace=options.trace, folder=folder, ranks=ranks))
+    found = find_options(spec, request, map(card_device, offered(families)), curves)
+    if options.as_json:
+        asked = Asked(request, request.concurrency or 1, 0).to_json()
+        engine = find_engine(options.engine)
+        named = {"engine": engine.name if engine else None, "engine_version": engine.version if engine else None}
+        rows = [one.to_json() for one in found]
+        print(json.dumps({"model": spec.name, "asked": asked, **named, "options": rows}, indent=2))
+    else:
+        from brim.cli.show.render import show_options
+
+        show_options(spec.name, request, found)
+    return 0 if found else DOES_NOT_FIT
+
+
+def _diff(options: argparse.Namespace) -> int:
+    """Two plans: written by `--json` before, or made now of two models with the same options."""
+    from brim.planning.diff import LedgerView, diff_plans, read_plan, view
+
+    if len(options.model) != 2:
+        raise InvalidRequest(f"--diff compares two plans or models, and {len(options.model)} are named; name two")
+    named = gpu_names(options.gpu or [])
+    if len(named) > 1:
+        raise InvalidRequest("--diff compares two plans, and several --gpu make more; give one --gpu")
+
+    def side(model: str) -> LedgerView:
+        return read_plan(Path(model)) or view(_planner(options, model)(named[0] if named else "auto"))
+
+    before, after = side(options.model[0]), side(options.model[1])
+    rows = diff_plans(before, after)
+    if options.as_json:
+        titles = {"before": before.title, "after": after.title}
+        print(json.dumps({**titles, "diff": [row.to_json() for row in rows]}, indent=2))
+    else:
+        from brim.cli.show.render import show_diff
+
+        show_diff(before.title, after.title, rows)
+    return 0
+
+
+def _usual(on: Callable[[str], MemoryPlan]) -> list[MemoryPlan]:
+    """Plans for the usual GPUs, but those that the engine does not run on; what all refuse is an error."""
+    found: list[MemoryPlan] = []
+    refused: InvalidRequest | None = None
+    for name in COMPARED_GPUS:
+        try:
+            found.append(on(name))
+        except InvalidRequest as error:
+            refused = error
+    if not found and refused is not None:
+        raise refused
+    return found
 
 
 def _count(text: str | None, what: str) -> int | None:

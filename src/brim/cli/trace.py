@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brim.cli.options import add_json, write_file
+from brim.cli.options import add_json, check_svg, write_file
 from brim.errors import InvalidRequest
 from brim.model.source import load_config
 from brim.records.trace import Phase, Trace, TraceShape
@@ -51,6 +51,7 @@ def add_command(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    check_svg(options.svg)
     shape = _shape(options)
     if options.tp < 1:
         raise InvalidRequest(f"tp is {options.tp}; it must be at least 1")

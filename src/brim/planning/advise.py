@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from brim.errors import InvalidRequest
 from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.model.weights import format_name
-from brim.planning.devices import catalogue
+from brim.planning.devices import larger_devices
+from brim.planning.flags import engine_ruling
 from brim.planning.pricer import Pricer
 from brim.planning.settings import Settings, check_ranks
 from brim.planning.solving.lower import largest_image
@@ -53,7 +54,7 @@ Changes = Iterator[_Change]  # of one setting, each going further than the one b
 def advise(settings: Settings, solution: Solution, pricer: Pricer) -> tuple[Advice, ...]:
     """Every change that would help, least loss of quality first."""
     advisor = _Advisor(settings, solution, pricer)
-    ladders = [list(knob(settings, solution)) for knob in _KNOBS]
+    ladders = [[one for one in knob(settings, solution) if _runs(settings, one)] for knob in _KNOBS]
     turns = [advisor.until_it_fits(ladder) for ladder in ladders if ladder]
     found = [advisor.advice(turn) for turn in turns if advisor.helps(turn)]
     if not solution.fits and not any(one.fits_after for one in found):
@@ -81,8 +82,7 @@ class _Advisor:
             "image_pixels": solved.image_pixels,
             "images_per_prompt": solved.images_per_prompt,
         }
-        vary: Callable[..., Settings] = replace
-        return _Turn(change, solve(vary(self._settings, **{**pinned, **change.turned}), self._pricer))
+        return _Turn(change, solve(_varied(self._settings, {**pinned, **change.turned}), self._pricer))
 
     def until_it_fits(self, ladder: Sequence[_Change]) -> _Turn:
         """The first change of a setting that fits; the last when none does."""
@@ -136,6 +136,18 @@ class _Advisor:
         return turn.after.slack_bytes - self._solution.slack_bytes
 
 
+def _varied(settings: Settings, turned: Mapping[str, object]) -> Settings:
+    vary: Callable[..., Settings] = replace
+    return vary(settings, **turned)
+
+
+def _runs(settings: Settings, change: _Change) -> bool:
+    """Whether the engine that was asked for runs what a change leads to."""
+    if settings.engine is None:
+        return True
+    return engine_ruling(_varied(settings, change.turned), settings.engine).refusal is None
+
+
 def _both(one: _Change, other: _Change) -> _Change:
     return _Change(
         f"{one.knob} + {other.knob}",
@@ -177,11 +189,11 @@ def _divides(settings: Settings, ranks: int) -> bool:
 
 
 def _device(settings: Settings, solution: Solution) -> Changes:
+    """A larger one of the same vendor, and of the same kind where there is one that does it."""
     now = settings.device
-    for card in catalogue():
-        if not now.is_cpu and card.total_bytes > now.total_bytes * 105 // 100:
-            enough = card.total_bytes > now.total_bytes - solution.slack_bytes
-            yield _Change("gpu", now.key, card.key, {"device": card}, alone=enough)
+    for device in () if now.is_cpu else larger_devices(now):
+        enough = device.total_bytes > now.total_bytes - solution.slack_bytes
+        yield _Change("gpu", now.key, device.key, {"device": device}, alone=enough)
 
 
 def _kv_dtype(settings: Settings, solution: Solution) -> Changes:

@@ -11,10 +11,9 @@ from dataclasses import replace
 from functools import cache
 
 from brim.errors import InvalidRequest, UnknownDevice
-from brim.planning.gpus.cards import ARCHITECTURES, CARDS, CLASSES, Card
+from brim.planning.gpus.cards import ARCHITECTURES, CARDS, CLASSES, MIG_MIB, Card, Kind, Vendor
 from brim.planning.gpus.names import find_card, near_names
 from brim.planning.gpus.text import CpuBudget, Gpus, OwnGpus, read_device
-from brim.planning.node import room_bytes
 from brim.probes.visible import VisibleGpu, visible_gpus
 from brim.records.plan import Device, Source
 from brim.suggest import did_you_mean, shown
@@ -23,6 +22,16 @@ from brim.units import MIB, parse_bytes
 _SMALLEST_DEVICE_BYTES = 1 << 30
 _SIZE = re.compile(r"\d+(?:\.\d+)?\s*(?:[kmgt]i?b?|b)", re.IGNORECASE)
 _SOLD_SIZE = re.compile(r"(\d{1,4})\s*gb", re.IGNORECASE)
+_MIG = re.compile(r"(.+?)[\s:/-]+(?:mig[\s:-]*)?(\d)g\.(\d{1,3})gb(?:\+.*)?", re.IGNORECASE)
+_MIG_SHARE = 0.88  # of what a profile's name says, where the catalogue has none
+_KINDS_ABOVE = {
+    Kind.LAPTOP: (Kind.LAPTOP, Kind.CONSUMER, Kind.WORKSTATION),
+    Kind.CONSUMER: (Kind.CONSUMER, Kind.WORKSTATION, Kind.DATACENTER),
+    Kind.WORKSTATION: (Kind.WORKSTATION, Kind.DATACENTER),
+    Kind.DATACENTER: (Kind.DATACENTER,),
+    Kind.UNIFIED: (Kind.UNIFIED,),
+}
+_SIZES = (8, 12, 16, 24, 32, 48, 80, 96, 141, 192, 288)  # GiB, to name one that is larger
 _SAME_TOTAL_PERCENT = 2  # drivers differ by this much about the same card
 
 
@@ -32,13 +41,45 @@ def catalogue() -> tuple[Device, ...]:
     return tuple(sorted((_catalogued(card) for card in CARDS), key=lambda device: (device.total_bytes, device.key)))
 
 
+def card_device(card: Card) -> Device:
+    """A card of the catalogue as a device."""
+    return _catalogued(card)
+
+
+def larger_devices(device: Device) -> tuple[Device, ...]:
+    """Devices with more memory that the owner of one may take instead: of the same vendor, and no older.
+
+    Of the same kind first, smallest first, and then of the kinds above it. More than a size is a larger size.
+    """
+    if device.is_cpu or not device.generation:
+        return tuple(of_size(f"{gib}GiB") for gib in _SIZES if gib << 30 > device.total_bytes * 105 // 100)
+    own = next((card for card in CARDS if card.key == device.key), None)
+    if own is None:
+        return ()
+    found = [
+        (_KINDS_ABOVE[own.kind].index(card.kind), larger.usable_bytes, card.key, larger)
+        for card in CARDS
+        if card.kind in _KINDS_ABOVE[own.kind] and _vendor(card) is _vendor(own) and _year(card) >= _year(own)
+        if (larger := _catalogued(card)).usable_bytes > device.usable_bytes * 105 // 100
+    ]
+    return tuple(larger for *_, larger in sorted(found, key=lambda one: one[:3]))
+
+
+def _vendor(card: Card) -> Vendor:
+    return ARCHITECTURES[card.architecture].vendor
+
+
+def _year(card: Card) -> int:
+    return ARCHITECTURES[card.architecture].year
+
+
 def find_devices(text: str) -> tuple[Device, ...]:
     """The devices of a node, at least one, each with its own memory.
 
     By name or size, with a count ("8xh100", "h100:4", "2x24GiB"); "auto" or indices ("0,1") for this machine's GPUs;
     "cpu:NAME:64GiB" for a budget on the CPU. "24GB" is a card sold with that size, "24GiB" is exact.
     """
-    wanted = read_device(text)
+    wanted = _wanted(text)
     if isinstance(wanted, OwnGpus):
         return _chosen(this_machine(), wanted.indices)
     if isinstance(wanted, CpuBudget):
@@ -48,7 +89,7 @@ def find_devices(text: str) -> tuple[Device, ...]:
 
 def find_device(text: str) -> Device:
     """One device, written as for `find_devices`. "auto" is the GPU that CUDA uses unless told otherwise: the first."""
-    wanted = read_device(text)
+    wanted = _wanted(text)
     if wanted == OwnGpus(None):
         return this_machine()[0]
     found = find_devices(text)
@@ -56,6 +97,11 @@ def find_device(text: str) -> Device:
         one = wanted.name if isinstance(wanted, Gpus) else "0"
         raise InvalidRequest(f"gpu '{shown(text)}' is {len(found)} devices, and one is wanted here; write {one}")
     return found[0]
+
+
+def _wanted(text: str) -> OwnGpus | CpuBudget | Gpus:
+    """What a text means. An x inside of a card's name is no count: "7900xtx", "rx-9070", "ryzen-ai-max-395"."""
+    return Gpus(text) if find_card(text) else read_device(text)
 
 
 def this_machine() -> tuple[Device, ...]:
@@ -66,13 +112,12 @@ def this_machine() -> tuple[Device, ...]:
 def of_size(text: str) -> Device:
     """A GPU given by size: a card sold with it ("24GB"), else the memory that the driver reports ("24GiB")."""
     sold = _SOLD_SIZE.fullmatch(text.strip())
-    of_class = _class_device(int(sold[1])) if sold else None
-    if of_class is not None:
-        return of_class
+    if sold and int(sold[1]) in CLASSES:
+        return _class_device(int(sold[1]))
     total = parse_bytes(f"{sold[1]}GB" if sold else text, "gpu")
     if total < _SMALLEST_DEVICE_BYTES:
         raise InvalidRequest(f"gpu '{shown(text)}' is smaller than 1 GiB; write the size like 24GiB")
-    return _device(text, f"{text} device", total, "ampere", None, Source.GIVEN)
+    return replace(_device(text, f"{text} device", total, "ampere", None, Source.GIVEN), generation="")
 
 
 def _chosen(devices: tuple[Device, ...], indices: tuple[int, ...] | None) -> tuple[Device, ...]:
@@ -105,6 +150,9 @@ def _named(text: str) -> Device:
     card = find_card(text)
     if card is not None:
         return _catalogued(card)
+    part = _part(text)
+    if part is not None:
+        return part
     if _SIZE.fullmatch(text) or re.match(r"\d{1,3}(?!\d)", text):
         return of_size(text)
     raise UnknownDevice(
@@ -113,19 +161,33 @@ def _named(text: str) -> Device:
     )
 
 
-def _class_device(sold_gb: int) -> Device | None:
-    """The card that people mean by a datasheet's size, under the name of its class; None where no card has it."""
-    of_size = [card for card in CARDS if card.sold_gb == sold_gb]
-    if not of_size:
+def _class_device(sold_gb: int) -> Device:
+    """The card that people mean by a datasheet's size, under the name of its class."""
+    card = next(card for card in CARDS if card.key == CLASSES[sold_gb])
+    device = _catalogued(card)
+    return replace(device, name=f"{sold_gb} GB class (as {device.name})")
+
+
+def _part(text: str) -> Device | None:
+    """A part of a divided GPU: "h100-1g.10gb", "a100-80gb 3g.40gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"."""
+    found = _MIG.fullmatch(text)
+    card = find_card(found[1]) if found else None
+    if found is None or card is None:
         return None
-    usual = [card for card in of_size if card.key == CLASSES.get(sold_gb)]
-    least = min((_catalogued(card) for card in usual or of_size), key=room_bytes)
-    return replace(least, name=f"{sold_gb} GB class (as {least.name})")
+    profile = f"{found[2]}g.{int(found[3])}gb"
+    listed = MIG_MIB.get((card.key, profile))
+    total = listed * MIB if listed else int(int(found[3]) * _MIG_SHARE * 1024) * MIB
+    if not 0 < total <= card.reported_mib * MIB:
+        raise UnknownDevice(f"gpu '{shown(text)}' is more than the whole card ({card.name}); name a profile of it")
+    source = Source.CATALOGUE if listed else Source.FORMULA
+    return _device(f"{card.key}-{profile}", f"{card.name} MIG {profile}", total, card.architecture, 0, source)
 
 
 def _catalogued(card: Card) -> Device:
     total = card.reported_mib * MIB
-    return _device(card.key, card.name, total, card.architecture, _hidden_bytes(card), Source.CATALOGUE)
+    source = Source.PUBLISHED if card.published else Source.CATALOGUE
+    device = _device(card.key, card.name, total, card.architecture, _hidden_bytes(card), source)
+    return replace(device, unified=card.kind is Kind.UNIFIED)
 
 
 def _measured(gpu: VisibleGpu) -> Device:
@@ -154,6 +216,7 @@ def _device(key: str, name: str, total: int, architecture: str, hidden: int | No
         context_bytes=takes.context_mib * MIB,
         workspace_bytes=(takes.kernels_mib + takes.workspace_mib) * MIB,
         source=source,
+        generation=architecture,
     )
 
 
@@ -170,5 +233,5 @@ def _architecture_of(major: int, minor: int) -> str:
     if (major, minor) == (8, 9):
         return "ada"
     return {7: "turing" if minor == 5 else "volta", 8: "ampere", 9: "hopper"}.get(
-        major, "blackwell" if major > 9 else "volta"
+        major, "blackwell" if major > 9 else "pascal"
     )

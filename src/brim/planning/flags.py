@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from brim.errors import InvalidRequest
 from brim.planning.engines import (
     Command,
     Draft,
     Engine,
+    Ruling,
     Sizes,
     check_models,
     checkpoint_format,
     draft_algorithm,
     format_key,
     limits_pixels,
+    rule,
 )
 from brim.planning.settings import Settings
 from brim.planning.solving.lower import largest_image
@@ -35,6 +38,15 @@ def check_engine(settings: Settings) -> None:
             max_len=settings.max_len,
         )
         settings.engine.check(_asked(settings, settings.engine))
+        refusal = engine_ruling(settings, settings.engine).refusal
+        if refusal:
+            raise InvalidRequest(refusal)
+
+
+def engine_ruling(settings: Settings, engine: Engine) -> Ruling:
+    """What the table of capabilities says of an engine for these settings."""
+    weights = _asked_weights(settings) or checkpoint_format(settings.spec)
+    return rule(engine, settings.device, weights=weights, kv_dtype=settings.kv_dtype, spec=settings.spec)
 
 
 def engine_command(settings: Settings, solution: Solution) -> Command | None:
@@ -66,6 +78,7 @@ def _asked(settings: Settings, engine: Engine) -> Sizes:
         spare_bytes=0,
         weights_bytes=0,
         ranks=settings.ranks,
+        on_cpu=settings.device.is_cpu,
         attention=settings.attention,
         draft=_draft(settings),
         media=frozenset(tower.media for tower in spec.towers),

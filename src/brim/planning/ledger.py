@@ -62,8 +62,8 @@ def _with_own_rules(
 
 def _context(settings: Settings) -> LedgerItem:
     device = settings.device
-    source = Source.CATALOGUE if device.source is Source.CATALOGUE else Source.FORMULA
-    detail = f"driver {device.hidden_bytes // MIB} MiB, CUDA context {device.context_bytes // MIB} MiB"
+    source = device.source if device.source in (Source.CATALOGUE, Source.PUBLISHED) else Source.FORMULA
+    detail = f"driver {device.hidden_bytes // MIB} MiB, context {device.context_bytes // MIB} MiB"
     return LedgerItem("context", device.hidden_bytes + device.context_bytes, source, detail)
 
 
@@ -71,7 +71,8 @@ def _weights(found: WeightBytes) -> LedgerItem:
     share = (
         "" if found.rank_bytes == found.total_bytes else f", this rank's share of {found.total_bytes / 2**30:,.1f} GiB"
     )
-    return LedgerItem("weights", found.rank_bytes, Source.EXACT, found.detail + share)
+    source = Source.FORMULA if found.hypothetical else Source.EXACT
+    return LedgerItem("weights", found.rank_bytes, source, found.detail + share)
 
 
 def _draft(settings: Settings, pricer: Pricer, costs: Costs, load: Load, activation: int) -> LedgerItem:

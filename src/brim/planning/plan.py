@@ -8,14 +8,26 @@ from brim.model.kv import kv_footprint
 from brim.planning.activation import AttentionKind, StepShape, step_bytes
 from brim.planning.advise import advise
 from brim.planning.encoder import media_step
-from brim.planning.engines import draft_notes
-from brim.planning.flags import check_engine, engine_command
+from brim.planning.engines import draft_notes, version_notes
+from brim.planning.flags import check_engine, engine_command, engine_ruling
 from brim.planning.node import ledgers, tightest
 from brim.planning.pricer import Pricer
 from brim.planning.settings import Curves, Settings, only_eager, resolve
+from brim.planning.solving.instead import what_fits_instead
 from brim.planning.solving.solve import Solution, solve
+from brim.planning.users import answer_users
 from brim.records.model import Dtype, ModelSpec
-from brim.records.plan import Device, EngineDefault, KvKindBytes, MemoryPlan, PlanRequest, Source
+from brim.records.plan import (
+    Asked,
+    Device,
+    EngineDefault,
+    Instead,
+    KvKindBytes,
+    MemoryPlan,
+    PlannedCommand,
+    PlanRequest,
+    Source,
+)
 from brim.units import format_bytes
 
 
@@ -33,6 +45,7 @@ def make_plan(
     pricer = Pricer()
     solution = solve(settings, pricer)
     footprint = solution.costs.footprint
+    instead = None if solution.fits else what_fits_instead(settings, pricer, solution)
     command = engine_command(settings, solution)
     activation = next(item.bytes for item in solution.items if item.name == "activation")
     return MemoryPlan(
@@ -40,8 +53,11 @@ def make_plan(
         family=spec.family,
         device=device,
         ranks=settings.ranks,
+        asked=Asked(request, settings.full_requests, device.total_bytes - solution.slack_bytes),
         fits=solution.fits,
         shortfall_bytes=max(0, -solution.slack_bytes),
+        fits_concurrency=_fits_concurrency(solution, instead),
+        fits_instead=_instead(instead),
         items=solution.items,
         ledgers=ledgers(devices, device, solution.items),
         weights_bytes=solution.costs.weights.total_bytes,
@@ -61,18 +77,54 @@ def make_plan(
         concurrency=solution.concurrency,
         mean_len=settings.mean_len,
         mean_requests=solution.mean_requests,
+        usual_lengths=solution.usual_lengths,
+        users=answer_users(settings, pricer, solution, request),
         batch_tokens=solution.batch_tokens,
         limited_by=solution.limited_by,
         lowered=solution.lowered,
         traced_with=_traced_with(settings, solution),
         advice=advise(settings, solution, pricer),
         engine=settings.engine.name if settings.engine else None,
+        engine_version=settings.engine.version if settings.engine else None,
         engine_default=_engine_default(settings, pricer),
         flags=command.flags if command else (),
         command=command.args if command else (),
         shell=command.shell if command else None,
-        warnings=(*_warnings(settings, solution), *(command.notes if command else ())),
+        commands=_commands(settings, solution, instead),
+        warnings=(
+            *_warnings(settings, solution),
+            *(version_notes(settings.engine, request.engine) if settings.engine else ()),
+            *(command.notes if command else ()),
+        ),
     )
+
+
+def _fits_concurrency(solution: Solution, instead: Solution | None) -> int:
+    """Requests of the length that was asked for."""
+    if solution.fits:
+        return solution.concurrency
+    return instead.concurrency if instead is not None and instead.max_len == solution.max_len else 0
+
+
+def _instead(solution: Solution | None) -> Instead | None:
+    if solution is None:
+        return None
+    return Instead(
+        concurrency=solution.concurrency,
+        max_len=solution.max_len,
+        kv_tokens=solution.kv_tokens,
+        max_seqs=solution.max_seqs,
+        batch_tokens=solution.batch_tokens,
+    )
+
+
+def _commands(settings: Settings, solution: Solution, instead: Solution | None) -> tuple[PlannedCommand, ...]:
+    """The engine's command of what fits: as asked, or instead."""
+    one = solution if solution.fits else instead
+    command = None if one is None else engine_command(settings, one)
+    if one is None or command is None:
+        return ()
+    return (PlannedCommand(one is solution, one.concurrency, one.max_len, command.args, command.shell),)
 
 
 def _engine_default(settings: Settings, pricer: Pricer) -> EngineDefault | None:
@@ -124,7 +176,10 @@ def _warnings(settings: Settings, solution: Solution) -> tuple[str, ...]:
 
 def _engine_warnings(settings: Settings, solution: Solution) -> list[str]:
     assert settings.engine is not None
-    found = draft_notes(settings.engine, settings.spec, settings.draft)
+    found = [
+        *engine_ruling(settings, settings.engine).notes,
+        *draft_notes(settings.engine, settings.spec, settings.draft),
+    ]
     minimum = kv_footprint(settings.spec, settings.kv_dtype, settings.tensor_ranks).request_bytes(solution.max_len)
     stored = solution.costs.footprint.request_bytes(solution.max_len)
     if stored > minimum * 1.01:

@@ -98,6 +98,8 @@ class Pricer:
     ) -> WeightBytes:
         if not settings.splits_layers:
             return self.weights(spec, settings.ranks, stored, dtype)
+        if settings.ranks == 1 and not settings.device.has_host_memory_apart:
+            return self.weights(spec, 1, stored, dtype)  # embeddings "on the host" are in this memory
         whole = self.weights(spec, 1, stored, dtype)
         fullest = max(self.weights(part, 1, stored, dtype).rank_bytes for part in self._parts(spec, settings.ranks))
         return replace(whole, rank_bytes=fullest)

@@ -148,7 +148,7 @@ def resolve(
     device: Device,
     request: PlanRequest,
     draft: ModelSpec | None = None,
-    curves: Curves = Curves(),  # noqa: B008 - frozen
+    curves: Curves = Curves(),
 ) -> Settings:
     """The request as settings, or `InvalidRequest` naming the option."""
     _check_numbers(request)
@@ -163,6 +163,7 @@ def resolve(
     if engine is None or not engine.cuts_batches:
         _check_step(request)
     _check_mean(request, spec)
+    _check_users(request)
     _check_media(request, spec)
     if request.draft_tokens is not None and draft is None:
         raise InvalidRequest("draft-tokens is given without a draft model; name one with --draft")
@@ -180,7 +181,7 @@ def resolve(
         stored=stored,
         weights_dtype=weights_dtype,
         max_len=request.max_len,
-        max_seqs=request.max_seqs,
+        max_seqs=_running(request, engine),
         concurrency=promised,
         mean_len=request.mean_len,
         kv_tokens=kv_tokens,
@@ -286,6 +287,21 @@ def _promised(request: PlanRequest, engine: Engine | None) -> int | None:
     if request.concurrency is None and engine is not None and engine.slots_divide_context:
         return request.max_seqs
     return request.concurrency
+
+
+def _running(request: PlanRequest, engine: Engine | None) -> int | None:
+    """The most requests that run at once: as asked, or one for every user; slots have the whole context, not a mean."""
+    slots = engine is not None and engine.slots_divide_context
+    return request.users if request.max_seqs is None and not slots else request.max_seqs
+
+
+def _check_users(request: PlanRequest) -> None:
+    if request.users is not None and request.mean_len is None:
+        raise InvalidRequest("users is given without mean-len, the tokens each has on average; give --mean-len 2k")
+    if request.tokens_per_second is not None and request.users is None:
+        raise InvalidRequest("tokens-per-second is what each user gets, and users is not given; give --users 200")
+    if request.users is not None and request.concurrency is not None:
+        raise InvalidRequest("users and concurrency are two ways to say how many; leave out concurrency")
 
 
 def _in_blocks(tokens: int | None, engine: Engine | None) -> int | None:

@@ -14,6 +14,7 @@ class Source(StrEnum):
     TRACED = "traced"  # the model's own code on the meta device
     FORMULA = "formula"  # from dimensions
     CATALOGUE = "catalogue"  # measured on such a device before
+    PUBLISHED = "published"  # on the datasheet of such a device
     GIVEN = "given"  # by the user
     CONSTANT = "constant"
     SOLVED = "solved"  # what is left
@@ -31,6 +32,8 @@ class Device:
     workspace_bytes: int  # library kernels and workspaces
     source: Source = Source.CATALOGUE
     neighbour_bytes: int = 0  # in use by other processes now, where the driver was asked
+    generation: str = ""  # "hopper", "cdna3"; empty where only a size is known
+    unified: bool = False  # its memory is the CPU's too
 
     @property
     def usable_bytes(self) -> int:
@@ -41,6 +44,11 @@ class Device:
         """Whether this is a budget on the CPU: no context, no CUDA graphs."""
         return self.key.partition(":")[0] == "cpu"
 
+    @property
+    def has_host_memory_apart(self) -> bool:
+        """Whether what stays on the host takes nothing of this device."""
+        return not (self.is_cpu or self.unified)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
@@ -50,6 +58,8 @@ class PlanRequest:
     max_seqs: int | None = None  # the most requests that run at once
     concurrency: int | None = None  # requests of max_len that must fit at once
     mean_len: int | None = None  # tokens of a request, on average
+    users: int | None = None  # that wait for tokens at the same time, of mean_len each
+    tokens_per_second: int | None = None  # that each of them shall get
     kv_tokens: int | None = None
     batch_tokens: int | None = None
     kv_dtype: str | None = None
@@ -94,6 +104,26 @@ class Advice:
     frees_bytes: int
     kv_tokens_after: int
     fits_after: bool
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The options of `brim plan` that make the change; none where one is to be left out."""
+        knobs, values = self.knob.split(" + "), self.proposed.split(" + ")
+        return tuple(word for knob, value in zip(knobs, values, strict=True) for word in _flag(knob, value))
+
+
+def _flag(knob: str, value: str) -> tuple[str, ...]:
+    if knob == "graphs":
+        return ("--graphs",) if value == "on" else ("--no-graphs",)
+    return () if knob == "draft" else (f"--{knob.replace('_', '-')}", value)
+
+
+@dataclass(frozen=True, slots=True)
+class AtLength:
+    """How many requests run at once if they have so many tokens on average."""
+
+    tokens: int
+    requests: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +175,106 @@ class EngineDefault:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a plan was asked to hold, and what that takes of the device that decides. None: it was left open."""
+
+    request: PlanRequest
+    requests: int  # of full length that must fit at once
+    needed_bytes: int
+
+    def to_json(self) -> dict[str, object]:
+        """The stable keys of `asked` in `brim plan --json`."""
+        request = self.request
+        return {
+            "max_len": request.max_len,
+            "max_seqs": request.max_seqs,
+            "concurrency": request.concurrency,
+            "mean_len": request.mean_len,
+            "users": request.users,
+            "tokens_per_second": request.tokens_per_second,
+            "kv_tokens": request.kv_tokens,
+            "batch_tokens": request.batch_tokens,
+            "kv_dtype": request.kv_dtype,
+            "weights": request.weights,
+            "tp": request.tensor_parallel,
+            "engine": request.engine,
+            "needed_bytes": self.needed_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UsersAnswer:
+    """How many users run at once, and how many tokens a second each could get at most: a bound, no forecast."""
+
+    users: int
+    at_once: int
+    read_bytes: int  # of weights and KV in a step, on one device
+    most_tokens_per_second: float | None  # None: the device's bandwidth is not known, or nobody runs
+    wanted_tokens_per_second: int | None
+
+    @property
+    def bandwidth_allows(self) -> bool | None:
+        """Whether memory can be read fast enough; None where that is not known or not asked."""
+        if self.wanted_tokens_per_second is None or self.most_tokens_per_second is None:
+            return None
+        return self.most_tokens_per_second >= self.wanted_tokens_per_second
+
+    def to_json(self) -> dict[str, object]:
+        """The stable keys of `users` in `brim plan --json`."""
+        most = self.most_tokens_per_second
+        return {
+            "users": self.users,
+            "at_once": self.at_once,
+            "read_bytes": self.read_bytes,
+            "most_tokens_per_second": None if most is None else round(most, 1),
+            "wanted_tokens_per_second": self.wanted_tokens_per_second,
+            "bandwidth_allows": self.bandwidth_allows,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What does fit where what was asked for does not: as little less as possible."""
+
+    concurrency: int  # requests of `max_len`
+    max_len: int
+    kv_tokens: int
+    max_seqs: int
+    batch_tokens: int
+
+    def to_json(self) -> dict[str, object]:
+        """The stable keys of `fits_instead` in `brim plan --json`."""
+        return {
+            "concurrency": self.concurrency,
+            "max_len": self.max_len,
+            "kv_tokens": self.kv_tokens,
+            "max_seqs": self.max_seqs,
+            "batch_tokens": self.batch_tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCommand:
+    """A command of an engine, and what it serves: what was asked for, or what fits instead."""
+
+    as_asked: bool
+    concurrency: int
+    max_len: int
+    args: tuple[str, ...]
+    shell: str
+
+    def to_json(self) -> dict[str, object]:
+        """The stable keys of `commands` in `brim plan --json`."""
+        return {
+            "as_asked": self.as_asked,
+            "concurrency": self.concurrency,
+            "max_len": self.max_len,
+            "args": list(self.args),
+            "shell": self.shell,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """The ledger of the device that decides, those of all ranks' devices, and what they were solved for."""
 
@@ -152,8 +282,11 @@ class MemoryPlan:
     family: str
     device: Device
     ranks: int
+    asked: Asked
     fits: bool
     shortfall_bytes: int
+    fits_concurrency: int  # requests of `max_len` that fit at once if fewer are asked for; 0: not even one
+    fits_instead: Instead | None  # where what was asked for does not fit, and something else does
     items: tuple[LedgerItem, ...]
     ledgers: tuple[DeviceLedger, ...]
     weights_bytes: int  # all ranks together
@@ -170,16 +303,20 @@ class MemoryPlan:
     concurrency: int  # requests of `max_len` that fit at once
     mean_len: int | None
     mean_requests: int | None  # requests that run at once if they have `mean_len` tokens on average
+    usual_lengths: tuple[AtLength, ...]  # the same for usual means
+    users: UsersAnswer | None  # where they were asked about
     batch_tokens: int
     limited_by: str
     lowered: tuple[Lowered, ...]
     traced_with: str | None  # versions of the libraries whose code was traced for the activation
     advice: tuple[Advice, ...]
     engine: str | None
+    engine_version: str | None  # that the plan models
     engine_default: EngineDefault | None  # where the engine's rules are known
     flags: tuple[str, ...]
     command: tuple[str, ...]  # launcher, model and flags
     shell: str | None  # the command for a shell, which writes the files that it needs first
+    commands: tuple[PlannedCommand, ...]  # that command, or else the one of what fits instead
     warnings: tuple[str, ...]
 
     def item(self, name: str) -> LedgerItem:
@@ -191,8 +328,11 @@ class MemoryPlan:
         return {
             "model": self.model,
             "family": self.family,
+            "asked": self.asked.to_json(),
             "fits": self.fits,
             "shortfall_bytes": self.shortfall_bytes,
+            "fits_concurrency": self.fits_concurrency,
+            "fits_instead": self.fits_instead.to_json() if self.fits_instead else None,
             "device": {
                 "name": self.device.name,
                 "total_bytes": self.device.total_bytes,
@@ -232,6 +372,8 @@ class MemoryPlan:
             "concurrency": self.concurrency,
             "mean_len": self.mean_len,
             "mean_requests": self.mean_requests,
+            "usual_lengths": [{"mean_len": one.tokens, "requests": one.requests} for one in self.usual_lengths],
+            "users": self.users.to_json() if self.users else None,
             "batch_tokens": self.batch_tokens,
             "limited_by": self.limited_by,
             "lowered": [{"knob": one.knob, "from": one.usual, "to": one.lowered} for one in self.lowered],
@@ -244,14 +386,17 @@ class MemoryPlan:
                     "frees_bytes": one.frees_bytes,
                     "kv_tokens_after": one.kv_tokens_after,
                     "fits_after": one.fits_after,
+                    "flags": list(one.flags),
                 }
                 for one in self.advice
             ],
             "engine": self.engine,
+            "engine_version": self.engine_version,
             "engine_default": self.engine_default.to_json() if self.engine_default else None,
             "flags": list(self.flags),
             "command": list(self.command),
             "shell": self.shell,
+            "commands": [one.to_json() for one in self.commands],
             "warnings": list(self.warnings),
         }
 

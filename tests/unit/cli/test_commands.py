@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 import brim
 from brim.cli.main import COMMANDS, run
 from brim.errors import BrimError
+from brim.model.catalogue import entries
 from brim.records.trace import ActivationCurve, CurvePoint, Phase
 from brim.trace.store import CurveStore
 from brim.trace.versions import traced_with
@@ -148,7 +150,8 @@ BAD = {
     "svg and compare": ["plan", "qwen3-8b", "--gpu", "h100", "--compare", "--svg", "x.svg"],
     "svg nowhere": ["plan", "qwen3-8b", "--gpu", "h100", "--svg", "/no/such/folder/x.svg"],
     "no model": ["plan"],
-    "no command": [],
+    "svg that is called otherwise": ["plan", "qwen3-8b", "--gpu", "h100", "--svg", "x.png"],
+    "a command that is misspelt": ["plna", "qwen3-8b"],
     "unknown option": ["plan", "qwen3-8b", "--gpu", "h100", "--faster"],
     "missing file": ["plan", "./none/config.json", "--gpu", "h100"],
 }
@@ -163,6 +166,121 @@ def test_bad_input_is_one_line_and_exit_code_2(kind: str) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
     assert "Traceback" not in done.stderr
     assert time.perf_counter() - started < 20  # a second on an idle machine; nobody is asked, nothing is waited for
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("plna qwen3-8b", "brim: 'plna' is no command; did you mean plan?"),
+        ("plan qwen3-8b --gpus h100", "option '--gpus' is not known; did you mean --gpu?; see brim plan --help"),
+        ("plan qwen3-8b --maxlen 8k", "did you mean --max-len?; see brim plan --help"),
+        ("plan qwen3-8b --max_len=8k", "did you mean --max-len?"),
+        ("serve --prot 80", "did you mean --port?; see brim serve --help"),
+        ("plan qwen3-8b --gpu h100 --engine vlm", "engine 'vlm' is not known; did you mean vllm?"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_right_one(
+    words: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = run(words.split())
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert meant in capsys.readouterr().err
+
+
+def test_other_engines_names_of_options_mean_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = "--gpu 2xh200 --max-len 8k --max-seqs 64 --batch-tokens 4k --kv-dtype fp8 --no-graphs"
+    theirs = (
+        "--gpu h200 --max-model-len 8k --max-num-seqs 64 --max-num-batched-tokens 4k --kv-cache-dtype fp8 "
+        "--enforce-eager --tensor-parallel-size 2"
+    )
+    assert planned(capsys, *theirs.split()) == planned(capsys, *ours.split())
+    llama = "--gpu 2xh200 --engine llamacpp --max-len 8k -np 4 --ubatch-size 256"
+    slots = planned(capsys, *llama.split())
+    assert slots["engine"] == "llama.cpp"
+    assert (slots["asked"]["concurrency"], slots["batch_tokens"]) == (4, 256)
+
+
+def test_the_bare_command_prints_help_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 2
+    said = capsys.readouterr().out
+    assert "brim plan qwen3-8b --gpu rtx-4090" in said
+    assert all(command in said for command in COMMANDS)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+@pytest.mark.parametrize("more", [["--gpu", "rtx-4090"], ["--compare"]])
+def test_an_encoding_without_blocks_and_arrows_is_written_plainly(encoding: str, more: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "brim", "plan", "qwen3-8b", *more],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"qwen3-8b" in done.stdout
+    assert b"?" not in done.stdout
+    assert done.stdout.decode(encoding)
+
+
+def test_names_are_whole_in_a_narrow_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    run(["models"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(entries())
+    assert not any("…" in line for line in lines)
+
+
+def test_a_trace_that_was_asked_for_is_not_forgotten_without_torch() -> None:
+    script = (
+        "import sys; sys.modules['torch'] = None; from brim.cli.main import run; "
+        "sys.exit(run('plan qwen3-8b --gpu h100 --trace'.split()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "brim plan: trace: tracing needs torch: pip install 'brim[engine]', or leave out --trace"
+    ]
+
+
+def test_the_catalogue_of_gpus_says_where_its_figures_are_from(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["gpus", "--json"])
+    found = {row["key"]: row for row in json.loads(capsys.readouterr().out)["gpus"]}
+    keys = ("vendor", "generation", "source")
+    assert [found["h200"][key] for key in keys] == ["NVIDIA", "hopper", "catalogue"]
+    assert [found["tpu-v6e"][key] for key in keys] == ["Google", "tpu", "published"]
+
+
+@pytest.mark.parametrize("command", ["fit", "serve"])
+def test_a_name_of_the_catalogue_has_no_weights_to_run(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "qwen3-8b"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "is a name of the catalogue, which has no weights; write Qwen/Qwen3-8B to download them" in said[0]
+
+
+def test_without_a_gpu_a_budget_that_holds_the_model_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("brim.cli.fit._has_cuda", lambda: False)
+    assert run(["fit", "qwen3-8b", "--load-format", "dummy"]) == 2
+    said = capsys.readouterr().err
+    assert "torch sees no GPU" in said
+    assert "--memory 21GiB, which holds the 15.26 GiB of its weights" in said
+    assert "brim plan qwen3-8b --gpu h100" in said
+
+
+def test_a_lease_without_a_gpu_names_a_budget_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert run(["hold", "4GiB", "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert "cpu:lab:4GiB" in said
+    assert "24GiB" not in said
 
 
 def test_neither_the_command_nor_the_library_imports_a_heavy_library() -> None:

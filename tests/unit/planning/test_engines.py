@@ -379,3 +379,18 @@ def test_ranks_divide_the_draft_too() -> None:
     with pytest.raises(InvalidRequest, match=r"tp 4 does not divide the 14 .*heads of qwen2\.5-0\.5b"):
         brim.plan("qwen2.5-72b", gpu="4xh200", engine="vllm", draft="qwen2.5-0.5b")
     brim.plan("qwen2.5-72b", gpu="2xh200", engine="vllm", draft="qwen2.5-0.5b")
+
+
+def test_llama_cpp_on_the_cpu_has_everything_in_the_same_memory() -> None:
+    """Embeddings stay on the host, which is that memory; no layer goes to a GPU."""
+    plan = brim.plan("qwen3-8b", gpu="cpu:64GiB", engine="llama.cpp", max_len=8192)
+    whole = weight_bytes(load_model("qwen3-8b")).total_bytes
+    assert plan.item("weights").bytes == whole
+    assert brim.plan("qwen3-8b", gpu="m4-max", engine="llama.cpp").item("weights").bytes == whole
+    assert brim.plan("qwen3-8b", gpu="h100", engine="llama.cpp").item("weights").bytes < whole - GIB
+    words = " ".join(plan.command)
+    assert "--n-gpu-layers 0" in words
+    assert "--device none" in words
+    assert "--split-mode" not in words
+    assert "999" not in words
+    assert not any("GRAPHS" in note for note in plan.warnings)

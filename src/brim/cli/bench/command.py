@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brim.cli.engine_options import bar
-from brim.cli.options import add_json, write_file
+from brim.cli.options import add_json, check_svg, write_file
 from brim.cli.serve import KEY_VARIABLE
 from brim.errors import InvalidRequest
 from brim.units import parse_count, parse_seconds
@@ -69,6 +69,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    check_svg(options.svg)
     from brim.bench.measure import Measurement
     from brim.client.address import parse_url
 

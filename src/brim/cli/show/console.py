@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
+from rich.measure import Measurement
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_WIDEST_TABLE = 1000
 
 
 class ReportConsole(Console):
@@ -13,3 +21,9 @@ class ReportConsole(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+    def print_whole(self, table: Table) -> None:
+        """A table in which nothing is cut, however narrow the terminal: names are there to be copied."""
+        natural = Measurement.get(self, self.options.update(max_width=_WIDEST_TABLE), table).maximum
+        self.width = max(self.width, natural)
+        self.print(table, soft_wrap=True)

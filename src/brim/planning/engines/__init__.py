@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from brim.errors import InvalidRequest
 from brim.planning.engines.brim import BRIM
+from brim.planning.engines.capability import Ruling, rule
 from brim.planning.engines.lightllm import LIGHTLLM
 from brim.planning.engines.llama_cpp import LLAMA_CPP
 from brim.planning.engines.max import MAX
@@ -21,6 +22,7 @@ from brim.planning.engines.tgi import TGI
 from brim.planning.engines.transformers import TRANSFORMERS
 from brim.planning.engines.trtllm import TRTLLM
 from brim.planning.engines.vllm import VLLM
+from brim.suggest import near, shown
 from brim.units import MIB, ceil_div
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Command",
     "Draft",
     "Engine",
+    "Ruling",
     "Sizes",
     "Split",
     "check_models",
@@ -42,6 +45,8 @@ __all__ = [
     "format_key",
     "graph_bytes",
     "limits_pixels",
+    "rule",
+    "version_notes",
 ]
 
 DEFAULT_DRAFT_TOKENS = 3
@@ -49,14 +54,37 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine for engine in (BRIM, VLLM, SGLANG, LIGHTLLM, MAX, TGI, LLAMA_CPP, TRTLLM, TRANSFORMERS)
 }
 
+_ALSO = {"tensorrtllm": "trtllm", "llama": "llama.cpp", "textgenerationinference": "tgi", "hf": "transformers"}
+
+
+def _spelling(name: str) -> str:
+    """Without case and separators: "llamacpp", "Llama.CPP" and "llama-cpp" are one."""
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+_SPELLINGS = {_spelling(name): engine for name, engine in ENGINES.items()} | {
+    spelling: ENGINES[name] for spelling, name in _ALSO.items()
+}
+
 
 def find_engine(name: str | None) -> Engine | None:
-    """An engine by name; None stands for the model's own minimum."""
+    """An engine by name, with a version or without ("vllm@0.26"); None stands for the model's own minimum."""
     if name is None:
         return None
-    if name not in ENGINES:
-        raise InvalidRequest(f"engine '{name[:40]}' is not one of {', '.join(ENGINES)}")
-    return ENGINES[name]
+    found = _SPELLINGS.get(_spelling(name.partition("@")[0]))
+    if found is None:
+        meant = near(name, ENGINES)
+        hint = f"did you mean {meant}? It" if meant else "it"
+        raise InvalidRequest(f"engine '{shown(name)}' is not known; {hint} may be {', '.join(ENGINES)}")
+    return found
+
+
+def version_notes(engine: Engine, name: str | None) -> list[str]:
+    """What a plan says of a version that was asked for: only one is known of each engine."""
+    asked = (name or "").partition("@")[2].strip()
+    if not asked or asked == engine.version or asked.startswith(f"{engine.version}."):
+        return []
+    return [f"{engine.name} {shown(asked)} is modelled as {engine.version}, the last version that Brim knows"]
 
 
 def engine_for(method: str) -> Engine | None:

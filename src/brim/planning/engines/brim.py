@@ -1,4 +1,4 @@
-"""Brim's own engine. Its sizes are options of `brim generate`; `brim fit` proves them."""
+"""Brim's own engine. Its sizes are options of `brim serve`, which proves them; `brim generate` has the same ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from brim.planning.engines.record import Algorithm, Engine, Sizes
 from brim.planning.engines.writing import media_notes, option, several, switch
 from brim.records.memory import SCORING_BYTES
 from brim.records.model import Dtype
+from brim.version import __version__
 
 _DRAFTS = {Algorithm.DRAFT_MODEL: "--draft"}
 
@@ -29,16 +30,17 @@ def _flags(sizes: Sizes) -> list[str]:
 
 
 def _notes(sizes: Sizes) -> list[str]:
-    return ["add --prompt or --input", *media_notes(sizes, "brim", pixels=True)]
+    return media_notes(sizes, "brim", pixels=True)
 
 
 BRIM = Engine(
     name="brim",
+    version=__version__,
     block_tokens=16,
     storage=lambda step: KvStorage(window_slack=step),
     slack_percent=10,
     note="keeps, in sliding layers, the window and the tokens of a step",
-    launch=("brim", "generate"),
+    launch=("brim", "serve"),
     flags=_flags,
     notes=_notes,
     scoring_bytes=SCORING_BYTES,

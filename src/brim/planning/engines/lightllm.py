@@ -44,6 +44,7 @@ def _notes(sizes: Sizes) -> list[str]:
 
 LIGHTLLM = Engine(
     name="lightllm",
+    version="main",
     block_tokens=1,
     storage=lambda _: KvStorage(keeps_window=False),
     slack_percent=32,

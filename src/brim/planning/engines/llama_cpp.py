@@ -1,4 +1,4 @@
-"""llama.cpp. The context is divided among slots; a step is a micro-batch; several GPUs share the layers."""
+"""llama.cpp. The context is divided among slots; a step is a micro-batch; GPUs share the layers; a CPU has all."""
 
 from __future__ import annotations
 
@@ -37,13 +37,18 @@ def _flags(sizes: Sizes) -> list[str]:
         *option("--cache-type-k", kv),
         *option("--cache-type-v", kv),
         *option("--flash-attn", "on" if fused else "off"),
-        *option("--n-gpu-layers", 999),
+        *option("--n-gpu-layers", _gpu_layers(sizes)),
         *option("--fit", "off"),
-        *_devices(sizes.ranks),
+        *(option("--device", "none") if sizes.on_cpu else _devices(sizes.ranks)),
         *switch("--no-mmproj", Media.IMAGE in sizes.media and sizes.images_per_prompt == 0),
         *option("--image-max-tokens", sizes.image_tokens if Media.IMAGE in sizes.media else None),
-        *(_speculation(sizes.draft, kv) if sizes.draft else []),
+        *(_speculation(sizes.draft, kv, _gpu_layers(sizes)) if sizes.draft else []),
     ]
+
+
+def _gpu_layers(sizes: Sizes) -> int:
+    """All of them, however many there are, or none."""
+    return 0 if sizes.on_cpu else 999
 
 
 def _devices(ranks: int) -> list[str]:
@@ -52,12 +57,12 @@ def _devices(ranks: int) -> list[str]:
     return [*option("--split-mode", "layer"), *option("--tensor-split", ",".join(["1"] * ranks))]
 
 
-def _speculation(draft: Draft, kv: str) -> list[str]:
+def _speculation(draft: Draft, kv: str, gpu_layers: int) -> list[str]:
     return [
         *option("--spec-type", _DRAFTS[draft.algorithm]),
         *option("--spec-draft-hf" if _on_hub(draft.model) else "--spec-draft-model", draft.model),
         *option("--spec-draft-n-max", draft.tokens),
-        *option("--spec-draft-ngl", 999),
+        *option("--spec-draft-ngl", gpu_layers),
         *option("--spec-draft-type-k", kv),
         *option("--spec-draft-type-v", kv),
     ]
@@ -76,16 +81,18 @@ def _on_hub(model: str) -> bool:
 
 def _notes(sizes: Sizes) -> list[str]:
     without = Media.IMAGE in sizes.media and sizes.images_per_prompt == 0
+    graphs = "llama.cpp captures no graphs where GGML_CUDA_DISABLE_GRAPHS=1 is set"
     models = [sizes.model, *([sizes.draft.model] if sizes.draft else [])]
     return [
         *[f"llama.cpp runs GGUF files: put a GGUF repository or file of {one} in its place" for one in models],
-        *([] if sizes.graphs else ["llama.cpp captures no graphs where GGML_CUDA_DISABLE_GRAPHS=1 is set"]),
+        *([] if sizes.graphs or sizes.on_cpu else [graphs]),
         *media_notes(sizes, "llama.cpp", images=without, pixels=True),
     ]
 
 
 LLAMA_CPP = Engine(
     name="llama.cpp",
+    version="b11549",
     block_tokens=_CELLS,
     storage=lambda step: KvStorage(window_slack=step, q8_0=True),
     slack_percent=10,

@@ -35,6 +35,7 @@ def _flags(sizes: Sizes) -> list[str]:
 
 MAX = Engine(
     name="max",
+    version="26.7.0",
     block_tokens=_PAGE_TOKENS,
     storage=lambda _: KvStorage(keeps_window=False),
     slack_percent=10,

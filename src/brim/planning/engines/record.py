@@ -62,6 +62,7 @@ class Sizes:
     weights_bytes: int
 
     ranks: int = 1
+    on_cpu: bool = False
     graphs: bool = True
     attention: AttentionKind = AttentionKind.FUSED
     draft: Draft | None = None
@@ -121,6 +122,7 @@ class Engine:
     """How an engine differs from the model's own minimum, and how it is told a plan."""
 
     name: str
+    version: str  # whose rules these are
     block_tokens: int
     storage: Callable[[int], KvStorage]  # by the tokens of a step
     slack_percent: int  # what its allocator reserves beyond the peak of a step

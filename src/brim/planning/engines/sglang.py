@@ -87,6 +87,7 @@ def _notes(sizes: Sizes) -> list[str]:
 
 SGLANG = Engine(
     name="sglang",
+    version="0.5.23",
     block_tokens=_BLOCK_TOKENS,
     storage=lambda step: KvStorage(window_slack=step, packed_sparse=True),
     slack_percent=32,

@@ -38,6 +38,7 @@ def _flags(sizes: Sizes) -> list[str]:
 
 TGI = Engine(
     name="tgi",
+    version="3.3.7",
     block_tokens=1,
     storage=lambda _: KvStorage(keeps_window=False, keeps_latent=False),
     slack_percent=32,

@@ -34,6 +34,7 @@ def _flags(sizes: Sizes) -> list[str]:
 
 TRANSFORMERS = Engine(
     name="transformers",
+    version="5.22.2",
     block_tokens=_PAGE_TOKENS,
     storage=lambda _: KvStorage(keeps_window=False),
     slack_percent=32,

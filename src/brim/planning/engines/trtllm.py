@@ -55,6 +55,7 @@ def _speculation(draft: Draft) -> dict[str, object]:
 
 TRTLLM = Engine(
     name="trtllm",
+    version="1.2",
     block_tokens=_BLOCK_TOKENS,
     storage=lambda _: KvStorage(),
     slack_percent=10,

@@ -90,6 +90,7 @@ def _speculation(draft: Draft) -> str:
 
 VLLM = Engine(
     name="vllm",
+    version="0.26",
     block_tokens=_BLOCK_TOKENS,
     storage=lambda step: KvStorage(window_slack=STEPS_IN_FLIGHT * step, packed_sparse=True),
     slack_percent=32,

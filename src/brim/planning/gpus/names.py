@@ -12,11 +12,12 @@ from functools import cache
 from brim.planning.gpus.cards import CARDS, Card
 from brim.suggest import suggestions
 
-_MAKERS = re.compile(r"^(?:nvidia|geforce|tesla|amd|instinct)+")
+_MAKERS = re.compile(r"^(?:nvidia|geforce|tesla|amd|instinct|radeon|intel|apple|google|huawei|habana)+")
 _FORM_FACTOR = re.compile(r"sxm\d?|pcie|oam|dgxs|hbm\d?e?")
 _GLUED_FORM_FACTOR = re.compile(r"(?<=[a-z0-9])(sxm\d?$|pcie$|hbm\d?e?$)")
 _SIZE = re.compile(r"(\d{1,4})gb?")
-_SAYS_NOTHING = {"gpu", "generation", "edition"}
+_SAYS_NOTHING = {"gpu", "generation", "edition", "graphics"}
+_SAME = {"mobile": "laptop"}
 
 
 def find_card(text: str) -> Card | None:
@@ -30,7 +31,7 @@ def near_names(text: str) -> list[str]:
     """Names of the catalogue that somebody may have meant."""
     wanted = "-".join(_words(text))
     if wanted[:1].isdigit():
-        wanted = f"rtx-{wanted}"
+        wanted = f"rx-{wanted}" if "xt" in wanted else f"rtx-{wanted}"
     return suggestions(wanted, [*(card.key for card in CARDS), *_short_names()])
 
 
@@ -46,13 +47,13 @@ def _words(text: str) -> list[str]:
     for word in re.findall(r"[a-z0-9]+", text.lower()):
         bare = _MAKERS.sub("", word)
         if bare and bare not in _SAYS_NOTHING:
-            found += _GLUED_FORM_FACTOR.sub(r" \1", bare).split()
+            found += _GLUED_FORM_FACTOR.sub(r" \1", _SAME.get(bare, bare)).split()
     return found
 
 
 def _joined(words: list[str]) -> str:
-    """A name as one word; workstation and consumer cards with or without their RTX."""
-    return "".join(words).removeprefix("rtx")
+    """A name as one word; workstation and consumer cards with or without their RTX or RX."""
+    return "".join(words).removeprefix("rtx").removeprefix("rx")
 
 
 def _spellings(card: Card) -> tuple[str, ...]:

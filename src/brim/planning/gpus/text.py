@@ -1,7 +1,8 @@
 """The grammar of devices: one, several, or a node, as every command reads them.
 
 In: what people type. Out: which of three kinds is meant, and how many: GPUs of this machine ("auto", "0", "0,1",
-"cuda:1"), a budget on the CPU ("cpu:64GiB", "cpu:NAME:64GiB"), or GPUs by name or size ("8xh100", "h100:4", "2x24GiB").
+"cuda:1"), a budget on the CPU ("cpu:64GiB", "cpu:NAME:64GiB"), or GPUs by name or size ("8xh100", "h100:4", "2x24GiB",
+two nodes of eight as "2x8xh200").
 Whether a card of that name exists is not known here.
 """
 
@@ -15,8 +16,9 @@ from brim.suggest import shown
 from brim.units import parse_bytes
 
 MOST_DEVICES = 1024
-_BEFORE = re.compile(r"([+-]?\d+)\s*[x×*]\s*(?!\d{1,3}$)(.+)", re.IGNORECASE)
-_AFTER = re.compile(r"(.+?)\s*(?::|(?<!rt)(?<!gt)[x×*])\s*([+-]?\d+)", re.IGNORECASE)
+# The x of 7900xt, 7900xtx, rx7900, rtx4090 and gtx1080 belongs to the name.
+_BEFORE = re.compile(r"([+-]?\d+)\s*[x×*]\s*(?!\d{1,3}$)(?!tx?(?:[\s:-]|$))(.+)", re.IGNORECASE)
+_AFTER = re.compile(r"(.+?)\s*(?::|(?<!rt)(?<!gt)(?<!\br)[x×*])\s*([+-]?\d+)", re.IGNORECASE)
 _INDICES = re.compile(r"\d{1,3}(?:\s*,\s*\d{1,3})*")  # four digits are a name: 4090
 _CUDA = re.compile(r"cuda(?::(\d{1,3}))?", re.IGNORECASE)
 _CPU = re.compile(r"cpu(?::.*)?", re.IGNORECASE)
@@ -92,7 +94,11 @@ def _counted(words: str, what: str) -> Gpus:
     if before and _AFTER.fullmatch(before[2]):
         raise InvalidRequest(f"{what} '{shown(words)}' has a count before and after the name; write it once: 8xh100")
     if before:
-        return Gpus(before[2].strip(), _count(before[1], words, what))
+        each = _BEFORE.fullmatch(before[2])  # several nodes, of so many each
+        nodes = _count(before[1], words, what)
+        if each is None:
+            return Gpus(before[2].strip(), nodes)
+        return Gpus(each[2].strip(), _count(str(nodes * _count(each[1], words, what)), words, what))
     if after:
         return Gpus(after[1].strip(), _count(after[2], words, what))
     return Gpus(words)

@@ -1,7 +1,9 @@
 """Lower what was left open until what was asked for fits: tokens of a step, requests at once, images, graphs.
 
 Nothing that the user gave is touched. Settings are lowered in turns, those that cost the least first, and then each is
-raised again as far as the others allow: only what has to be lowered stays lowered.
+raised again as far as the others allow: only what has to be lowered stays lowered. A lower setting may need more memory
+(vLLM compiles the embedding of a model without images with a table of its own), so where nothing fits, the answer is
+the choice that comes closest, not the lowest one.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ Choice = Mapping[str, Any]  # a value for each setting
 
 
 def lower(settings: Settings, pricer: Pricer, usual: Load, length: int) -> tuple[Filled, tuple[Lowered, ...]]:
-    """The device with as little lowered as possible so that requests of a length fit; the lowest if they never do."""
+    """The device with as little lowered as possible so that requests of a length fit, or come closest to it."""
     descent = _Descent(settings, pricer, usual, length)
     choice = descent.first_that_fits()
-    choice = descent.runnable(descent.lowest() if choice is None else descent.raised(choice))
+    choice = descent.runnable(descent.closest() if choice is None else descent.raised(choice))
     return descent.filled(choice), descent.changes(choice)
 
 
@@ -70,16 +72,17 @@ class _Descent:
         return {**choice, "max_seqs": running}
 
     def fits(self, choice: Choice) -> bool:
-        filled = self.filled(choice)
-        return filled.kv_bytes >= filled.demand_bytes(self._length)
+        return self.slack_bytes(choice) >= 0
 
-    def lowest(self) -> Choice:
-        return {name: values[-1] for name, values in self._values.items()}
+    def slack_bytes(self, choice: Choice) -> int:
+        filled = self.filled(choice)
+        return filled.kv_bytes - filled.demand_bytes(self._length)
+
+    def closest(self) -> Choice:
+        return max(self._downwards(), key=self.slack_bytes)
 
     def first_that_fits(self) -> Choice | None:
-        if not self.fits(self.lowest()):
-            return None
-        return next(choice for choice in self._downwards() if self.fits(choice))
+        return next((choice for choice in self._downwards() if self.fits(choice)), None)
 
     def _downwards(self) -> Iterator[Choice]:
         """Ever lower settings, those that cost the least first."""

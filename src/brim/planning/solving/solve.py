@@ -20,8 +20,10 @@ from brim.planning.settings import Settings
 from brim.planning.solving.fill import Filled, Filler
 from brim.planning.solving.fullest import Fullest, asked_tokens, shortest_request
 from brim.planning.solving.lower import lower
-from brim.records.plan import LedgerItem, Lowered, Source
+from brim.records.plan import AtLength, LedgerItem, Lowered, Source
 from brim.units import round_down, round_up
+
+_USUAL_MEANS = (512, 2048, 8192)  # tokens of a request on average
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Solution:
     max_seqs: int  # the most requests that run at once
     concurrency: int  # requests of max_len that fit at once
     mean_requests: int | None  # requests that run at once at the mean length
+    usual_lengths: tuple[AtLength, ...]  # and at usual ones
     batch_tokens: int
     graphs: bool
     images_per_prompt: int | None
@@ -90,7 +93,8 @@ def _solution(filled: Filled, length: int, tokens: int, lowered: tuple[Lowered, 
         max_len=length,
         max_seqs=running,
         concurrency=min(running, requests),
-        mean_requests=_at_mean_length(filled, running, tokens),
+        mean_requests=_at_length(filled, running, tokens, settings.mean_len) if settings.mean_len else None,
+        usual_lengths=_usual_lengths(filled, running, tokens, length) if fits else (),
         batch_tokens=load.step_tokens,
         graphs=settings.graphs is not False,
         images_per_prompt=settings.images_per_prompt,
@@ -100,11 +104,16 @@ def _solution(filled: Filled, length: int, tokens: int, lowered: tuple[Lowered, 
     )
 
 
-def _at_mean_length(filled: Filled, running: int, tokens: int) -> int | None:
-    mean = filled.settings.mean_len
-    if mean is None:
-        return None
+def _at_length(filled: Filled, running: int, tokens: int, mean: int) -> int:
+    """Requests that run at once if they have so many tokens on average."""
     return min(running, min(tokens, filled.tokens(mean)) // round_up(mean, filled.settings.block_tokens))
+
+
+def _usual_lengths(filled: Filled, running: int, tokens: int, longest: int) -> tuple[AtLength, ...]:
+    if filled.settings.slots_divide_context:
+        return ()  # a slot is as long as it is
+    shorter = (mean for mean in _USUAL_MEANS if mean < longest)
+    return tuple(AtLength(mean, _at_length(filled, running, tokens, mean)) for mean in shorter)
 
 
 def _all_items(filled: Filled, max_len: int) -> tuple[LedgerItem, ...]:
