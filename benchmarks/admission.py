@@ -36,8 +36,8 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.outlook import Outlook
-from brim.engine.schedule.prospect import Prospect
+from brim.engine.schedule.outlook import BlockForecast
+from brim.engine.schedule.prospect import AdmissionCandidate
 from brim.guard.admission import AdmissionSettings, may_start
 
 BAR_MICROSECONDS = 20.0
@@ -53,12 +53,12 @@ class Batch:
         groups = tuple(LayerGroup(window, (number,), 1) for number, window in enumerate(windows))
         blocks = running * 96
         self.ledger = KvLedger(groups, KvShape(blocks * BLOCK, BLOCK, (blocks, *[running * 40] * (len(windows) - 1))))
-        self.outlook = Outlook(self.ledger, AdmissionSettings("worst"), running + 1, STEP_TOKENS)
+        self.outlook = BlockForecast(self.ledger, AdmissionSettings("worst"), running + 1, STEP_TOKENS)
         self.prefix = tuple(self.numbers.choices(range(1000), k=PREFIX)) if shared else ()
         self.digests = [bytes([number]) * 16 for number in range(PREFIX // BLOCK)] if shared else []
         self.answering = [self.start(slot, answers=True) for slot in range(running)]
         waiting = self.sequence("waiting")
-        self.prospect = Prospect(waiting, reused=len(self.prefix), digests=tuple(self.digests))
+        self.prospect = AdmissionCandidate(waiting, reused=len(self.prefix), digests=tuple(self.digests))
 
     def sequence(self, name: str) -> Sequence:
         own = tuple(self.numbers.choices(range(1000), k=self.numbers.randrange(64, 1024)))

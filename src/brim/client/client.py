@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brim.client.address import Address
-from brim.client.http1 import BadResponse, Head, ResponseReader, Take, request_bytes
+from brim.client.http1 import BadResponse, ResponseHead, ResponseReader, Take, request_bytes
 from brim.errors import DeviceError
 
 CONNECT_SECONDS = 10.0
@@ -138,7 +138,7 @@ class Client:
         """Any bytes, and their response; where `take` is given, a good response's body goes to it in pieces."""
         kept: list[bytes] = []
 
-        def begun(head: Head) -> Take:
+        def begun(head: ResponseHead) -> Take:
             return take if take is not None and head.status == 200 else kept.append
 
         headers = self._headers if body is None else {**self._headers, "content-type": "application/json"}

@@ -33,8 +33,8 @@ from brim.errors import OutOfMemory
 from brim.guard.rescue import (
     CHUNK_FLOOR_TOKENS,
     Condition,
-    Part,
     RescuePolicy,
+    RetryPart,
     Work,
     after_rebuild,
     after_rescue,
@@ -76,7 +76,7 @@ class Rescue:
         self._policy = policy
         self._ranks = ranks or OneRank()
         self._condition = Condition(policy.usual_tokens)
-        self._parts: deque[Part] | None = None  # to run in place of a failed step; None: no rescue is under way
+        self._parts: deque[RetryPart] | None = None  # to run in place of a failed step; None: no rescue is under way
         self._catch_up = CatchUp(loop.scheduler)  # of this rescue
         self._ended = 0  # requests, in this rescue
         self._failed_reads = 0  # in a row
@@ -187,7 +187,7 @@ class Rescue:
             self._runner.drop_graphs()
         self._lent_bytes = self._ranks.most(0 if self._probe is None else self._probe.lend_canary())
 
-    def _run_part(self, parts: deque[Part]) -> None:
+    def _run_part(self, parts: deque[RetryPart]) -> None:
         loop = self._loop
         steps = loop.figures.steps
         try:
@@ -214,11 +214,11 @@ class Rescue:
         """Of a part: a limit that rescues have lowered does not make the way back longer than the floor does."""
         return max(self._condition.step_tokens, min(CHUNK_FLOOR_TOKENS, self._policy.usual_tokens))
 
-    def _forget_done(self, parts: deque[Part]) -> None:
+    def _forget_done(self, parts: deque[RetryPart]) -> None:
         while parts and not self._catch_up.behind(parts[0]):
             parts.popleft()
 
-    def _failed_again(self, parts: deque[Part], error: OutOfMemory) -> None:
+    def _failed_again(self, parts: deque[RetryPart], error: OutOfMemory) -> None:
         failed = self._loop.failed
         if failed is not None:
             self._split(parts, failed, parts.popleft(), error)
@@ -229,7 +229,7 @@ class Rescue:
             self._start_over()
             parts.clear()
 
-    def _split(self, parts: deque[Part], failed: StepPlan, part: Part | None, error: OutOfMemory) -> None:
+    def _split(self, parts: deque[RetryPart], failed: StepPlan, part: RetryPart | None, error: OutOfMemory) -> None:
         sequences = self._in_order(failed)
         work = _work(failed)
         self._catch_up.expect(sequences, work)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brim.model.weights import WeightBytes
-from brim.planning.activation import AttentionKind, StepShape, logits_bytes
+from brim.planning.activation import AttentionKind, ForwardShape, logits_bytes
 from brim.planning.encoder import MediaStep, media_step
 from brim.planning.engines import graph_bytes
-from brim.planning.pricer import Costs, Load, Pricer
-from brim.planning.settings import Settings
+from brim.planning.pricer import Costs, Pricer, StepLoad
+from brim.planning.settings import PlanSettings
 from brim.records.plan import LedgerItem, Source
 from brim.records.trace import ActivationCurve
 from brim.units import MIB
@@ -25,7 +25,9 @@ _LOWEST_SLACK_PERCENT = 10  # what expandable segments reserve beyond the peak, 
 _SAMPLER_BYTES = 4 + 4 + 8  # fp32 logits, probabilities, sorted indices, for a row and an entry of the vocabulary
 
 
-def fixed_items(settings: Settings, pricer: Pricer, costs: Costs, load: Load, context: int) -> tuple[LedgerItem, ...]:
+def fixed_items(
+    settings: PlanSettings, pricer: Pricer, costs: Costs, load: StepLoad, context: int
+) -> tuple[LedgerItem, ...]:
     """Every item but state and KV, in the order of the ledger."""
     activation = _activation(settings, pricer, load)
     items = (
@@ -45,7 +47,7 @@ def fixed_items(settings: Settings, pricer: Pricer, costs: Costs, load: Load, co
 
 
 def _with_own_rules(
-    settings: Settings, items: tuple[LedgerItem, ...], load: Load, context: int, engine: str
+    settings: PlanSettings, items: tuple[LedgerItem, ...], load: StepLoad, context: int, engine: str
 ) -> tuple[LedgerItem, ...]:
     """The workspace as large as the engine's own code needs it, where that is more."""
     from brim.planning.vllm.default import held_bytes  # other plans do without
@@ -60,7 +62,7 @@ def _with_own_rules(
     )
 
 
-def _context(settings: Settings) -> LedgerItem:
+def _context(settings: PlanSettings) -> LedgerItem:
     device = settings.device
     source = device.source if device.source in (Source.CATALOGUE, Source.PUBLISHED) else Source.FORMULA
     detail = f"driver {device.hidden_bytes // MIB} MiB, context {device.context_bytes // MIB} MiB"
@@ -75,7 +77,7 @@ def _weights(found: WeightBytes) -> LedgerItem:
     return LedgerItem("weights", found.rank_bytes, source, found.detail + share)
 
 
-def _draft(settings: Settings, pricer: Pricer, costs: Costs, load: Load, activation: int) -> LedgerItem:
+def _draft(settings: PlanSettings, pricer: Pricer, costs: Costs, load: StepLoad, activation: int) -> LedgerItem:
     """The speculator's weights; its step only where it is wider than the target's. Its KV is added when solved."""
     if settings.draft is None or costs.draft_weights is None:
         return LedgerItem("draft", 0, Source.EXACT, "no draft model")
@@ -92,16 +94,16 @@ def _encoder(step: MediaStep, activation: int) -> LedgerItem:
     return LedgerItem("encoder", beyond, step.source, detail)
 
 
-def _logit_rows(settings: Settings, load: Load) -> int:
+def _logit_rows(settings: PlanSettings, load: StepLoad) -> int:
     """Rows of logits in a step: one for every request, and one for each of its drafted tokens."""
     return min(load.running * (1 + settings.draft_tokens), load.step_tokens)
 
 
-def _step_shape(settings: Settings, load: Load) -> StepShape:
-    return StepShape(load.step_tokens, 1, _logit_rows(settings, load), settings.attention, settings.tensor_ranks)
+def _step_shape(settings: PlanSettings, load: StepLoad) -> ForwardShape:
+    return ForwardShape(load.step_tokens, 1, _logit_rows(settings, load), settings.attention, settings.tensor_ranks)
 
 
-def _activation(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
+def _activation(settings: PlanSettings, pricer: Pricer, load: StepLoad) -> LedgerItem:
     """The layers of a step, or what scores its prompts behind them, where that is more."""
     layers = _layers(settings, pricer, load)
     scoring = settings.engine.scoring_bytes if settings.engine else 0
@@ -112,7 +114,7 @@ def _activation(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
     return LedgerItem("activation", hidden + scoring, Source.FORMULA, detail)
 
 
-def _layers(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
+def _layers(settings: PlanSettings, pricer: Pricer, load: StepLoad) -> LedgerItem:
     shape, step_tokens = _step_shape(settings, load), load.step_tokens
     curve = _step_curve(settings)
     if curve is not None:
@@ -125,7 +127,7 @@ def _layers(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
     return LedgerItem("activation", pricer.step(settings.spec, shape), Source.FORMULA, detail)
 
 
-def _workspace(settings: Settings, pricer: Pricer, load: Load, activation: int) -> LedgerItem:
+def _workspace(settings: PlanSettings, pricer: Pricer, load: StepLoad, activation: int) -> LedgerItem:
     rows = _logit_rows(settings, load)
     slack, words = _slack(settings, pricer, load.step_tokens, activation)
     sampler = rows * settings.spec.vocab * _SAMPLER_BYTES
@@ -135,7 +137,7 @@ def _workspace(settings: Settings, pricer: Pricer, load: Load, activation: int) 
     return LedgerItem("workspace", settings.device.workspace_bytes + slack + sampler + ranks, Source.FORMULA, detail)
 
 
-def _slack(settings: Settings, pricer: Pricer, step_tokens: int, activation: int) -> tuple[int, str]:
+def _slack(settings: PlanSettings, pricer: Pricer, step_tokens: int, activation: int) -> tuple[int, str]:
     """What the allocator reserves beyond a step's peak: by the curve with expandable segments, else a fixed share."""
     percent = settings.engine.slack_percent if settings.engine else _LOWEST_SLACK_PERCENT
     curve = _step_curve(settings)
@@ -146,7 +148,7 @@ def _slack(settings: Settings, pricer: Pricer, step_tokens: int, activation: int
     return slack, f"{slack // MIB} MiB as traced"
 
 
-def _step_curve(settings: Settings) -> ActivationCurve | None:
+def _step_curve(settings: PlanSettings) -> ActivationCurve | None:
     """The traced curve of a step, if it matches these settings: number of ranks, fused attention."""
     curve = settings.curves.step
     if curve is None or curve.ranks != settings.tensor_ranks or settings.attention is not AttentionKind.FUSED:
@@ -154,16 +156,16 @@ def _step_curve(settings: Settings) -> ActivationCurve | None:
     return curve
 
 
-def _graphs(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
+def _graphs(settings: PlanSettings, pricer: Pricer, load: StepLoad) -> LedgerItem:
     if settings.graphs is False:
         return LedgerItem("graphs", 0, Source.GIVEN, "switched off")
     captured = min(load.running, _LARGEST_CAPTURE)
-    step = pricer.step(settings.spec, StepShape(captured, captured, captured, ranks=settings.tensor_ranks))
+    step = pricer.step(settings.spec, ForwardShape(captured, captured, captured, ranks=settings.tensor_ranks))
     size = graph_bytes(len(settings.spec.layers), step)
     return LedgerItem("graphs", size, Source.FORMULA, f"decode captured up to {captured} requests, one pool")
 
 
-def _neighbours(settings: Settings) -> LedgerItem:
+def _neighbours(settings: PlanSettings) -> LedgerItem:
     seen = settings.device.neighbour_bytes
     source = Source.MEASURED if seen and not settings.reserve_bytes else Source.GIVEN
     words = [f"{seen // MIB} MiB in use now"] if seen else []

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from brim.errors import DoesNotFit, InvalidRequest
 from brim.folders import leases_folder
-from brim.records.lease import Lease, LeaseState, LedgerProblem, ProcessId, Share
+from brim.records.lease import Lease, LeaseState, LedgerProblem, ProcessId, SizeWish
 from brim.reserve.codec import LONGEST_ROLE
 from brim.reserve.devices import LeasedDevice, find_leased
 from brim.reserve.ledger import Ledger
-from brim.reserve.locks import LifeMark
+from brim.reserve.locks import LivenessLock
 from brim.reserve.page import Page
 from brim.reserve.parts import available_bytes
 from brim.reserve.processes import boot_clock, this_process
@@ -38,7 +38,7 @@ class OwnLease:
         self,
         device: LeasedDevice,
         ledger: Ledger,
-        added: tuple[Lease, LifeMark],
+        added: tuple[Lease, LivenessLock],
         problems: tuple[LedgerProblem, ...] = (),
     ) -> None:
         self.device = device
@@ -175,7 +175,7 @@ def enter(device: LeasedDevice, lease: Lease, admit: Callable[[Page], None], fol
     """Put a lease on the ledger, unless `admit` raises; nobody comes in between."""
     ledger = Ledger(leases_folder() if folder is None else folder, device.key)
 
-    def added(page: Page) -> tuple[tuple[Lease, LifeMark], tuple[LedgerProblem, ...]]:
+    def added(page: Page) -> tuple[tuple[Lease, LivenessLock], tuple[LedgerProblem, ...]]:
         check_size(device, page)
         admit(page)
         return page.add(lease), tuple(page.problems)
@@ -189,7 +189,7 @@ def _check_count(size: object, what: str, least: int = 1) -> None:
         raise InvalidRequest(f"{what} is {size!r:.40}; write whole bytes, at least {least}")
 
 
-def blank(device: LeasedDevice, role: str, share: Share | None = None) -> Lease:
+def blank(device: LeasedDevice, role: str, share: SizeWish | None = None) -> Lease:
     """A lease of this process that nobody has seen yet: name and generation are the ledger's to give."""
     words = " ".join(role.split())
     if not is_role(words):

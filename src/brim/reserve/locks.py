@@ -86,7 +86,7 @@ def _no_lock(path: Path) -> NeighboursUnknown:
     return NeighboursUnknown(f"leases: {path} is no plain file and cannot be locked; remove it")
 
 
-class LifeMark:
+class LivenessLock:
     """This process runs; and, should its record be lost, what that said."""
 
     def __init__(self, path: Path) -> None:

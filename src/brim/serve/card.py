@@ -22,13 +22,13 @@ _SET_ASIDE = ("state", "graphs", "activation", "workspace", "keep_free")  # by t
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarSegment:
     name: str
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class DeviceSnapshot:
     """What is known of a device and of the engine on it, at one moment."""
 
     figures: EngineFigures
@@ -79,27 +79,27 @@ class Card:
         return max(0, self.now.allocated_bytes - stays - self.measured("state") - self.measured("graphs"))
 
 
-def card_parts(card: Card) -> tuple[Part, ...]:
+def card_parts(card: DeviceSnapshot) -> tuple[BarSegment, ...]:
     """In the order of a bar; parts of no size are left out."""
     used, cached, unused = card.kv_bytes
     parts = [
-        Part("context", card.measured("context")),
-        Part("weights", card.figures.weight_bytes),
-        Part("kv_used", used),
-        Part("kv_cached", cached),
-        Part("kv_free", unused),
-        *(Part(name, card.measured(name)) for name in _SET_ASIDE),
-        Part("encoder", max(0, card.measured("encoder") - card.measured("activation"))),
-        Part("leases", card.lease_bytes),
-        Part("neighbours", card.stranger_bytes),
-        Part("canary", card.canary_bytes),
+        BarSegment("context", card.measured("context")),
+        BarSegment("weights", card.figures.weight_bytes),
+        BarSegment("kv_used", used),
+        BarSegment("kv_cached", cached),
+        BarSegment("kv_free", unused),
+        *(BarSegment(name, card.measured(name)) for name in _SET_ASIDE),
+        BarSegment("encoder", max(0, card.measured("encoder") - card.measured("activation"))),
+        BarSegment("leases", card.lease_bytes),
+        BarSegment("neighbours", card.stranger_bytes),
+        BarSegment("canary", card.canary_bytes),
     ]
     total = card.total_bytes or (card.now.total_bytes if card.now is not None else 0)
-    parts.append(Part(FREE, max(0, total - sum(part.bytes for part in parts))))
+    parts.append(BarSegment(FREE, max(0, total - sum(part.bytes for part in parts))))
     return tuple(part for part in parts if part.bytes > 0)
 
 
-def ledger_lines(card: Card) -> list[dict[str, Any]]:
+def ledger_lines(card: DeviceSnapshot) -> list[dict[str, Any]]:
     """Predicted, measured, and used now: a line for each of the fit's."""
     items = _given(card) if card.report is None else card.report.items
     return [
@@ -114,7 +114,7 @@ def ledger_lines(card: Card) -> list[dict[str, Any]]:
     ]
 
 
-def _given(card: Card) -> tuple[FitItem, ...]:
+def _given(card: DeviceSnapshot) -> tuple[FitItem, ...]:
     """Without a fit: what is known by counting."""
     return (
         FitItem("weights", None, card.figures.weight_bytes),
@@ -122,7 +122,7 @@ def _given(card: Card) -> tuple[FitItem, ...]:
     )
 
 
-def _used_now(card: Card, item: FitItem) -> int | None:
+def _used_now(card: DeviceSnapshot, item: FitItem) -> int | None:
     """Of what was measured; None where nobody counts it."""
     counted = {
         "weights": card.figures.weight_bytes,

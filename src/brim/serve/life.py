@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from brim.records.fit import FitReport
 from brim.records.health import Health, Status
 from brim.records.progress import Stage
-from brim.serve.gate import Gate
+from brim.serve.gate import RequestGate
 from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import TokenizerSource
 from brim.serve.prepare.trials import Trials
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.problems import SERVER, Problem
 from brim.serve.token_texts import TokenTexts
-from brim.serve.watch.watch import Watch
+from brim.serve.watch.watch import ServerWatch
 
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SECONDS_TO_START = 5  # what a client that comes too early is told to wait
 
 
-class State(StrEnum):
+class ServerState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     DEGRADED = "degraded"  # it answers, after an out-of-memory that is not long ago
@@ -36,7 +36,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class SizedEngine:
     """An engine that is built, and how it was sized."""
 
     engine: Engine
@@ -47,13 +47,13 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningServer:
     """All that answers requests."""
 
-    started: Started
+    started: SizedEngine
     serving: StreamingEngine
     tokenising: Tokenising
-    gate: Gate
+    gate: RequestGate
     texts: TokenTexts
     trials: Trials
     formats: Formats = field(default_factory=Formats)
@@ -74,13 +74,13 @@ class HttpFigures:
         self.refusals[status] = self.refusals.get(status, 0) + 1
 
 
-class Life:
+class ServerLifecycle:
     """Changes in the event loop's thread; the thread that loads reports its stage."""
 
     def __init__(self) -> None:
         self.stage: Stage = Stage("start")
-        self.running: Running | None = None
-        self.watch = Watch()
+        self.running: RunningServer | None = None
+        self.watch = ServerWatch()
         self.draining = False
         self.http = HttpFigures()
 
@@ -92,15 +92,15 @@ class Life:
         return None if self.running is None else self.running.serving.health
 
     @property
-    def state(self) -> State:
+    def state(self) -> ServerState:
         health = self.engine_health
         if health is not None and health.status is Status.ENDED:
-            return State.FAILED
+            return ServerState.FAILED
         if self.draining:
-            return State.DRAINING
+            return ServerState.DRAINING
         if health is None:
-            return State.STARTING
-        return State(health.status)
+            return ServerState.STARTING
+        return ServerState(health.status)
 
     def look(self) -> None:
         """Let the watch see how the engine is now."""
@@ -112,23 +112,23 @@ class Life:
         """The status code and body of `/health`."""
         state, health = self.state, self.engine_health
         found: dict[str, Any] = {"status": str(state)}
-        if state is State.STARTING:
+        if state is ServerState.STARTING:
             found["phase"] = str(self.stage)
         if health is not None and health.reason:
             found["reason"] = health.reason
-        return (200 if state in (State.READY, State.DEGRADED) else 503), found
+        return (200 if state in (ServerState.READY, ServerState.DEGRADED) else 503), found
 
-    def admit(self) -> Running:
+    def admit(self) -> RunningServer:
         """What answers a new request, or why none is taken."""
         state = self.state
-        if state in (State.READY, State.DEGRADED):
+        if state in (ServerState.READY, ServerState.DEGRADED):
             assert self.running is not None
             return self.running
         _, found = self.report()
         said = {
-            State.STARTING: f"the model is being loaded ({found.get('phase')}); /health says when it is ready",
-            State.DRAINING: "the server is shutting down and takes no new requests; ask another one",
-            State.FAILED: f"the engine has ended ({found.get('reason')}); the server must be started again",
+            ServerState.STARTING: f"the model is being loaded ({found.get('phase')}); /health says when it is ready",
+            ServerState.DRAINING: "the server is shutting down and takes no new requests; ask another one",
+            ServerState.FAILED: f"the engine has ended ({found.get('reason')}); the server must be started again",
         }[state]
-        retry = _SECONDS_TO_START if state is State.STARTING else None
+        retry = _SECONDS_TO_START if state is ServerState.STARTING else None
         raise Problem(503, said, kind=SERVER, code=f"server_{state}", retry_after=retry)

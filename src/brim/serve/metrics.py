@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from brim.serve.life import HttpFigures, Life, Running, State
-from brim.serve.log import Entry
+from brim.serve.life import HttpFigures, RunningServer, ServerLifecycle, ServerState
+from brim.serve.log import RequestLogEntry
 
 _FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -18,7 +18,7 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 class Metrics:
     """The registry of one server."""
 
-    def __init__(self, life: Life, *, names_clients: bool = False) -> None:
+    def __init__(self, life: ServerLifecycle, *, names_clients: bool = False) -> None:
         """`names_clients`: they have keys, whose names tell nothing; addresses are not for everybody's eyes."""
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(_EngineCollector(life, names_clients))
@@ -38,7 +38,7 @@ class Metrics:
             "brim_request_seconds", "To the end of a request", buckets=_SECONDS, registry=self.registry
         )
 
-    def count(self, entry: Entry) -> None:
+    def count(self, entry: RequestLogEntry) -> None:
         self._requests.labels(entry.path, str(entry.status)).inc()
         self._prompt.inc(entry.prompt_tokens)
         self._cached.inc(entry.cached_tokens)
@@ -50,14 +50,14 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, life: Life, names_clients: bool) -> None:
+    def __init__(self, life: ServerLifecycle, names_clients: bool) -> None:
         self._life = life
         self._names_clients = names_clients
 
     def collect(self) -> Iterator[Metric]:
         state = GaugeMetricFamily("brim_state", "1 for the state that the server is in", labels=["state"])
         now = self._life.state
-        for one in State:
+        for one in ServerState:
             state.add_metric([str(one)], float(one is now))
         yield state
         yield from _of_connections(self._life.http)
@@ -67,7 +67,7 @@ class _EngineCollector(Collector):
                 yield _of_clients(self._life.running)
 
 
-def _of_clients(running: Running) -> Metric:
+def _of_clients(running: RunningServer) -> Metric:
     inside = GaugeMetricFamily("brim_client_inside", "Answers of a key that are inside", labels=["key"])
     for name, answers in running.gate.by_share.items():
         inside.add_metric([name], answers)
@@ -83,7 +83,7 @@ def _of_connections(http: HttpFigures) -> Iterator[Metric]:
     yield refused
 
 
-def _of_engine(running: Running) -> Iterator[Metric]:
+def _of_engine(running: RunningServer) -> Iterator[Metric]:
     figures, health = running.engine.figures, running.serving.health
     admission, gate = figures.admission, running.gate
     blocks = GaugeMetricFamily("brim_kv_blocks", "Blocks of the KV pool", labels=["state"])

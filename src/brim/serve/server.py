@@ -22,11 +22,11 @@ from brim.errors import DeviceError, InvalidRequest
 from brim.progress import showing
 from brim.records.fit import FitReport
 from brim.records.progress import Progress, Stage, Told
-from brim.serve.gate import Gate
+from brim.serve.gate import RequestGate
 from brim.serve.http.app import make_app
 from brim.serve.http.connections.connection import Connection, OpenConnections
 from brim.serve.http.connections.open_files import connections_allowed
-from brim.serve.life import Life, Running, Started
+from brim.serve.life import RunningServer, ServerLifecycle, SizedEngine
 from brim.serve.parse.table import Formats
 from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import TokenizerSource
@@ -90,7 +90,7 @@ class Server:
         progress: Progress = False,
         tokenising: Callable[[TokenizerSource], Tokenising] = Tokenising,
     ) -> None:
-        self.life = Life()
+        self.life = ServerLifecycle()
         self._settings = settings
         self._starter = starter
         self._say = say
@@ -201,12 +201,14 @@ class Server:
                 raise
         serving = StreamingEngine(loaded.driven or engine)
         serving.start()
-        gate = Gate(engine.settings.max_batch, self._settings.max_queue, most_per_share=self._settings.max_per_key)
-        started = Started(engine, source, report, loaded.probe, loaded.neighbours)
+        gate = RequestGate(
+            engine.settings.max_batch, self._settings.max_queue, most_per_share=self._settings.max_per_key
+        )
+        started = SizedEngine(engine, source, report, loaded.probe, loaded.neighbours)
         trials = Trials(engine.grammars)
         trials.prepare()
         texts = TokenTexts(engine.tokenizer)
-        self.life.running = Running(started, serving, tokenising, gate, texts, trials, formats)
+        self.life.running = RunningServer(started, serving, tokenising, gate, texts, trials, formats)
         self._watching = asyncio.create_task(self.life.watch.keep_looking(self.life.look))
         for warning in () if report is None else report.warnings:
             self._say(f"warning: {warning}")

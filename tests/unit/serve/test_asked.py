@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from brim.engine.requests.params import SamplingParams
 from brim.serve.asked.fields import parse_object
 from brim.serve.asked.media import Audio, Image
-from brim.serve.asked.requests import Wanted, read_chat, read_completion, sooner
+from brim.serve.asked.requests import AnswerRequest, read_chat, read_completion, sooner
 from brim.serve.asked.responses import read_response
 from brim.serve.problems import Problem
-from brim.serve.settings import Limits
+from brim.serve.settings import RequestLimits
 
 VOCAB = 300
 HI = {"role": "user", "content": "Hi."}
@@ -27,7 +27,7 @@ PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=",
 
 
 def chat(**fields: Any) -> Any:
-    return read_chat({"messages": [HI], **fields}, longest=1000, limits=Limits(images=2))
+    return read_chat({"messages": [HI], **fields}, longest=1000, limits=RequestLimits(images=2))
 
 
 def completion(body: Any) -> Any:
@@ -54,7 +54,7 @@ def test_a_chat_request_is_read() -> None:
     params = SamplingParams(
         max_tokens=7, temperature=0, stop=("END",), logit_bias=((5, -100),), logprobs=2, seed=3, n=2
     )
-    assert asked.wanted == Wanted("m", params, stream=True, include_usage=True, deadline_seconds=2)
+    assert asked.wanted == AnswerRequest("m", params, stream=True, include_usage=True, deadline_seconds=2)
     assert (asked.rolls, asked.room) == (True, 7)
 
 
@@ -306,13 +306,13 @@ def test_a_prompt_can_be_scored_alone() -> None:
 
 def test_metadata_is_repeated_by_a_response_and_bounded_everywhere() -> None:
     notes = {str(number): "b" * 512 for number in range(16)}
-    asked = read_response({"input": "a", "metadata": notes}, 1000, Limits(), lambda name: None)
+    asked = read_response({"input": "a", "metadata": notes}, 1000, RequestLimits(), lambda name: None)
     assert asked.said_back["metadata"] == notes
     assert completion({"prompt": "a", "metadata": notes}).prompts == ("a",)
     with pytest.raises(Problem, match=r"^metadata: "):
         completion({"prompt": "a", "metadata": {"a": 5}})
     with pytest.raises(Problem, match=r"^metadata: "):
-        read_response({"input": "a", "metadata": {"a": 5}}, 1000, Limits(), lambda name: None)
+        read_response({"input": "a", "metadata": {"a": 5}}, 1000, RequestLimits(), lambda name: None)
 
 
 def test_the_sooner_deadline_counts() -> None:
@@ -348,7 +348,7 @@ _NAMES = (
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(_NAMES), _JSON, max_size=4))
 def test_whatever_is_sent_is_read_or_refused(fields: dict[str, Any]) -> None:
-    for read in (lambda body: read_chat(body, 1000, Limits()), completion):
+    for read in (lambda body: read_chat(body, 1000, RequestLimits()), completion):
         for body in (fields, {"messages": [HI], "prompt": "a"} | fields):
             try:
                 read(body)
@@ -367,7 +367,7 @@ def test_more_messages_than_tokens_are_refused_before_any_is_read() -> None:
         chat(messages=many)
     assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
     with pytest.raises(Problem, match=r"^input: its 1001 messages leave no room"):
-        read_response({"input": many}, 1000, Limits(), lambda name: None)
+        read_response({"input": many}, 1000, RequestLimits(), lambda name: None)
     with pytest.raises(Problem, match=r"^messages\[1000\]: it must be an object"):
         chat(messages=many, truncation="auto")  # what does not fit would be dropped
 
@@ -386,7 +386,7 @@ def test_parts_and_calls_of_all_messages_are_counted_together(message: dict[str,
 
 
 def test_a_server_takes_no_more_than_it_says_however_long_its_context_is() -> None:
-    limits = Limits(messages=10)
+    limits = RequestLimits(messages=10)
     for truncation in ("auto", "disabled"):
         with pytest.raises(Problem, match=r"^messages: it has 11 messages; at most 10 are taken"):
             read_chat({"messages": [HI] * 11, "truncation": truncation}, 1000, limits)
@@ -398,7 +398,7 @@ def test_a_body_of_fifty_thousand_messages_is_refused_at_once() -> None:
     def seconds(count: int) -> float:
         began = time.perf_counter()
         with suppress(Problem):
-            read_chat({"messages": [HI] * count}, 100_000, Limits())
+            read_chat({"messages": [HI] * count}, 100_000, RequestLimits())
         return time.perf_counter() - began
 
     assert min(seconds(50_000) for _ in range(3)) < 2 * min(seconds(1000) for _ in range(3))

@@ -12,8 +12,8 @@ import pytest
 from brim.engine.front.answers import Completion
 from brim.engine.requests.request import FinishReason
 from brim.errors import DeviceError, InvalidRequest, MediaUnavailable
-from brim.guard.shares import Share
-from brim.serve.gate import Gate
+from brim.guard.shares import ClientShare
+from brim.serve.gate import RequestGate
 from brim.serve.key_file import read_key_file
 from brim.serve.problems import Problem, problem_of
 from brim.serve.settings import ServeSettings
@@ -71,7 +71,7 @@ def test_each_key_has_a_salt_of_its_own() -> None:
 
 def test_the_gate_counts_answers_and_forecasts() -> None:
     now = [0.0]
-    gate = Gate(batch=2, queue=2, clock=lambda: now[0])
+    gate = RequestGate(batch=2, queue=2, clock=lambda: now[0])
     with ExitStack() as inside:
         inside.enter_context(gate.entered(3))
         with pytest.raises(Problem) as refused, gate.entered(2):
@@ -94,7 +94,7 @@ def test_the_gate_counts_answers_and_forecasts() -> None:
 
 def test_a_forecast_is_of_answers_over_busy_time() -> None:
     now = [0.0]
-    gate = Gate(batch=1, queue=0, clock=lambda: now[0])
+    gate = RequestGate(batch=1, queue=0, clock=lambda: now[0])
 
     def answer(seconds: float) -> None:
         with gate.entered(1):
@@ -131,7 +131,7 @@ def test_an_answer_that_failed_for_now_may_be_asked_for_again(
     assert (refused.value.status, refused.value.headers) == (status, headers)
 
 
-async def _answer(gate: Gate, share: Share, answers: int, begins: bool = False) -> str:
+async def _answer(gate: RequestGate, share: ClientShare, answers: int, begins: bool = False) -> str:
     """A request that is inside until it is cancelled, and what became of it."""
     try:
         with gate.entered(answers, share, asyncio.current_task()) as place:
@@ -148,8 +148,8 @@ def test_a_full_gate_makes_room_for_a_client_that_has_less_than_its_part() -> No
     """The newest that waits gives way, and is told so; what has begun stays, and who left is not told anything."""
 
     async def run() -> list[str]:
-        gate = Gate(batch=8, queue=16)
-        many, few = Share("many"), Share("few")
+        gate = RequestGate(batch=8, queue=16)
+        many, few = ClientShare("many"), ClientShare("few")
         inside = [asyncio.create_task(_answer(gate, many, 8, begins=number != 1)) for number in range(3)]
         await asyncio.sleep(0)
         assert gate.inside == 24
@@ -170,10 +170,10 @@ def test_a_full_gate_makes_room_for_a_client_that_has_less_than_its_part() -> No
 
 def test_a_client_that_leaves_while_it_gives_way_is_not_answered() -> None:
     async def run() -> str:
-        gate = Gate(batch=1, queue=1)
-        waiting = asyncio.create_task(_answer(gate, Share("many"), 2))
+        gate = RequestGate(batch=1, queue=1)
+        waiting = asyncio.create_task(_answer(gate, ClientShare("many"), 2))
         await asyncio.sleep(0)
-        with gate.entered(1, Share("few")):
+        with gate.entered(1, ClientShare("few")):
             waiting.cancel()
             return await waiting
 
@@ -181,8 +181,8 @@ def test_a_client_that_leaves_while_it_gives_way_is_not_answered() -> None:
 
 
 def test_a_client_has_no_more_inside_than_it_may() -> None:
-    gate = Gate(batch=8, queue=8, most_per_share=3)
-    one, other = Share("one"), Share("other")
+    gate = RequestGate(batch=8, queue=8, most_per_share=3)
+    one, other = ClientShare("one"), ClientShare("other")
     with gate.entered(2, one):
         with pytest.raises(Problem, match=r"2 answers of this client .* may have 3 \(--max-per-key\)") as refused:
             gate.entered(2, one).__enter__()
@@ -203,24 +203,24 @@ def test_a_client_has_no_more_inside_than_it_may() -> None:
 
 def test_a_client_at_its_bound_waits_for_its_own_answers() -> None:
     now = [0.0]
-    gate = Gate(batch=8, queue=8, clock=lambda: now[0], most_per_share=1)
+    gate = RequestGate(batch=8, queue=8, clock=lambda: now[0], most_per_share=1)
     for name in ("many",) * 9 + ("one",):
-        with gate.entered(1, Share(name)):
+        with gate.entered(1, ClientShare(name)):
             now[0] += 1.0
-    with gate.entered(1, Share("one")), pytest.raises(Problem) as refused:
-        gate.entered(1, Share("one")).__enter__()
+    with gate.entered(1, ClientShare("one")), pytest.raises(Problem) as refused:
+        gate.entered(1, ClientShare("one")).__enter__()
     assert refused.value.retry_after == 10, "one of its answers ended in ten seconds"
     assert gate.wait_seconds(1) == 1
 
 
 def test_the_share_is_the_keys_or_the_address_or_a_network_of_addresses() -> None:
-    assert share_of(Tenant("digest", b"salt", 4.0), "10.0.0.1") == Share("digest", 4.0)
-    assert share_of(ANYBODY, "10.0.0.1") == Share("10.0.0.1")
-    assert share_of(ANYBODY, "::ffff:10.0.0.1") == Share("10.0.0.1")
-    assert share_of(ANYBODY, "2001:db8::1") == share_of(ANYBODY, "2001:db8::2") == Share("2001:db8::/64")
+    assert share_of(Tenant("digest", b"salt", 4.0), "10.0.0.1") == ClientShare("digest", 4.0)
+    assert share_of(ANYBODY, "10.0.0.1") == ClientShare("10.0.0.1")
+    assert share_of(ANYBODY, "::ffff:10.0.0.1") == ClientShare("10.0.0.1")
+    assert share_of(ANYBODY, "2001:db8::1") == share_of(ANYBODY, "2001:db8::2") == ClientShare("2001:db8::/64")
     assert share_of(ANYBODY, "2001:db8:0:1::1") != share_of(ANYBODY, "2001:db8::1")
-    assert share_of(ANYBODY, None) == Share("")
-    assert share_of(ANYBODY, "a socket") == Share("a socket")
+    assert share_of(ANYBODY, None) == ClientShare("")
+    assert share_of(ANYBODY, "a socket") == ClientShare("a socket")
 
 
 def test_keys_of_a_file_have_weights(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from brim.engine.chat.reply import ReplyStream
 
 
-class Talk:
+class LocalChat:
     """A chat, how it is answered, and what the next turn brings."""
 
     def __init__(self, chat: Chat, load: Callable[[Path], Chat]) -> None:

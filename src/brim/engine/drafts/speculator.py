@@ -17,7 +17,16 @@ from brim.engine.drafts.proposer import Proposer
 from brim.engine.drafts.weighing import FittedLimit, batch_load
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.scheduler import Scheduler
-from brim.guard.speculation import OPEN, Acceptance, BatchView, Gate, SpeculationSettings, decide, depth_for, weight_of
+from brim.guard.speculation import (
+    OPEN,
+    Acceptance,
+    BatchView,
+    SpeculationGate,
+    SpeculationSettings,
+    decide,
+    depth_for,
+    weight_of,
+)
 from brim.units import ceil_div
 
 _WEIGHED_EVERY = 64  # steps: what running requests are reckoned to hold changes slowly
@@ -63,7 +72,7 @@ class Speculator:
 
     def __init__(self, proposer: Proposer, settings: SpeculationSettings, vocab: int) -> None:
         self.settings = settings
-        self.gate: Gate = OPEN
+        self.gate: SpeculationGate = OPEN
         self._proposer = proposer
         self._vocab = vocab
         self._known: dict[Sequence, _Request] = {}

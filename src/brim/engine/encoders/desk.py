@@ -20,8 +20,8 @@ import torch
 from brim.engine.encoders.among_ranks import RankEncoders
 from brim.engine.encoders.areas import type_of
 from brim.engine.encoders.pool import Encoded, EncoderFigures, Encoders, Job, NotEncoded
-from brim.engine.encoders.shelf import Shelf
-from brim.engine.media.parts import Features, Kind, Media, MediaPart
+from brim.engine.encoders.shelf import FeatureCache
+from brim.engine.media.parts import Features, MediaKind, MediaPart, PromptMedia
 from brim.engine.requests.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class LostRequest:
     passing: bool  # they may be later
 
 
-class FeatureDesk:
+class FeatureStore:
     """The features of one engine's media."""
 
     def __init__(
@@ -64,7 +64,7 @@ class FeatureDesk:
         self._device = device
         self._dtype = type_of(facts.dtype)
         self._width, self._levels = facts.width, facts.levels
-        self._shelf = Shelf(rows)
+        self._shelf = FeatureCache(rows)
         self._memory: torch.Tensor | None = None
         self._wanted: dict[Sequence, _Wanted] = {}
         self._queue: deque[Sequence] = deque()  # not placed yet, in the order in which they asked
@@ -156,7 +156,7 @@ class FeatureDesk:
 
     def _features(self, rows: torch.Tensor, part: MediaPart) -> Features:
         first, *deep = rows.chunk(self._levels, dim=1)
-        return Features(first, () if part.kind is Kind.AUDIO else tuple(deep))
+        return Features(first, () if part.kind is MediaKind.AUDIO else tuple(deep))
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -272,11 +272,11 @@ class FeatureDesk:
             self._shelf.drop(job.key)
 
 
-def _needed(media: Media, start: int) -> list[int]:
+def _needed(media: PromptMedia, start: int) -> list[int]:
     """The numbers of the parts with tokens from `start` on."""
     first = int(np.searchsorted(media.places, start))
     return [number for number, end in enumerate(media.ends.tolist()) if end > first]
 
 
-def _key(request: Request, media: Media, number: int) -> Hashable:
+def _key(request: Request, media: PromptMedia, number: int) -> Hashable:
     return request.salt, media.digests[number]

@@ -19,7 +19,7 @@ _KEPT = 1 << 62  # the age of what must stay
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class CachedFeatures:
     """Rows of one part."""
 
     start: int
@@ -28,12 +28,12 @@ class Entry:
     pins: int = 0
 
 
-class Shelf:
+class FeatureCache:
     """Entries by what they show, the one that was used last at the end."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
-        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._entries: OrderedDict[Hashable, CachedFeatures] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -42,7 +42,7 @@ class Shelf:
     def pinned_rows(self) -> int:
         return sum(entry.rows for entry in self._entries.values() if entry.pins)
 
-    def find(self, key: Hashable) -> Entry | None:
+    def find(self, key: Hashable) -> CachedFeatures | None:
         return self._entries.get(key)
 
     def take(self, wanted: Sequence[tuple[Hashable, int]]) -> list[Hashable] | None:
@@ -63,7 +63,7 @@ class Shelf:
         for key in self._in_the_way([range(places[key], places[key] + rows) for key, rows in missing.items()]):
             del self._entries[key]
         for key, start in places.items():
-            self._entries[key] = Entry(start, missing[key])
+            self._entries[key] = CachedFeatures(start, missing[key])
         for key in unique:
             self._entries[key].pins += 1
             self._entries.move_to_end(key)

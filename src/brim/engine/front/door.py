@@ -18,13 +18,13 @@ from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import MediaSpan, Request
 from brim.engine.weights.load import LoadedModel
 from brim.errors import InvalidRequest, UnsupportedModel, first_line
-from brim.guard.shares import EVERYBODY, Share
+from brim.guard.shares import EVERYBODY, ClientShare
 
 MOST_PRIORITY = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Door:
+class RequestValidator:
     """What a request is checked against."""
 
     loaded: LoadedModel
@@ -47,7 +47,7 @@ class Door:
         session: str | None = None,
         salt: bytes = b"",
         priority: int = 0,
-        share: Share = EVERYBODY,
+        share: ClientShare = EVERYBODY,
     ) -> tuple[Request, ...]:
         """One request for each answer that was asked for. `longest` is what the pool holds of one request."""
         params.check(self.loaded.vocab)
@@ -61,7 +61,7 @@ class Door:
             )
         if not (session is None or isinstance(session, str)):
             raise InvalidRequest(f"session is {session!r}; it must be a text, the name of a conversation")
-        if not (isinstance(share, Share) and 0 < share.weight < float("inf")):
+        if not (isinstance(share, ClientShare) and 0 < share.weight < float("inf")):
             raise InvalidRequest(f"share is {share!r}; it must be a Share with a weight above 0")
         if not isinstance(salt, bytes):
             raise InvalidRequest(f"salt is {salt!r}; it must be bytes")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _REMEMBERED = 1 << 14  # changes: several steps' worth, of blocks that are evicted and published
 
 
-class Changes:
+class PoolChanges:
     """The content that has come and gone in the pools of a ledger, the last of it."""
 
     def __init__(self) -> None:
@@ -45,10 +45,10 @@ class Changes:
         self._digests.clear()
 
 
-class Finding:
+class PrefixMatch:
     """The blocks of a text, by group: scratch where a content is in none. Right when it was last brought up to date."""
 
-    def __init__(self, digests: Sequence[bytes], changes: Changes, forbidden: Iterable[range]) -> None:
+    def __init__(self, digests: Sequence[bytes], changes: PoolChanges, forbidden: Iterable[range]) -> None:
         self.changes = changes
         self.blocks: list[np.ndarray] = []
         self._columns = {digest: column for column, digest in enumerate(digests)}

@@ -30,7 +30,7 @@ from brim.engine.ranks.ranks import Ranks, of_another_rank, rank_errors
 from brim.probes.translate import translated
 
 
-class RunningStep(Protocol):
+class LaunchingStep(Protocol):
     """A step while it is being launched."""
 
     def work(self) -> StepWork:
@@ -47,7 +47,7 @@ class RunningStep(Protocol):
         ...
 
 
-class Limping:
+class FailedRankParticipation:
     """Runs the steps of one rank so that they end the same way on all."""
 
     def __init__(self, ranks: Ranks) -> None:
@@ -75,7 +75,7 @@ class Limping:
         self._collectives = self._reserve = None
 
     @contextmanager
-    def step(self, running: RunningStep) -> Iterator[None]:
+    def step(self, running: LaunchingStep) -> Iterator[None]:
         """In here a step is launched. Out of memory on one rank is raised on all, before any has counted the step."""
         if self._collectives is None:
             yield
@@ -84,7 +84,7 @@ class Limping:
             yield
 
     @contextmanager
-    def _to_the_end(self, running: RunningStep, collectives: StepCollectives) -> Iterator[None]:
+    def _to_the_end(self, running: LaunchingStep, collectives: StepCollectives) -> Iterator[None]:
         """Every collective of this step is issued, also if it fails."""
         before = self._counted()
         try:
@@ -98,7 +98,7 @@ class Limping:
         issued = self._issued(running, collectives, self._counted() - before)
         assert issued == len(expected), f"{issued} collectives in a step that was to have {len(expected)}"
 
-    def _take_part(self, running: RunningStep, collectives: StepCollectives, counted: int) -> None:
+    def _take_part(self, running: LaunchingStep, collectives: StepCollectives, counted: int) -> None:
         assert self._reserve is not None
         work = running.work()
         issued = self._issued(running, collectives, counted)
@@ -106,7 +106,7 @@ class Limping:
             issued = len(collectives.in_passes(work))
         take_part(collectives.of(work)[issued:], self._ranks.group, self._reserve)
 
-    def _issued(self, running: RunningStep, collectives: StepCollectives, counted: int) -> int:
+    def _issued(self, running: LaunchingStep, collectives: StepCollectives, counted: int) -> int:
         replayed = len(collectives.in_passes(running.work())) if running.replayed else 0
         return counted + replayed
 

@@ -43,7 +43,7 @@ class ChatText:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class EscapedMessages:
     """Messages and tools without control tokens, and the private characters in place of them."""
 
     messages: list[Message]
@@ -65,14 +65,14 @@ class ControlTokens:
         self._unsplit = _any_of(spelled)
         self._added = _any_of(one.content for one in added)
 
-    def guard(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Guarded:
+    def guard(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> EscapedMessages:
         """Messages for the template."""
         marks = _Marks(lambda: _texts([*messages, *tools]))
         said = [
             _changed(one, self._trusted if one.get("role") in _TRUSTED_ROLES else self._untrusted, marks)
             for one in messages
         ]
-        return Guarded(said, [_changed(tool, self._trusted, marks) for tool in tools], marks.plain)
+        return EscapedMessages(said, [_changed(tool, self._trusted, marks) for tool in tools], marks.plain)
 
     def written(self, text: str, plain: Mapping[str, str]) -> ChatText:
         """What the template made of guarded messages; marks at the ends of texts go where nothing joins there."""

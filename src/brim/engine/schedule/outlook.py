@@ -16,7 +16,7 @@ from collections.abc import Hashable
 from brim.engine.kv.commons import Shareable
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.prospect import Prospect
+from brim.engine.schedule.prospect import AdmissionCandidate
 from brim.errors import InvalidRequest
 from brim.guard.admission import AdmissionSettings, AdmissionView
 from brim.guard.future import NEVER, Claim, Future
@@ -25,7 +25,7 @@ from brim.units import ceil_div
 _FEW, _MANY = 3, 32  # changes: more than a quarter of the batch, between these, and all sums are made anew
 
 
-class Outlook:
+class BlockForecast:
     """The blocks that running requests hold and will hold."""
 
     def __init__(self, ledger: KvLedger, settings: AdmissionSettings, max_batch: int, max_batch_tokens: int) -> None:
@@ -116,7 +116,7 @@ class Outlook:
                     "give the engine more kv_tokens"
                 )
 
-    def view(self, prospect: Prospect, free_slots: int) -> AdmissionView:
+    def view(self, prospect: AdmissionCandidate, free_slots: int) -> AdmissionView:
         """A waiting request, as the policy sees it."""
         sequence = prospect.sequence
         shared = self._shareable(prospect)
@@ -132,7 +132,7 @@ class Outlook:
             free_slots=free_slots,
         )
 
-    def _shareable(self, prospect: Prospect) -> Shareable:
+    def _shareable(self, prospect: AdmissionCandidate) -> Shareable:
         if prospect.parent is not None:
             assert prospect.parent.blocks is not None
             return self._ledger.forkable(prospect.parent.blocks, prospect.reused)

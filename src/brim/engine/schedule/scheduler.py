@@ -34,16 +34,16 @@ from brim.engine.schedule.drafting import Snapshots, plan_drafts
 from brim.engine.schedule.figures import AdmissionCounts
 from brim.engine.schedule.host_copies import HostCopies
 from brim.engine.schedule.media import MediaGate, NoWaiting
-from brim.engine.schedule.outlook import Outlook
-from brim.engine.schedule.plan import NO_DRAFT, Chunk, Draft, StepBounds, StepPlan
-from brim.engine.schedule.prospect import Prospect, as_fork, from_cache, from_host
+from brim.engine.schedule.outlook import BlockForecast
+from brim.engine.schedule.plan import NO_DRAFT, Chunk, DraftTokens, StepBounds, StepPlan
+from brim.engine.schedule.prospect import AdmissionCandidate, as_fork, from_cache, from_host
 from brim.engine.schedule.queue import Departure, WaitingQueue
 from brim.engine.schedule.spans import blocking_span, whole_spans
 from brim.guard.admission import AdmissionSettings, AdmissionView, Cause, Decision, may_start, passable
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StepLimits:
     """Limits of a step."""
 
     max_batch: int
@@ -59,7 +59,7 @@ class Scheduler:
     def __init__(
         self,
         ledger: KvLedger,
-        limits: Limits,
+        limits: StepLimits,
         admission: AdmissionSettings | None = None,
         policy: Callable[[AdmissionView], Decision] = may_start,
     ) -> None:
@@ -67,7 +67,7 @@ class Scheduler:
         self.limits = limits
         self.admission = admission or AdmissionSettings()
         self.policy = policy
-        self.outlook = Outlook(ledger, self.admission, limits.max_batch, limits.max_batch_tokens)
+        self.outlook = BlockForecast(ledger, self.admission, limits.max_batch, limits.max_batch_tokens)
         self.counts = AdmissionCounts()
         self.host_copies = HostCopies.none()
         self.media: MediaGate = NoWaiting()
@@ -211,7 +211,7 @@ class Scheduler:
                 break
             chunks.append(chunk)
             budget -= chunk.length
-        planned: tuple[Draft, ...] = ()
+        planned: tuple[DraftTokens, ...] = ()
         if self._wanted and not self._admitted and len(self.running) <= self.limits.max_drafted:
             self._drafting = [sequence for sequence in decodes if sequence in self._wanted]
             decodes, planned = plan_drafts(decodes, self._wanted, budget, self.ledger, self._snapshots)
@@ -458,7 +458,7 @@ class Scheduler:
 
     def _admit_first(self, budget: int) -> tuple[Chunk | None, Cause | None]:
         """Start the request that has waited longest; what decided about it, if anything could be decided."""
-        prospect: Prospect | None = None
+        prospect: AdmissionCandidate | None = None
         while prospect is None:
             sequence = self._next_waiting()
             if sequence is not None and not self._free_slots and sequence.request.media is None:
@@ -489,7 +489,7 @@ class Scheduler:
         self._nobody_passes = known
         return None
 
-    def _decide(self, prospect: Prospect) -> Decision:
+    def _decide(self, prospect: AdmissionCandidate) -> Decision:
         if not self._free_slots:
             return self._decide_about_slots()
         decision = self.policy(self.outlook.view(prospect, len(self._free_slots)))
@@ -501,7 +501,7 @@ class Scheduler:
         self.counts.count(decision)
         return decision
 
-    def _start(self, prospect: Prospect, budget: int) -> Chunk | None:
+    def _start(self, prospect: AdmissionCandidate, budget: int) -> Chunk | None:
         """Give the request that was admitted last its slot, what it shares, and its first chunk; None if it cannot."""
         sequence, parent = prospect.sequence, prospect.parent
         sequence.slot = self._free_slots.pop()
@@ -548,12 +548,12 @@ class Scheduler:
     def _was_admitted_now(self, sequence: Sequence) -> bool:
         return any(departure.sequence is sequence for departure in self._admitted)
 
-    def _prospect(self, sequence: Sequence) -> Prospect | None:
+    def _prospect(self, sequence: Sequence) -> AdmissionCandidate | None:
         """Where a request would begin if it were admitted now; None: it has to wait for something on the device."""
         found = self._beginning(sequence)
         return found if found is not None and self.media.ready(sequence, found.reused) else None
 
-    def _beginning(self, sequence: Sequence) -> Prospect | None:
+    def _beginning(self, sequence: Sequence) -> AdmissionCandidate | None:
         """The same, whatever has become of its images."""
         if sequence.unseen:
             return None  # its last token
@@ -568,7 +568,7 @@ class Scheduler:
             if not self._forks_early and parent.computed < parent.prompt_length:
                 return None
         if not self.limits.reuse_prefixes or sequence.request.params.prompt_logprobs is not None:
-            return Prospect(sequence)
+            return AdmissionCandidate(sequence)
         return from_cache(sequence, self.ledger)
 
     # -- accounting ----------------------------------------------------------------------------------------------
@@ -586,7 +586,7 @@ class Scheduler:
         sequence.computed += 1
         sequence.tokens.append(token)
 
-    def settle(self, sequence: Sequence, draft: Draft, accepted: int) -> None:
+    def settle(self, sequence: Sequence, draft: DraftTokens, accepted: int) -> None:
         """What a draft led to has been recorded. The blocks of tokens that do not stand are free from now on."""
         if sequence.finish is not None:
             return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from brim.model.kv import KvStorage
-from brim.planning.engines.record import Engine, Sizes
+from brim.planning.engines.record import EngineRules, Sizes
 from brim.planning.engines.writing import converted, media_notes, option, other_kv, plain_weights, several, switch
-from brim.records.model import Dtype, Media
+from brim.records.model import Dtype, MediaType
 
 _KV = {Dtype.FP8: "fp8kv_spt"}
 _CONVERTS = {"fp8": "vllm-fp8w8a8", "fp8-block": "vllm-fp8w8a8-b128", "int8": "vllm-w8a8"}
@@ -30,7 +30,7 @@ def _flags(sizes: Sizes) -> list[str]:
 
 
 def _without_images(sizes: Sizes) -> bool:
-    return Media.IMAGE in sizes.media and sizes.images_per_prompt == 0
+    return MediaType.IMAGE in sizes.media and sizes.images_per_prompt == 0
 
 
 def _notes(sizes: Sizes) -> list[str]:
@@ -42,7 +42,7 @@ def _notes(sizes: Sizes) -> list[str]:
     ]
 
 
-LIGHTLLM = Engine(
+LIGHTLLM = EngineRules(
     name="lightllm",
     version="main",
     block_tokens=1,

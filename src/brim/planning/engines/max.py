@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brim.model.kv import KvStorage
-from brim.planning.engines.record import Algorithm, Engine, Sizes
+from brim.planning.engines.record import Algorithm, EngineRules, Sizes
 from brim.planning.engines.writing import TORCH_NAMES, at_least, media_notes, option, other_kv, plain_weights, switch
 from brim.records.model import Dtype
 
@@ -33,7 +33,7 @@ def _flags(sizes: Sizes) -> list[str]:
     ]
 
 
-MAX = Engine(
+MAX = EngineRules(
     name="max",
     version="26.7.0",
     block_tokens=_PAGE_TOKENS,

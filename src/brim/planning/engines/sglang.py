@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brim.model.kv import KvStorage
-from brim.planning.engines.record import Algorithm, Draft, Engine, Sizes
+from brim.planning.engines.record import Algorithm, EngineRules, PlannedDraft, Sizes
 from brim.planning.engines.writing import (
     as_json,
     at_least,
@@ -15,7 +15,7 @@ from brim.planning.engines.writing import (
     several,
     switch,
 )
-from brim.records.model import Dtype, Media
+from brim.records.model import Dtype, MediaType
 
 _BLOCK_TOKENS = 1
 _KV = {Dtype.BF16: "bf16", Dtype.FP8: "fp8_e4m3"}
@@ -50,7 +50,7 @@ def _flags(sizes: Sizes) -> list[str]:
 
 
 def _media(sizes: Sizes) -> list[str]:
-    if Media.IMAGE not in sizes.media:
+    if MediaType.IMAGE not in sizes.media:
         return []
     images = sizes.images_per_prompt
     pixels = sizes.image_pixels if sizes.processor_limits_pixels else None
@@ -60,7 +60,7 @@ def _media(sizes: Sizes) -> list[str]:
     ]
 
 
-def _speculation(draft: Draft) -> list[str]:
+def _speculation(draft: PlannedDraft) -> list[str]:
     named = [
         *option("--speculative-algorithm", _DRAFTS[draft.algorithm]),
         *option("--speculative-draft-model-path", draft.model),
@@ -85,7 +85,7 @@ def _notes(sizes: Sizes) -> list[str]:
     ]
 
 
-SGLANG = Engine(
+SGLANG = EngineRules(
     name="sglang",
     version="0.5.23",
     block_tokens=_BLOCK_TOKENS,

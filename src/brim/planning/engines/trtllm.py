@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from brim.model.kv import KvStorage
-from brim.planning.engines.record import Algorithm, Draft, Engine, Sizes
+from brim.planning.engines.record import Algorithm, EngineRules, PlannedDraft, Sizes
 from brim.planning.engines.writing import TORCH_NAMES, media_notes, option, other_kv, several, switch
 from brim.records.model import Dtype
 
@@ -45,7 +45,7 @@ def _config(sizes: Sizes) -> dict[str, object]:
     return config
 
 
-def _speculation(draft: Draft) -> dict[str, object]:
+def _speculation(draft: PlannedDraft) -> dict[str, object]:
     return {
         "decoding_type": _DRAFTS[draft.algorithm],
         "speculative_model": draft.model,
@@ -53,7 +53,7 @@ def _speculation(draft: Draft) -> dict[str, object]:
     }
 
 
-TRTLLM = Engine(
+TRTLLM = EngineRules(
     name="trtllm",
     version="1.2",
     block_tokens=_BLOCK_TOKENS,

@@ -13,7 +13,7 @@ from brim.planning.vllm.graphs import graph_bytes, left_by_trial_bytes
 from brim.planning.vllm.kernels import ELEMENT_BYTES, LIBRARIES_BYTES
 from brim.planning.vllm.pool import kv_pool
 from brim.planning.vllm.profile import profiled_peak
-from brim.planning.vllm.run import Run
+from brim.planning.vllm.run import VllmRun
 from brim.planning.vllm.uncounted import held_beyond_kv_and_weights
 from brim.records.model import LatentAttention, ModelSpec
 from brim.records.plan import Device, EngineDefault
@@ -23,7 +23,7 @@ DEFAULT_FRACTION = 0.92
 _FIRST_RUNNER_BYTES = 2 * MIB  # more outside torch than with the second runner
 
 
-def engine_default(spec: ModelSpec, device: Device, weights_bytes: int, run: Run) -> EngineDefault:
+def engine_default(spec: ModelSpec, device: Device, weights_bytes: int, run: VllmRun) -> EngineDefault:
     """What vLLM does with the model when it is started so, one rank's `weights_bytes` given."""
     activation = profiled_peak(spec, run)
     kv_bytes = _requested(device, DEFAULT_FRACTION) - weights_bytes - _beside_weights(spec, run) - activation
@@ -38,7 +38,7 @@ def engine_default(spec: ModelSpec, device: Device, weights_bytes: int, run: Run
     )
 
 
-def held_bytes(spec: ModelSpec, device: Device, run: Run) -> int:
+def held_bytes(spec: ModelSpec, device: Device, run: VllmRun) -> int:
     """All that vLLM's worst load holds beyond weights and KV, its CUDA context included."""
     activation = profiled_peak(spec, run)
     worst = max(held_beyond_kv_and_weights(spec, run, device), device.context_bytes + activation)
@@ -49,7 +49,7 @@ def _requested(device: Device, fraction: float) -> int:
     return ceil(device.usable_bytes * fraction)
 
 
-def _beside_weights(spec: ModelSpec, run: Run) -> int:
+def _beside_weights(spec: ModelSpec, run: VllmRun) -> int:
     """What vLLM subtracts beside weights and activation."""
     libraries = LIBRARIES_BYTES + (0 if run.second_runner else _FIRST_RUNNER_BYTES)
     estimated = 0 if run.second_runner else graph_bytes(spec, run).estimated  # the second runner counts none
@@ -57,7 +57,7 @@ def _beside_weights(spec: ModelSpec, run: Run) -> int:
     return made_at_load + libraries + left_by_trial_bytes(spec, run) + estimated
 
 
-def _absorbed_bytes(spec: ModelSpec, run: Run) -> int:
+def _absorbed_bytes(spec: ModelSpec, run: VllmRun) -> int:
     """MLA keeps its expanding matrices a second time, unquantised, in the shape in which decoding multiplies them."""
     return sum(
         count

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brim.serve.asked.fields import Fields, check_depth
+from brim.serve.asked.fields import RequestFields, check_depth
 from brim.serve.problems import invalid
 
 FORMATS = ("text", "json_object", "json_schema")
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
-def read_format(form: Fields | None, *, flat: bool = False) -> Mapping[str, Any] | None:
+def read_format(form: RequestFields | None, *, flat: bool = False) -> Mapping[str, Any] | None:
     """The schema of an answer, None where any text will do.
 
     `flat`: name and schema stand beside the type, as in `/v1/responses`, and not inside of `json_schema`.
@@ -31,7 +31,7 @@ def read_format(form: Fields | None, *, flat: bool = False) -> Mapping[str, Any]
     return schema
 
 
-def _schema(form: Fields, flat: bool) -> Mapping[str, Any]:
+def _schema(form: RequestFields, flat: bool) -> Mapping[str, Any]:
     inner = form if flat else form.inner("json_schema")
     if inner is None or inner.text("name") is None:
         raise invalid(form.path("json_schema"), "it needs a name and a schema", "missing_required_parameter")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brim.serve.problems import Problem, invalid
-from brim.serve.settings import Limits
+from brim.serve.settings import RequestLimits
 
 _LISTS = ("content", "tool_calls", "output")  # of a message, or of an item of `/v1/responses`
 
@@ -21,7 +21,7 @@ class Bounds:
     """Of a conversation, for a model and a server."""
 
     longest: int  # tokens of one request
-    limits: Limits
+    limits: RequestLimits
     rolls: bool = False  # what does not fit is dropped
 
     def check(self, messages: Sequence[Any], field: str) -> None:

@@ -14,11 +14,11 @@ from itertools import chain
 from typing import Any
 
 from brim.serve.asked.bounds import Bounds
-from brim.serve.asked.fields import Fields, check_depth, entries
+from brim.serve.asked.fields import RequestFields, check_depth, entries
 from brim.serve.asked.media import Audio, Image, not_fetched, read_audio, read_audio_url, read_image
-from brim.serve.asked.tools import ToolsAsked
+from brim.serve.asked.tools import RequestedTools
 from brim.serve.problems import invalid
-from brim.serve.settings import Limits
+from brim.serve.settings import RequestLimits
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
@@ -73,7 +73,7 @@ class Dialogue:
         return tuple(one for one in self.media if isinstance(one, Audio))
 
 
-def read_dialogue(fields: Fields, bounds: Bounds, tools: ToolsAsked) -> Dialogue:
+def read_dialogue(fields: RequestFields, bounds: Bounds, tools: RequestedTools) -> Dialogue:
     """The field `messages`; the template is told of the tools."""
     found = fields.items("messages")
     if not found:
@@ -82,7 +82,7 @@ def read_dialogue(fields: Fields, bounds: Bounds, tools: ToolsAsked) -> Dialogue
     return dialogue_of(entries(found, "messages"), bounds.limits, tools, "messages")
 
 
-def dialogue_of(found: Iterable[Fields], limits: Limits, tools: ToolsAsked, field: str) -> Dialogue:
+def dialogue_of(found: Iterable[RequestFields], limits: RequestLimits, tools: RequestedTools, field: str) -> Dialogue:
     """Messages as a dialogue; `field` is where they were written."""
     dialogue = _grouped([_message(entry) for entry in found], tools.tools)
     _check_count(field, "images", len(dialogue.images), limits.images)
@@ -110,7 +110,7 @@ def _grouped(messages: Sequence[Message], tools: tuple[Mapping[str, Any], ...]) 
     return Dialogue(tuple(messages[:starts]), tuple(map(tuple, exchanges)), tools)
 
 
-def _message(fields: Fields) -> Message:
+def _message(fields: RequestFields) -> Message:
     role = fields.text("role")
     if role not in ROLES:
         raise invalid(fields.path("role"), f"{role!r:.40} is not one of {', '.join(ROLES)}")
@@ -132,7 +132,7 @@ def _message(fields: Fields) -> Message:
     return Message(entry, media)
 
 
-def _content(fields: Fields) -> tuple[Any, tuple[Media, ...]]:
+def _content(fields: RequestFields) -> tuple[Any, tuple[Media, ...]]:
     content = fields.raw("content")
     if content is None or isinstance(content, str):
         return content, ()
@@ -162,7 +162,7 @@ def _content(fields: Fields) -> tuple[Any, tuple[Media, ...]]:
     return parts, tuple(media)
 
 
-def _call(fields: Fields) -> dict[str, Any]:
+def _call(fields: RequestFields) -> dict[str, Any]:
     """A call that the model made earlier."""
     function = fields.inner("function")
     name = function.text("name") if function is not None else None

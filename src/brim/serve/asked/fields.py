@@ -46,7 +46,7 @@ def _object(found: dict[str, Json]) -> dict[str, Json]:
 _TURNS: Mapping[str, Any] = {"parse_int": _integer, "parse_float": _number, "object_hook": _object}
 
 
-class Fields:
+class RequestFields:
     """One object, at a path inside of the request."""
 
     def __init__(self, found: Mapping[str, Json], path: str = "") -> None:
@@ -108,9 +108,9 @@ class Fields:
             raise invalid(self.path(name), f"{value!r:.40} is not one of {', '.join(allowed)}")
         return value
 
-    def inner(self, name: str) -> Fields | None:
+    def inner(self, name: str) -> RequestFields | None:
         value = self._typed(name, dict, "an object")
-        return None if value is None else Fields(value, self.path(name))
+        return None if value is None else RequestFields(value, self.path(name))
 
     def _typed(self, name: str, kind: Any, said: str) -> Any:
         value = self.raw(name)
@@ -136,13 +136,13 @@ class Fields:
             raise invalid(path, f"there is no such field; {meant}leave it out", "unknown_parameter")
 
 
-def entries(values: Iterable[Json], path: str) -> list[Fields]:
+def entries(values: Iterable[Json], path: str) -> list[RequestFields]:
     """A list of objects."""
     found = []
     for number, value in enumerate(values):
         if not isinstance(value, dict):
             raise invalid(f"{path}[{number}]", f"it must be an object, not {_kind(value)}", "invalid_type")
-        found.append(Fields(value, f"{path}[{number}]"))
+        found.append(RequestFields(value, f"{path}[{number}]"))
     return found
 
 

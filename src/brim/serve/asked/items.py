@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from brim.serve.asked.fields import Fields, entries
+from brim.serve.asked.fields import RequestFields, entries
 from brim.serve.problems import invalid
 
 Json = dict[str, Any]
@@ -21,7 +21,7 @@ _OF_AN_OUTPUT = ("id", "status")  # an item of an answer that is sent back has t
 _PHASES = ("phase",)  # of messages
 
 
-def messages_of(items: list[Any], path: str) -> list[Fields]:
+def messages_of(items: list[Any], path: str) -> list[RequestFields]:
     """Messages, to be read as those of a chat are."""
     messages: list[tuple[str, Json]] = []
     thought = ""
@@ -46,10 +46,10 @@ def messages_of(items: list[Any], path: str) -> list[Fields]:
             messages[-1][1].setdefault("tool_calls", []).extend(made["tool_calls"])
             continue
         messages.append((item.path("")[:-1], made))
-    return [Fields(message, where) for where, message in messages]
+    return [RequestFields(message, where) for where, message in messages]
 
 
-def _message(item: Fields) -> Json:
+def _message(item: RequestFields) -> Json:
     role = item.choice("role", ROLES, "")
     if not role:
         raise invalid(item.path("role"), f"it must be one of {', '.join(ROLES)}", "missing_required_parameter")
@@ -63,7 +63,7 @@ def _message(item: Fields) -> Json:
     return {"role": role, "content": content}
 
 
-def _part(part: Fields) -> Json:
+def _part(part: RequestFields) -> Json:
     kind = part.text("type")
     made: Json
     if kind in _TEXT_PARTS:
@@ -84,7 +84,7 @@ def _part(part: Fields) -> Json:
     return made
 
 
-def _call(item: Fields) -> Json:
+def _call(item: RequestFields) -> Json:
     name, arguments, number = (item.needed_text(field) for field in ("name", "arguments", "call_id"))
     item.leave_out(_OF_AN_OUTPUT)
     item.refuse_others()
@@ -92,7 +92,7 @@ def _call(item: Fields) -> Json:
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
-def _output(item: Fields) -> Json:
+def _output(item: RequestFields) -> Json:
     number, output = item.needed_text("call_id"), item.raw("output")
     if isinstance(output, list):
         output = [_part(part) for part in entries(output, item.path("output"))]
@@ -103,7 +103,7 @@ def _output(item: Fields) -> Json:
     return {"role": "tool", "tool_call_id": number, "content": output}
 
 
-def _reasoning(item: Fields) -> str:
+def _reasoning(item: RequestFields) -> str:
     parts = entries(item.items("content") or [], item.path("content"))
     item.leave_out((*_OF_AN_OUTPUT, "summary", "encrypted_content"))
     item.refuse_others()

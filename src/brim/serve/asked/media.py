@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from brim.serve.asked.fields import Fields
+from brim.serve.asked.fields import RequestFields
 from brim.serve.problems import Problem, invalid
 
 AUDIO_FORMATS = ("wav",)
@@ -41,7 +41,7 @@ class Audio:
         return self  # it is never fetched
 
 
-def read_image(part: Fields) -> Image:
+def read_image(part: RequestFields) -> Image:
     """`{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}`."""
     where, uri, path = _url(part, "image_url")
     found = Image(uri, path)
@@ -52,7 +52,7 @@ def read_image(part: Fields) -> Image:
     return found
 
 
-def read_audio(part: Fields) -> Audio:
+def read_audio(part: RequestFields) -> Audio:
     """`{"type": "input_audio", "input_audio": {"data": "…", "format": "wav"}}`."""
     where = part.inner("input_audio")
     if where is None:
@@ -67,7 +67,7 @@ def read_audio(part: Fields) -> Audio:
     return Audio(written, where.path("data"))
 
 
-def read_audio_url(part: Fields) -> Audio:
+def read_audio_url(part: RequestFields) -> Audio:
     """`{"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,…"}}`."""
     where, uri, path = _url(part, "audio_url")
     if not uri.startswith("data:"):
@@ -85,7 +85,7 @@ def not_fetched(path: str, why: str, instead: str = "the image itself, as data:i
     return Problem(400, f"{path}: {why}; send {instead}", param=path, code="remote_url_refused")
 
 
-def _url(part: Fields, name: str) -> tuple[Fields, str, str]:
+def _url(part: RequestFields, name: str) -> tuple[RequestFields, str, str]:
     """(the object around it, the URL, where it is)."""
     where = part.inner(name)
     url = where.text("url") if where is not None else None

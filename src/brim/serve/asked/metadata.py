@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brim.serve.asked.fields import Fields
+from brim.serve.asked.fields import RequestFields
 from brim.serve.problems import invalid
 from brim.surrogates import half_pair_at
 
@@ -11,7 +11,7 @@ KEY_LENGTH = 64
 VALUE_LENGTH = 512
 
 
-def read_metadata(fields: Fields) -> dict[str, str]:
+def read_metadata(fields: RequestFields) -> dict[str, str]:
     notes = fields.inner("metadata")
     pairs: dict[str, object] = {} if notes is None else fields.raw("metadata")
     if len(pairs) > MOST_PAIRS:

@@ -10,7 +10,7 @@ from brim.model.catalogue import find_entry
 from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.planning.devices import catalogue
 from brim.planning.engines import ENGINES
-from brim.serve.asked.fields import Fields
+from brim.serve.asked.fields import RequestFields
 from brim.serve.problems import invalid
 from brim.suggest import did_you_mean, shown, suggestions
 
@@ -21,7 +21,7 @@ SIZES = {"gpus": MOST_GPUS, "max_len": 1 << 24, "concurrency": 1 << 16, "image_p
 
 
 @dataclass(frozen=True, slots=True)
-class PlanAsked:
+class PlanQuery:
     """Checked, and small enough to be planned in milliseconds."""
 
     model: str
@@ -35,9 +35,9 @@ class PlanAsked:
     engine: str | None = None
 
 
-def read_plan(body: Mapping[str, Any]) -> PlanAsked:
-    fields = Fields(body)
-    asked = PlanAsked(
+def read_plan(body: Mapping[str, Any]) -> PlanQuery:
+    fields = RequestFields(body)
+    asked = PlanQuery(
         model=_model(fields),
         gpu=_gpu(fields),
         gpus=_size(fields, "gpus") or 1,
@@ -52,11 +52,11 @@ def read_plan(body: Mapping[str, Any]) -> PlanAsked:
     return asked
 
 
-def _size(fields: Fields, name: str) -> int | None:
+def _size(fields: RequestFields, name: str) -> int | None:
     return fields.integer(name, 1, SIZES[name])
 
 
-def _model(fields: Fields) -> str:
+def _model(fields: RequestFields) -> str:
     text = fields.text("model")
     entry = None if text is None else find_entry(text)
     if entry is None:
@@ -64,7 +64,7 @@ def _model(fields: Fields) -> str:
     return entry.name
 
 
-def _gpu(fields: Fields) -> str:
+def _gpu(fields: RequestFields) -> str:
     text, known = fields.text("gpu") or "", [device.key for device in catalogue()]
     if text not in known:
         meant = did_you_mean(suggestions(text, known))

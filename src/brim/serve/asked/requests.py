@@ -11,12 +11,12 @@ from brim.engine.requests.params import MAX_ALTERNATIVES, SamplingParams
 from brim.serve.asked.answer_format import read_format
 from brim.serve.asked.bounds import Bounds
 from brim.serve.asked.dialogue import Dialogue, read_dialogue
-from brim.serve.asked.fields import Fields
+from brim.serve.asked.fields import RequestFields
 from brim.serve.asked.metadata import read_metadata
 from brim.serve.asked.sampling import HARMLESS, sampling, wants_usage
-from brim.serve.asked.tools import ToolsAsked, read_tools
+from brim.serve.asked.tools import RequestedTools, read_tools
 from brim.serve.problems import invalid
-from brim.serve.settings import Limits
+from brim.serve.settings import RequestLimits
 
 DEFAULT_COMPLETION = 16  # tokens, as in OpenAI's API
 DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls
@@ -37,7 +37,7 @@ NOT_YET = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AnswerRequest:
     """What requests for answers have in common."""
 
     model: str | None
@@ -49,18 +49,18 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatAsked:
-    wanted: Wanted
+class ChatRequest:
+    wanted: AnswerRequest
     dialogue: Dialogue
     rolls: bool  # the oldest exchanges are dropped where all of them do not fit
     room: int  # tokens for the answer, where it rolls
-    tools: ToolsAsked = field(default_factory=ToolsAsked)
+    tools: RequestedTools = field(default_factory=RequestedTools)
     schema: Mapping[str, Any] | None = None  # the answer is JSON of this schema
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionAsked:
-    wanted: Wanted
+class CompletionRequest:
+    wanted: AnswerRequest
     prompts: tuple[str | tuple[int, ...], ...]
     echo: bool
     scored_only: bool  # max_tokens is 0: nothing is generated, the prompt is scored
@@ -70,9 +70,9 @@ class CompletionAsked:
         return len(self.prompts) * self.wanted.params.n
 
 
-def read_chat(body: Mapping[str, Any], longest: int, limits: Limits) -> ChatAsked:
+def read_chat(body: Mapping[str, Any], longest: int, limits: RequestLimits) -> ChatRequest:
     """A chat request. `longest` is what the engine holds of one request: an answer may fill it."""
-    fields = Fields(body)
+    fields = RequestFields(body)
     tools = read_tools(fields)
     rolls = fields.choice("truncation", TRUNCATION, "disabled") == "auto"
     dialogue = read_dialogue(fields, Bounds(longest, limits, rolls), tools)
@@ -85,7 +85,7 @@ def read_chat(body: Mapping[str, Any], longest: int, limits: Limits) -> ChatAske
     schema = read_format(fields.inner("response_format"))
     _text_only(fields)
     wanted = _wanted(fields, params)
-    return ChatAsked(wanted, dialogue, rolls, room_for(most, longest), tools, schema)
+    return ChatRequest(wanted, dialogue, rolls, room_for(most, longest), tools, schema)
 
 
 def room_for(most: int | None, longest: int) -> int:
@@ -93,9 +93,9 @@ def room_for(most: int | None, longest: int) -> int:
     return max(1, min(DEFAULT_ROOM, longest // 4) if most is None else min(most, longest // 2))
 
 
-def read_completion(body: Mapping[str, Any], vocab: int) -> CompletionAsked:
+def read_completion(body: Mapping[str, Any], vocab: int) -> CompletionRequest:
     """A request to go on with texts, or with tokens of a vocabulary of this size."""
-    fields = Fields(body)
+    fields = RequestFields(body)
     prompts = _prompts(fields, vocab)
     echo = fields.flag("echo")
     alternatives = fields.integer("logprobs", 0, MAX_ALTERNATIVES)
@@ -111,13 +111,13 @@ def read_completion(body: Mapping[str, Any], vocab: int) -> CompletionAsked:
     )
     if (best := fields.integer("best_of", 1, MOST_TOKENS)) is not None and best != params.n:
         raise invalid("best_of", f"it is supported only where it equals n, {params.n}", "unsupported_value")
-    return CompletionAsked(_wanted(fields, params), prompts, echo, scored_only=most == 0)
+    return CompletionRequest(_wanted(fields, params), prompts, echo, scored_only=most == 0)
 
 
-def _wanted(fields: Fields, params: SamplingParams) -> Wanted:
+def _wanted(fields: RequestFields, params: SamplingParams) -> AnswerRequest:
     """The fields of both; nothing else may be left."""
     stream = fields.flag("stream")
-    wanted = Wanted(
+    wanted = AnswerRequest(
         model=fields.text("model"),
         params=params,
         stream=stream,
@@ -131,7 +131,7 @@ def _wanted(fields: Fields, params: SamplingParams) -> Wanted:
     return wanted
 
 
-def _first(fields: Fields, *names: str) -> int | None:
+def _first(fields: RequestFields, *names: str) -> int | None:
     """The most tokens of an answer, under one of several names."""
     found = {name: value for name in names if (value := fields.integer(name, 1, MOST_TOKENS)) is not None}
     if len(set(found.values())) > 1:
@@ -140,13 +140,13 @@ def _first(fields: Fields, *names: str) -> int | None:
     return next(iter(found.values()), None)
 
 
-def _text_only(fields: Fields) -> None:
+def _text_only(fields: RequestFields) -> None:
     """Fields whose only supported value says that the answer is text."""
     if fields.raw("modalities") not in (None, ["text"]):
         raise invalid("modalities", "only text is supported; leave it out", "unsupported_value")
 
 
-def _prompts(fields: Fields, vocab: int) -> tuple[str | tuple[int, ...], ...]:
+def _prompts(fields: RequestFields, vocab: int) -> tuple[str | tuple[int, ...], ...]:
     prompt = fields.raw("prompt")
     if isinstance(prompt, str):
         return (prompt,)
@@ -176,7 +176,7 @@ def _tokens(found: list[int], path: str, vocab: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def sooner(wanted: Wanted, header: str | None) -> Wanted:
+def sooner(wanted: AnswerRequest, header: str | None) -> AnswerRequest:
     """With the deadline of the header `X-Deadline-Seconds`, where that is sooner."""
     if header is None:
         return wanted

@@ -11,14 +11,14 @@ from brim.engine.requests.params import MAX_ALTERNATIVES
 from brim.serve.asked.answer_format import read_format
 from brim.serve.asked.bounds import Bounds
 from brim.serve.asked.dialogue import dialogue_of
-from brim.serve.asked.fields import Fields
+from brim.serve.asked.fields import RequestFields
 from brim.serve.asked.items import messages_of
 from brim.serve.asked.metadata import read_metadata
-from brim.serve.asked.requests import MOST_TOKENS, TRUNCATION, ChatAsked, Wanted, room_for
+from brim.serve.asked.requests import MOST_TOKENS, TRUNCATION, AnswerRequest, ChatRequest, room_for
 from brim.serve.asked.sampling import HARMLESS, sampling
 from brim.serve.asked.tools import read_tools
 from brim.serve.problems import Problem, invalid
-from brim.serve.settings import Limits
+from brim.serve.settings import RequestLimits
 
 Json = dict[str, Any]
 Items = tuple[Json, ...]
@@ -34,28 +34,30 @@ NOT_YET = (
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseAsked:
-    chat: ChatAsked
+class ResponseRequest:
+    chat: ChatRequest
     items: Items  # all of the conversation, what came before included
     store: bool
     said_back: Json  # fields of the request that the answer repeats
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> AnswerRequest:
         return self.chat.wanted
 
 
 def read_response(
-    body: Mapping[str, Any], longest: int, limits: Limits, earlier: Callable[[str], Items | None]
-) -> ResponseAsked:
+    body: Mapping[str, Any], longest: int, limits: RequestLimits, earlier: Callable[[str], Items | None]
+) -> ResponseRequest:
     """`earlier` finds the conversation that led to an answer, with the answer; None: it is not kept."""
-    fields = Fields(body)
+    fields = RequestFields(body)
     tools = read_tools(fields, flat=True)
     truncation = fields.choice("truncation", TRUNCATION, "disabled")
     before, own = _earlier(fields, earlier), _input(fields)
     Bounds(longest, limits, truncation == "auto").check((*before, *own), "input")
     instructions = fields.text("instructions")
-    opening = [] if instructions is None else [Fields({"role": "system", "content": instructions}, "instructions")]
+    opening = (
+        [] if instructions is None else [RequestFields({"role": "system", "content": instructions}, "instructions")]
+    )
     messages = [*opening, *messages_of(list(before), "previous_response_id"), *messages_of(list(own), "input")]
     dialogue = dialogue_of(messages, limits, tools, "input")
     most = fields.integer("max_output_tokens", 1, MOST_TOKENS)
@@ -82,7 +84,7 @@ def read_response(
     store = fields.raw("store")
     if store is not None and not isinstance(store, bool):
         raise invalid("store", "it must be true or false", "invalid_type")
-    wanted = Wanted(
+    wanted = AnswerRequest(
         model=fields.text("model"),
         params=params,
         stream=fields.flag("stream"),
@@ -93,11 +95,11 @@ def read_response(
     _no_stream_options(fields)
     fields.leave_out(HARMLESS)
     fields.refuse_others(NOT_YET)
-    chat = ChatAsked(wanted, dialogue, truncation == "auto", room_for(most, longest), tools, schema)
-    return ResponseAsked(chat, (*before, *own), store is not False, said_back)
+    chat = ChatRequest(wanted, dialogue, truncation == "auto", room_for(most, longest), tools, schema)
+    return ResponseRequest(chat, (*before, *own), store is not False, said_back)
 
 
-def _alternatives(fields: Fields) -> int | None:
+def _alternatives(fields: RequestFields) -> int | None:
     """Beside each token's own log-probability; None: log-probabilities are not asked for."""
     found = fields.integer("top_logprobs", 0, MAX_ALTERNATIVES)
     for number, name in enumerate(fields.items("include") or ()):
@@ -107,7 +109,7 @@ def _alternatives(fields: Fields) -> int | None:
     return found
 
 
-def _input(fields: Fields) -> Items:
+def _input(fields: RequestFields) -> Items:
     found = fields.raw("input")
     if isinstance(found, str):
         return ({"type": "message", "role": "user", "content": found},)
@@ -116,7 +118,7 @@ def _input(fields: Fields) -> Items:
     raise invalid("input", "a text or a list of items is needed", "missing_required_parameter")
 
 
-def _earlier(fields: Fields, earlier: Callable[[str], Items | None]) -> Items:
+def _earlier(fields: RequestFields, earlier: Callable[[str], Items | None]) -> Items:
     name = fields.text("previous_response_id")
     if name is None:
         return ()
@@ -132,7 +134,7 @@ def _earlier(fields: Fields, earlier: Callable[[str], Items | None]) -> Items:
     return found
 
 
-def _text(fields: Fields) -> tuple[Mapping[str, Any] | None, Json]:
+def _text(fields: RequestFields) -> tuple[Mapping[str, Any] | None, Json]:
     """The schema that the answer must follow, and the field as the answer repeats it."""
     text = fields.inner("text")
     if text is None:
@@ -143,7 +145,7 @@ def _text(fields: Fields) -> tuple[Mapping[str, Any] | None, Json]:
     return schema, {"format": {"type": "text"} if form is None else text.raw("format")}
 
 
-def _no_stream_options(fields: Fields) -> None:
+def _no_stream_options(fields: RequestFields) -> None:
     options = fields.inner("stream_options")
     if options is not None:
         options.leave_out(["include_obfuscation"])

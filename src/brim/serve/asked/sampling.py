@@ -6,7 +6,7 @@ from typing import Any
 
 from brim.engine.requests.params import SamplingParams
 from brim.errors import InvalidRequest
-from brim.serve.asked.fields import Fields
+from brim.serve.asked.fields import RequestFields
 from brim.serve.problems import invalid, problem_of
 
 AS_THEY_ARE = (
@@ -31,7 +31,7 @@ HARMLESS = (  # about the caller's account, or hints: they change nothing about 
 )
 
 
-def sampling(fields: Fields, **computed: Any) -> SamplingParams:
+def sampling(fields: RequestFields, **computed: Any) -> SamplingParams:
     """What was asked, and what the endpoint has read in its own way (`max_tokens`, log-probabilities)."""
     wanted = fields.given(*AS_THEY_ARE) | computed
     wanted["stop"] = _stops(fields)
@@ -43,7 +43,7 @@ def sampling(fields: Fields, **computed: Any) -> SamplingParams:
         raise problem_of(error) from None
 
 
-def _stops(fields: Fields) -> tuple[Any, ...]:
+def _stops(fields: RequestFields) -> tuple[Any, ...]:
     stop = fields.raw("stop")
     if stop is None:
         return ()
@@ -54,7 +54,7 @@ def _stops(fields: Fields) -> tuple[Any, ...]:
     raise invalid("stop", "it must be a text or a list of texts", "invalid_type")
 
 
-def _biases(fields: Fields) -> tuple[tuple[int, float], ...]:
+def _biases(fields: RequestFields) -> tuple[tuple[int, float], ...]:
     bias = fields.raw("logit_bias")
     if bias is None:
         return ()
@@ -68,7 +68,7 @@ def _biases(fields: Fields) -> tuple[tuple[int, float], ...]:
     return tuple(found)
 
 
-def wants_usage(fields: Fields, streamed: bool) -> bool:
+def wants_usage(fields: RequestFields, streamed: bool) -> bool:
     """`stream_options.include_usage`: a last event with the counts."""
     options = fields.inner("stream_options")
     if options is None:

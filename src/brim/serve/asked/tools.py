@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from brim.serve.asked.fields import Fields, check_depth, entries
+from brim.serve.asked.fields import RequestFields, check_depth, entries
 from brim.serve.problems import invalid
 
 MOST_TOOLS = 128
@@ -19,7 +19,7 @@ NAME_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
-class ToolsAsked:
+class RequestedTools:
     tools: tuple[Mapping[str, Any], ...] = ()  # as templates take them
     forced: tuple[str, ...] = ()  # one of these must be called; none: the model decides
     several: bool = True  # calls in one answer
@@ -36,7 +36,7 @@ class ToolsAsked:
         return {name: schema for name, schema in self.parameters.items() if name in self.forced}
 
 
-def read_tools(fields: Fields, *, flat: bool = False) -> ToolsAsked:
+def read_tools(fields: RequestFields, *, flat: bool = False) -> RequestedTools:
     """`flat`: a tool has its name and parameters itself, as in `/v1/responses`."""
     found = fields.items("tools") or []
     if len(found) > MOST_TOOLS:
@@ -50,12 +50,12 @@ def read_tools(fields: Fields, *, flat: bool = False) -> ToolsAsked:
         raise invalid("parallel_tool_calls", "it must be true or false", "invalid_type")
     choice = fields.raw("tool_choice")
     forced = _forced(fields, names, flat)
-    return ToolsAsked(
+    return RequestedTools(
         () if choice == "none" else tools, forced, several is not False, "auto" if choice is None else choice
     )
 
 
-def _tool(tool: Fields, flat: bool) -> Mapping[str, Any]:
+def _tool(tool: RequestFields, flat: bool) -> Mapping[str, Any]:
     if tool.text("type") != "function":
         raise invalid(tool.path("type"), "only tools of type function are supported", "unsupported_value")
     function = tool if flat else tool.inner("function")
@@ -89,7 +89,7 @@ def _has_enum(schema: Any) -> bool:
     return isinstance(schema, dict) and "enum" in schema
 
 
-def _forced(fields: Fields, names: list[str], flat: bool) -> tuple[str, ...]:
+def _forced(fields: RequestFields, names: list[str], flat: bool) -> tuple[str, ...]:
     choice = fields.raw("tool_choice")
     if choice is None or choice in ("auto", "none"):
         return ()

@@ -18,18 +18,18 @@ from starlette.routing import Route
 from brim.errors import BrimError
 from brim.serve.asked.bounds import Bounds
 from brim.serve.asked.dialogue import Dialogue, read_dialogue
-from brim.serve.asked.fields import Fields
+from brim.serve.asked.fields import RequestFields
 from brim.serve.asked.plan import read_plan
 from brim.serve.asked.tools import read_tools
 from brim.serve.http.answering import CLIENT_LEFT, Answering, check_model
-from brim.serve.http.keys import OPEN_TO_ALL, Guarded, Keys, Tenant, share_of
-from brim.serve.http.kinds import Chat, Completions, Kind
+from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share_of
+from brim.serve.http.kinds import ChatEndpoint, CompletionsEndpoint, Endpoint
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body
-from brim.serve.http.response_kind import Responses
-from brim.serve.life import Life
-from brim.serve.log import Entry, Journal
+from brim.serve.http.response_kind import ResponsesEndpoint
+from brim.serve.life import ServerLifecycle
+from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.memory import Asking, memory_report
 from brim.serve.metrics import Metrics
 from brim.serve.openapi.asked import Facts
@@ -48,7 +48,7 @@ _DIGITS = 18  # of a number in a query
 
 
 def make_app(
-    life: Life,
+    life: ServerLifecycle,
     settings: ServeSettings,
     write_log: Callable[[str], object] | None = None,
     planning: Planning | None = None,
@@ -56,16 +56,16 @@ def make_app(
     """All of it. `write_log` takes a line for each request; None: there is no log."""
     metrics = Metrics(life, names_clients=bool(settings.api_keys))
 
-    def count(entry: Entry) -> None:
+    def count(entry: RequestLogEntry) -> None:
         metrics.count(entry)
         life.watch.ended(evicted_tokens=entry.evicted_tokens, status=entry.status)
 
-    journal = Journal(write_log, count)
+    journal = RequestLog(write_log, count)
     about = _About(life, settings, metrics, journal)
     plans = _Plans(settings, planning or Planning())
     page = page_routes()
 
-    def generating(path: str, kind: Kind) -> Route:
+    def generating(path: str, kind: Endpoint) -> Route:
         return Route(path, Answering(path, kind, life, settings, journal), methods=["POST"])
 
     app = Starlette(
@@ -79,9 +79,9 @@ def make_app(
             Route("/v1/catalogue", plans.catalogue),
             Route("/v1/plan", plans.plan, methods=["POST"]),
             Route("/tokenize", about.tokenize, methods=["POST"]),
-            generating("/v1/chat/completions", Chat(settings)),
-            generating("/v1/completions", Completions(settings)),
-            generating("/v1/responses", Responses(settings, about.stored)),
+            generating("/v1/chat/completions", ChatEndpoint(settings)),
+            generating("/v1/completions", CompletionsEndpoint(settings)),
+            generating("/v1/responses", ResponsesEndpoint(settings, about.stored)),
             Route("/v1/responses/{name}", about.response),
             Route("/v1/responses/{name}", about.delete_response, methods=["DELETE"]),
             *page,
@@ -97,13 +97,13 @@ def make_app(
     local_only = not settings.api_keys and not settings.insecure
     open_to_all = frozenset((*OPEN_TO_ALL, *(route.path for route in page)))
     keys = Keys(settings.api_keys, settings.key_weights)
-    return Guarded(app, keys, local_only=local_only, open_to_all=open_to_all)
+    return KeyCheckedApp(app, keys, local_only=local_only, open_to_all=open_to_all)
 
 
 class _About:
     """The endpoints that generate nothing."""
 
-    def __init__(self, life: Life, settings: ServeSettings, metrics: Metrics, journal: Journal) -> None:
+    def __init__(self, life: ServerLifecycle, settings: ServeSettings, metrics: Metrics, journal: RequestLog) -> None:
         self._life = life
         self._settings = settings
         self._metrics = metrics
@@ -182,7 +182,7 @@ class _About:
         """A prompt, or the messages of a chat, as tokens."""
         limits = self._settings.limits
         body = await read_body(request, limits)
-        fields = Fields(await parsed(body))
+        fields = RequestFields(await parsed(body))
         running = self._life.admit()
         longest = running.engine.longest_request
         check_model(fields.text("model"), self._settings.model_name)
@@ -214,7 +214,7 @@ class _Plans:
         return JSONResponse(await self._planning.plan(read_plan(await parsed(body))))
 
 
-def _dialogue(fields: Fields, bounds: Bounds) -> Dialogue:
+def _dialogue(fields: RequestFields, bounds: Bounds) -> Dialogue:
     found = read_dialogue(fields, bounds, read_tools(fields))
     fields.refuse_others()
     return found

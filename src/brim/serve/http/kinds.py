@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from brim.engine.requests.params import SamplingParams
-from brim.serve.asked.requests import ChatAsked, CompletionAsked, read_chat, read_completion
+from brim.serve.asked.requests import ChatRequest, CompletionRequest, read_chat, read_completion
 from brim.serve.http.forms import as_asked, reading_of, scores_of
 from brim.serve.http.keys import Tenant
-from brim.serve.life import Running
+from brim.serve.life import RunningServer
 from brim.serve.prepare.jobs import ChatJob, Prepared
 from brim.serve.settings import ServeSettings
-from brim.serve.shape.answers import Head, Shape
-from brim.serve.shape.chat import ChatShape
-from brim.serve.shape.completion import CompletionShape
+from brim.serve.shape.answers import ResponseFormatter, ResponseHeader
+from brim.serve.shape.chat import ChatFormatter
+from brim.serve.shape.completion import CompletionFormatter
 
 
-class Kind(Protocol):
+class Endpoint(Protocol):
     """How one of them reads a request, makes its prompts, and shapes its answers."""
 
     @property
@@ -30,45 +30,47 @@ class Kind(Protocol):
         """What reading it takes from the server's memory."""
         ...
 
-    def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> Any: ...
+    def read(self, body: Mapping[str, Any], running: RunningServer, tenant: Tenant) -> Any: ...
 
     def answers(self, asked: Any) -> int: ...
 
-    async def prepare(self, asked: Any, running: Running, tenant: Tenant) -> tuple[Prepared, ...]: ...
+    async def prepare(self, asked: Any, running: RunningServer, tenant: Tenant) -> tuple[Prepared, ...]: ...
 
-    async def params(self, asked: Any, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:
+    async def params(self, asked: Any, prepared: tuple[Prepared, ...], running: RunningServer) -> SamplingParams:
         """How answers are drawn, now that the prompt is known."""
         ...
 
-    def shape(self, asked: Any, prepared: tuple[Prepared, ...], running: Running) -> Shape: ...
+    def shape(self, asked: Any, prepared: tuple[Prepared, ...], running: RunningServer) -> ResponseFormatter: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class ChatEndpoint:
     settings: ServeSettings
     field: str = "messages"
 
     def stored_bytes(self, body: Mapping[str, Any], tenant: Tenant) -> int:
         return 0
 
-    def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> ChatAsked:
+    def read(self, body: Mapping[str, Any], running: RunningServer, tenant: Tenant) -> ChatRequest:
         return read_chat(body, running.engine.longest_request, self.settings.limits)
 
-    def answers(self, asked: ChatAsked) -> int:
+    def answers(self, asked: ChatRequest) -> int:
         return asked.wanted.params.n
 
-    async def prepare(self, asked: ChatAsked, running: Running, tenant: Tenant) -> tuple[Prepared, ...]:
+    async def prepare(self, asked: ChatRequest, running: RunningServer, tenant: Tenant) -> tuple[Prepared, ...]:
         room = asked.room if asked.rolls else None
         job = ChatJob(asked.dialogue, self.settings.limits, running.engine.longest_request, room, salt=tenant.salt)
         return (await running.tokenising.chat(job),)
 
-    async def params(self, asked: ChatAsked, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:
+    async def params(
+        self, asked: ChatRequest, prepared: tuple[Prepared, ...], running: RunningServer
+    ) -> SamplingParams:
         return await as_asked(asked, prepared[0], running, "response_format")
 
-    def shape(self, asked: ChatAsked, prepared: tuple[Prepared, ...], running: Running) -> ChatShape:
+    def shape(self, asked: ChatRequest, prepared: tuple[Prepared, ...], running: RunningServer) -> ChatFormatter:
         params = asked.wanted.params
-        return ChatShape(
-            Head.new("chatcmpl", self.settings.model_name),
+        return ChatFormatter(
+            ResponseHeader.new("chatcmpl", self.settings.model_name),
             prepared[0],
             reading_of(asked, prepared[0], running),
             answers=params.n,
@@ -78,33 +80,37 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True)
-class Completions:
+class CompletionsEndpoint:
     settings: ServeSettings
     field: str = "prompt"
 
     def stored_bytes(self, body: Mapping[str, Any], tenant: Tenant) -> int:
         return 0
 
-    def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> CompletionAsked:
+    def read(self, body: Mapping[str, Any], running: RunningServer, tenant: Tenant) -> CompletionRequest:
         return read_completion(body, running.engine.loaded.vocab)
 
-    def answers(self, asked: CompletionAsked) -> int:
+    def answers(self, asked: CompletionRequest) -> int:
         return asked.answers
 
-    async def prepare(self, asked: CompletionAsked, running: Running, tenant: Tenant) -> tuple[Prepared, ...]:
+    async def prepare(self, asked: CompletionRequest, running: RunningServer, tenant: Tenant) -> tuple[Prepared, ...]:
         texts = [prompt for prompt in asked.prompts if isinstance(prompt, str)]
         longest = running.engine.longest_request
         made = iter(await running.tokenising.texts(texts, longest=longest) if texts else ())
         return tuple(Prepared(next(made) if isinstance(one, str) else one) for one in asked.prompts)
 
-    async def params(self, asked: CompletionAsked, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:
+    async def params(
+        self, asked: CompletionRequest, prepared: tuple[Prepared, ...], running: RunningServer
+    ) -> SamplingParams:
         return asked.wanted.params
 
-    def shape(self, asked: CompletionAsked, prepared: tuple[Prepared, ...], running: Running) -> CompletionShape:
+    def shape(
+        self, asked: CompletionRequest, prepared: tuple[Prepared, ...], running: RunningServer
+    ) -> CompletionFormatter:
         params, texts = asked.wanted.params, running.texts
         echoed = asked.prompts if asked.echo else ()
-        return CompletionShape(
-            head=Head.new("cmpl", self.settings.model_name),
+        return CompletionFormatter(
+            head=ResponseHeader.new("cmpl", self.settings.model_name),
             prepared=prepared,
             prompts=tuple(one if isinstance(one, str) else texts.whole(one) for one in echoed),
             answers=params.n,

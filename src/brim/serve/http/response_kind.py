@@ -9,20 +9,20 @@ from functools import partial
 from typing import Any
 
 from brim.engine.requests.params import SamplingParams
-from brim.serve.asked.responses import Items, ResponseAsked, read_response
+from brim.serve.asked.responses import Items, ResponseRequest, read_response
 from brim.serve.http.forms import as_asked, reading_of, scores_of
 from brim.serve.http.keys import Tenant
 from brim.serve.http.reply import dumped
-from brim.serve.life import Running
+from brim.serve.life import RunningServer
 from brim.serve.prepare.jobs import ChatJob, Prepared
 from brim.serve.settings import ServeSettings
-from brim.serve.shape.answers import Head
-from brim.serve.shape.responses import ResponseShape
-from brim.serve.stored import Kept, StoredResponses
+from brim.serve.shape.answers import ResponseHeader
+from brim.serve.shape.responses import ResponsesApiFormatter
+from brim.serve.stored import StoredResponse, StoredResponses
 
 
 @dataclass(frozen=True, slots=True)
-class Responses:
+class ResponsesEndpoint:
     settings: ServeSettings
     stored: StoredResponses
     field: str = "input"
@@ -32,7 +32,7 @@ class Responses:
         kept = self.stored.find(tenant.name, name) if isinstance(name, str) else None
         return 0 if kept is None else len(kept.items)
 
-    def read(self, body: Mapping[str, Any], running: Running, tenant: Tenant) -> _Read:
+    def read(self, body: Mapping[str, Any], running: RunningServer, tenant: Tenant) -> _Read:
         earlier = partial(self._earlier, tenant)
         asked = read_response(body, running.engine.longest_request, self.settings.limits, earlier)
         return _Read(asked, tenant)
@@ -44,18 +44,18 @@ class Responses:
     def answers(self, asked: _Read) -> int:
         return 1
 
-    async def prepare(self, asked: _Read, running: Running, tenant: Tenant) -> tuple[Prepared, ...]:
+    async def prepare(self, asked: _Read, running: RunningServer, tenant: Tenant) -> tuple[Prepared, ...]:
         chat = asked.asked.chat
         room = chat.room if chat.rolls else None
         job = ChatJob(chat.dialogue, self.settings.limits, running.engine.longest_request, room, salt=tenant.salt)
         return (await running.tokenising.chat(job),)
 
-    async def params(self, asked: _Read, prepared: tuple[Prepared, ...], running: Running) -> SamplingParams:
+    async def params(self, asked: _Read, prepared: tuple[Prepared, ...], running: RunningServer) -> SamplingParams:
         return await as_asked(asked.asked.chat, prepared[0], running, "text.format")
 
-    def shape(self, asked: _Read, prepared: tuple[Prepared, ...], running: Running) -> ResponseShape:
-        head = Head.new("resp", self.settings.model_name)
-        return ResponseShape(
+    def shape(self, asked: _Read, prepared: tuple[Prepared, ...], running: RunningServer) -> ResponsesApiFormatter:
+        head = ResponseHeader.new("resp", self.settings.model_name)
+        return ResponsesApiFormatter(
             replace(head, id=head.id.replace("-", "_")),
             prepared[0],
             reading_of(asked.asked.chat, prepared[0], running),
@@ -66,14 +66,14 @@ class Responses:
 
     def _keep(self, asked: _Read, response: dict[str, Any]) -> None:
         items = [*asked.asked.items, *response["output"]]
-        self.stored.keep(asked.tenant.name, response["id"], Kept(dumped(response), dumped(items)))
+        self.stored.keep(asked.tenant.name, response["id"], StoredResponse(dumped(response), dumped(items)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
     """A request, and whose it is."""
 
-    asked: ResponseAsked
+    asked: ResponseRequest
     tenant: Tenant
 
     @property

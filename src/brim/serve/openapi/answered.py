@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brim.serve.life import State
+from brim.serve.life import ServerState
 from brim.serve.openapi.words import (
     ANYTHING,
     COUNT,
@@ -31,7 +31,7 @@ _USAGE = {
 _HEAD = {"id": TEXT, "created": COUNT, "model": TEXT}
 
 PROBLEM = given({"error": given({"message": TEXT, "type": TEXT, "param": optional(TEXT), "code": optional(TEXT)})})
-HEALTH = given({"status": one_of(map(str, State))}, {"phase": TEXT, "reason": TEXT})
+HEALTH = given({"status": one_of(map(str, ServerState))}, {"phase": TEXT, "reason": TEXT})
 MODEL = given({"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT}, {"max_model_len": COUNT})
 MODELS = given({"object": {"const": "list"}, "data": listed(MODEL)})
 TOKENIZED = given({"count": COUNT, "max_model_len": COUNT, "tokens": listed(COUNT)})

@@ -13,11 +13,11 @@ from brim.errors import InputError, InvalidRequest
 from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, SeenImage, TokenizerSource
 from brim.serve.prepare.lengths import check_dialogue, check_length, check_rolled_length
-from brim.serve.prepare.media import MediaPrompt, check_taken, processor_of
+from brim.serve.prepare.media import MediaDialogue, check_taken, processor_of
 from brim.serve.prepare.rolling import check_unicode, rolled, written
 
 
-class Desk:
+class PromptPreparer:
     """One model's tokenizer."""
 
     def __init__(self, source: TokenizerSource) -> None:
@@ -51,7 +51,7 @@ class Desk:
             check_taken(job.dialogue, self._source.media)
         check_dialogue(self._tokenizer, job.dialogue, job.threshold, job.room is not None)
         if job.dialogue.media:
-            return MediaPrompt(self._template, self._source, job, known).prepared()
+            return MediaDialogue(self._template, self._source, job, known).prepared()
         kept, turns, evicted = rolled(job, lambda dialogue: len(self._chat_tokens(dialogue, job.threshold)))
         text = written(self._template, kept)
         check_length(self._tokenizer, text.shown, job.threshold, counted=job.counted)
@@ -81,6 +81,6 @@ def _find(source: TokenizerSource) -> Any:
 
 
 @cache
-def desk_of(source: TokenizerSource) -> Desk:
+def desk_of(source: TokenizerSource) -> PromptPreparer:
     """One for each process."""
-    return Desk(source)
+    return PromptPreparer(source)

@@ -59,7 +59,7 @@ def processor_of(folder: Path | None) -> Processor:
     return Processor(processor, family_of(own), own)
 
 
-class MediaPrompt:
+class MediaDialogue:
     """One dialogue with media, each decoded and processed once. `known` has images that were before, by their URIs."""
 
     def __init__(

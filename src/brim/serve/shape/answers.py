@@ -21,7 +21,7 @@ IMPOSSIBLE = -9999.0
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResponseHeader:
     """What every object of one answer begins with."""
 
     id: str
@@ -29,29 +29,29 @@ class Head:
     model: str
 
     @staticmethod
-    def new(prefix: str, model: str) -> Head:
-        return Head(f"{prefix}-{secrets.token_hex(12)}", int(time.time()), model)
+    def new(prefix: str, model: str) -> ResponseHeader:
+        return ResponseHeader(f"{prefix}-{secrets.token_hex(12)}", int(time.time()), model)
 
     def of(self, kind: str, choices: list[Json]) -> Json:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FinishedAnswer:
     """One finished answer, and its number among all of the request."""
 
     number: int
     completion: Completion
 
 
-class Shape(Protocol):
+class ResponseFormatter(Protocol):
     """How answers of one endpoint look."""
 
     def note(self, number: int, update: Update) -> None:
         """An update of an answer that is given as a whole."""
         ...
 
-    def whole(self, ended: Sequence[Ended]) -> Json:
+    def whole(self, ended: Sequence[FinishedAnswer]) -> Json:
         """All of it at once, when every update was noted."""
         ...
 
@@ -63,7 +63,7 @@ class Shape(Protocol):
         """Events of one update."""
         ...
 
-    def closing(self, ended: Sequence[Ended]) -> list[Json]:
+    def closing(self, ended: Sequence[FinishedAnswer]) -> list[Json]:
         """Events when all answers have ended."""
         ...
 
@@ -98,7 +98,7 @@ def new_call_id() -> str:
     return secrets.token_hex(5)[:9]
 
 
-def usage(prepared: Iterable[Prepared], ended: Sequence[Ended], scored_only: bool = False) -> Json:
+def usage(prepared: Iterable[Prepared], ended: Sequence[FinishedAnswer], scored_only: bool = False) -> Json:
     prompt = sum(len(one.tokens) for one in prepared)
     generated = 0 if scored_only else sum(len(one.completion.tokens) for one in ended)
     firsts = (one.completion for one in ended if one.completion.index == 0)

@@ -11,7 +11,16 @@ from brim.engine.requests.request import FinishReason
 from brim.serve.parse.pieces import Answered, Argued, Called, Piece, Said, Thought, whole
 from brim.serve.parse.table import AnswerReader
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.shape.answers import DONE, Ended, Head, Json, Reading, finish_reason, new_call_id, usage
+from brim.serve.shape.answers import (
+    DONE,
+    FinishedAnswer,
+    Json,
+    Reading,
+    ResponseHeader,
+    finish_reason,
+    new_call_id,
+    usage,
+)
 from brim.serve.shape.scores import Scores
 
 WHOLE, CHUNK = "chat.completion", "chat.completion.chunk"
@@ -25,12 +34,12 @@ class _Streamed:
     calls: int = 0
 
 
-class ChatShape:
+class ChatFormatter:
     last_line = DONE
 
     def __init__(
         self,
-        head: Head,
+        head: ResponseHeader,
         prepared: Prepared,
         reading: Reading,
         *,
@@ -46,7 +55,7 @@ class ChatShape:
         self._include_usage = include_usage
         self._streamed = [_Streamed(reading.reader()) for _ in range(answers)]
 
-    def whole(self, ended: Sequence[Ended]) -> Json:
+    def whole(self, ended: Sequence[FinishedAnswer]) -> Json:
         found = self._head.of(WHOLE, [self._choice(one) for one in ended])
         return found | {"usage": self._usage(ended)} | self._dropped()
 
@@ -75,10 +84,10 @@ class ChatShape:
             choices.append(_delta(number, {}, _reason(done, streamed.calls)))
         return [self._chunk([choice]) for choice in choices]
 
-    def closing(self, ended: Sequence[Ended]) -> list[Json]:
+    def closing(self, ended: Sequence[FinishedAnswer]) -> list[Json]:
         return [self._head.of(CHUNK, []) | {"usage": self._usage(ended)}] if self._include_usage else []
 
-    def _usage(self, ended: Sequence[Ended]) -> Json:
+    def _usage(self, ended: Sequence[FinishedAnswer]) -> Json:
         thought = sum(self._reading.reasoning_tokens(one.completion.tokens) for one in ended)
         return usage([self._prepared], ended) | {"completion_tokens_details": {"reasoning_tokens": thought}}
 
@@ -90,7 +99,7 @@ class ChatShape:
         """What a rolling conversation lost."""
         return {"brim": self._prepared.dropped} if self._prepared.rolls else {}
 
-    def _choice(self, one: Ended) -> Json:
+    def _choice(self, one: FinishedAnswer) -> Json:
         done = one.completion
         reader = self._reading.reader()
         answered = whole(reader.feed(done.text or "") + reader.close())

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from brim.engine.front.answers import Completion, Update
 from brim.engine.schedule.events import TokenLogprobs
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.shape.answers import DONE, Ended, Head, Json, finish_reason, score_of, usage
+from brim.serve.shape.answers import DONE, FinishedAnswer, Json, ResponseHeader, finish_reason, score_of, usage
 from brim.serve.token_texts import TokenTexts
 
 KIND = "text_completion"
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionShape:
-    head: Head
+class CompletionFormatter:
+    head: ResponseHeader
     prepared: tuple[Prepared, ...]
     prompts: tuple[str, ...]  # texts to echo; empty where they are not
     answers: int  # to each prompt
@@ -27,7 +27,7 @@ class CompletionShape:
     last_line: bytes = DONE
     streamed: dict[int, int] = field(default_factory=dict)  # characters of what was scored of each answer so far
 
-    def whole(self, ended: Sequence[Ended]) -> Json:
+    def whole(self, ended: Sequence[FinishedAnswer]) -> Json:
         found = self.head.of(KIND, [self._choice(one) for one in ended])
         return found | {"usage": usage(self.prepared, ended, self.scored_only)}
 
@@ -58,7 +58,7 @@ class CompletionShape:
         scores = update.prompt_logprobs if update.completion is None else update.completion.prompt_logprobs
         return [self._chunk(number, self._echo(number), self._prompt_scores(number, scores), None)]
 
-    def closing(self, ended: Sequence[Ended]) -> list[Json]:
+    def closing(self, ended: Sequence[FinishedAnswer]) -> list[Json]:
         if not self.include_usage:
             return []
         return [self.head.of(KIND, []) | {"usage": usage(self.prepared, ended, self.scored_only)}]
@@ -71,7 +71,7 @@ class CompletionShape:
     def _echo(self, number: int) -> str:
         return self.prompts[number // self.answers] if self.prompts else ""
 
-    def _choice(self, one: Ended) -> Json:
+    def _choice(self, one: FinishedAnswer) -> Json:
         done = one.completion
         reason = finish_reason(done)
         text = self._echo(one.number) + ("" if self.scored_only else done.text or "")

@@ -15,18 +15,18 @@ from brim.engine.front.answers import Completion, Update
 from brim.engine.requests.request import FinishReason
 from brim.serve.parse.pieces import Argued, Called, Piece, Said, Thought
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.shape.answers import Ended, Head, Json, Reading, finish_reason, new_call_id, usage
+from brim.serve.shape.answers import FinishedAnswer, Json, Reading, ResponseHeader, finish_reason, new_call_id, usage
 from brim.serve.shape.scores import Scores
 
 _WHY_INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.DEADLINE: "deadline"}
 
 
-class ResponseShape:
+class ResponsesApiFormatter:
     last_line = b""
 
     def __init__(
         self,
-        head: Head,
+        head: ResponseHeader,
         prepared: Prepared,
         reading: Reading,
         said_back: Json,
@@ -47,7 +47,7 @@ class ResponseShape:
     def note(self, number: int, update: Update) -> None:
         self.events(number, update)
 
-    def whole(self, ended: Sequence[Ended]) -> Json:
+    def whole(self, ended: Sequence[FinishedAnswer]) -> Json:
         return self._finished(ended)
 
     def opening(self) -> list[Json]:
@@ -66,7 +66,7 @@ class ResponseShape:
         cut = done.finish_reason is not FinishReason.STOP
         return self._numbered(self._output.read(pieces + self._reader.close(), scores, end=True, cut=cut))
 
-    def closing(self, ended: Sequence[Ended]) -> list[Json]:
+    def closing(self, ended: Sequence[FinishedAnswer]) -> list[Json]:
         response = self._finished(ended)
         return self._numbered([{"type": f"response.{response['status']}", "response": response}])
 
@@ -77,7 +77,7 @@ class ResponseShape:
             self._events += 1
         return found
 
-    def _finished(self, ended: Sequence[Ended]) -> Json:
+    def _finished(self, ended: Sequence[FinishedAnswer]) -> Json:
         done = ended[0].completion
         finish_reason(done)  # an answer that failed is no answer
         why = _WHY_INCOMPLETE.get(done.finish_reason)
@@ -90,7 +90,7 @@ class ResponseShape:
             self._keep(response)
         return response
 
-    def _usage(self, ended: Sequence[Ended], done: Completion) -> Json:
+    def _usage(self, ended: Sequence[FinishedAnswer], done: Completion) -> Json:
         found = usage([self._prepared], ended)
         return {
             "input_tokens": found["prompt_tokens"],

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from brim.engine.encoders.shelf import Shelf
+from brim.engine.encoders.shelf import FeatureCache
 
 
 def test_a_part_is_found_again_and_the_oldest_goes_first() -> None:
-    shelf = Shelf(10)
+    shelf = FeatureCache(10)
     assert shelf.take([("a", 4), ("b", 4)]) == ["a", "b"]
     for key in ("a", "b"):
         entry = shelf.find(key)
@@ -23,7 +23,7 @@ def test_a_part_is_found_again_and_the_oldest_goes_first() -> None:
 
 
 def test_all_parts_of_a_request_are_placed_or_none() -> None:
-    shelf = Shelf(10)
+    shelf = FeatureCache(10)
     assert shelf.take([("a", 6)]) == ["a"]
     assert shelf.take([("a", 6), ("b", 3), ("c", 3)]) is None
     assert len(shelf) == 1
@@ -33,7 +33,7 @@ def test_all_parts_of_a_request_are_placed_or_none() -> None:
 
 
 def test_a_part_that_is_kept_in_the_middle_does_not_shut_out_one_that_fits_beside_it() -> None:
-    shelf = Shelf(8)
+    shelf = FeatureCache(8)
     for key, rows in (("a", 3), ("b", 2), ("c", 3)):
         shelf.take([(key, rows)])
         entry = shelf.find(key)
@@ -44,7 +44,7 @@ def test_a_part_that_is_kept_in_the_middle_does_not_shut_out_one_that_fits_besid
     assert shelf.pinned_rows == 8
 
 
-def kept(shelf: Shelf, *parts: tuple[str, int]) -> None:
+def kept(shelf: FeatureCache, *parts: tuple[str, int]) -> None:
     """Entries that could be found again, the oldest first."""
     for key, rows in parts:
         assert shelf.take([(key, rows)]) == [key]
@@ -56,7 +56,7 @@ def kept(shelf: Shelf, *parts: tuple[str, int]) -> None:
 
 def test_only_what_lies_in_the_new_place_is_dropped() -> None:
     """The oldest has too few rows and no gap beside it: dropping it would not have helped."""
-    shelf = Shelf(12)
+    shelf = FeatureCache(12)
     kept(shelf, ("old", 2), ("middle", 4), ("new", 4))
     shelf.take([("new", 4)])
     assert shelf.take([("other", 4)]) == ["other"]
@@ -64,7 +64,7 @@ def test_only_what_lies_in_the_new_place_is_dropped() -> None:
 
 
 def test_nothing_is_dropped_for_what_has_no_place() -> None:
-    shelf = Shelf(12)
+    shelf = FeatureCache(12)
     kept(shelf, ("a", 4), ("b", 4), ("c", 4))
     shelf.take([("b", 4)])
     assert shelf.take([("large", 6)]) is None
@@ -74,7 +74,7 @@ def test_nothing_is_dropped_for_what_has_no_place() -> None:
 
 def test_rows_never_overlap_and_pinned_ones_stay() -> None:
     chance = random.Random(7)
-    shelf, pinned = Shelf(40), []
+    shelf, pinned = FeatureCache(40), []
     for _ in range(2000):
         if pinned and chance.random() < 0.5:
             for key in pinned.pop(chance.randrange(len(pinned))):

@@ -12,7 +12,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from brim.engine.kv.blocks import BlockPool
 from brim.engine.kv.commons import Shareable
-from brim.engine.kv.findings import Changes, Finding
+from brim.engine.kv.findings import PoolChanges, PrefixMatch
 from brim.engine.kv.ledger import KvLedger
 from tests.unit.engine.kv.test_ledger import LedgerMachine, Writer, groups_of, ledger_of, windows
 
@@ -28,7 +28,7 @@ class FindingMachine(LedgerMachine):
     def start(self, windows: list[int | None], size: int, blocks: list[int]) -> None:
         LedgerMachine.start(self, windows, size, blocks)
         self.ledger.changes._digests = deque(maxlen=6)
-        self.kept: dict[tuple[int, ...], Finding] = {}
+        self.kept: dict[tuple[int, ...], PrefixMatch] = {}
 
     def digests(self, text: tuple[int, ...]) -> list[bytes]:
         return Writer(self.ledger.open(0), list(text)).digests(self.size)
@@ -135,10 +135,10 @@ def test_windows_with_holes_are_looked_at_once(hole_every: int) -> None:
 
 
 def test_what_cannot_be_remembered_is_looked_up_again() -> None:
-    changes = Changes()
+    changes = PoolChanges()
     pool = BlockPool(3, changes)
     changes._digests = deque(maxlen=2)
-    finding = Finding([b"a", b"b"], changes, ())
+    finding = PrefixMatch([b"a", b"b"], changes, ())
     finding.bring_up_to_date([pool])
     for digest in (b"b", b"x", b"a"):
         pool.publish(pool.take(), digest)

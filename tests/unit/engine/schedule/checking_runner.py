@@ -11,7 +11,7 @@ from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.plan import NO_DRAFT, Chunk, StepPlan
-from brim.engine.schedule.scheduler import Limits
+from brim.engine.schedule.scheduler import StepLimits
 from tests.unit.engine.schedule.simulated_device import SimulatedDevice, next_token
 
 
@@ -37,7 +37,7 @@ class Done:
 class CheckingRunner:
     """Runs plans on the simulated device at once, as a device does in its own order, and checks every plan."""
 
-    def __init__(self, ledger: KvLedger, limits: Limits, fails: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, ledger: KvLedger, limits: StepLimits, fails: Callable[[], bool] = lambda: False) -> None:
         self.device = SimulatedDevice(ledger)
         self.ledger = ledger
         self.limits = limits

@@ -23,12 +23,12 @@ from brim.engine.loop import ServingLoop
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason, Request
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.events import Event
+from brim.engine.schedule.events import SequenceEvent
 from brim.engine.schedule.host_copies import HostCopies
-from brim.engine.schedule.scheduler import Limits, Scheduler
+from brim.engine.schedule.scheduler import Scheduler, StepLimits
 from brim.guard.admission import AdmissionSettings, AdmissionView, Decision, may_start
 from brim.guard.preemption import PreemptionRates
-from brim.guard.shares import EVERYBODY, Share
+from brim.guard.shares import EVERYBODY, ClientShare
 from brim.guard.speculation import SpeculationSettings
 from tests.unit.engine.schedule.checking_runner import CheckingRunner, Failed
 from tests.unit.engine.schedule.simulated_device import VOCAB, next_token
@@ -66,7 +66,7 @@ class World:
         self,
         groups: tuple[LayerGroup, ...],
         kv_tokens: int,
-        limits: Limits,
+        limits: StepLimits,
         *,
         size: int = 4,
         overlap: bool = True,
@@ -88,7 +88,7 @@ class World:
         self.loop = ServingLoop(self.scheduler, self.runner, overlap, speculator=self.speculator)  # type: ignore[arg-type]
         self.failures = 0
         self.order: dict[Key, int] = {}
-        self.events: dict[Key, list[Event]] = {}
+        self.events: dict[Key, list[SequenceEvent]] = {}
         self.sequences: dict[Key, Sequence] = {}
         self.started: list[Key] = []  # in the order in which they started for the first time
 
@@ -235,7 +235,7 @@ def worlds(
     reuse = not states and draw(st.booleans())
     drafted = draw(st.integers(1, max_batch)) if speculates else 0
     most = draw(st.integers(max_batch, 12))
-    limits = Limits(max_batch, most, reuse_prefixes=reuse, has_states=states, max_drafted=drafted)
+    limits = StepLimits(max_batch, most, reuse_prefixes=reuse, has_states=states, max_drafted=drafted)
     longest = draw(st.integers(2, 40))
     kv_tokens = longest + draw(st.sampled_from([0, 0, size, longest // 2, 40]))
     # With recurrent layers each failure begins all texts of the step anew.
@@ -262,7 +262,9 @@ def worlds(
     )
     arrivals: list[Arrival] = []
     seeds = st.integers(0, 2)
-    shares = st.sampled_from(draw(st.sampled_from([(EVERYBODY,), (EVERYBODY, Share("a"), Share("b", 4.0))])))
+    shares = st.sampled_from(
+        draw(st.sampled_from([(EVERYBODY,), (EVERYBODY, ClientShare("a"), ClientShare("b", 4.0))]))
+    )
     for number in range(draw(st.integers(1, 7))):
         most_prompt = draw(st.sampled_from([longest - 1, max(1, longest // 4)]))
         prompt = tuple(draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=most_prompt)))
@@ -310,7 +312,7 @@ class Guesses:
 
 
 def full(kv_tokens: int, max_batch: int = 4, max_batch_tokens: int = 16, **others: Any) -> World:
-    return World((LayerGroup(None, (0,), 1),), kv_tokens, Limits(max_batch, max_batch_tokens), **others)
+    return World((LayerGroup(None, (0,), 1),), kv_tokens, StepLimits(max_batch, max_batch_tokens), **others)
 
 
 def request(name: str, prompt: int, most: int, seed: int = 0, **others: Any) -> Request:
