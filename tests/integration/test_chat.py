@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from brim import Chat, Engine, EngineSettings, SamplingParams
 from brim.cli.chat.command import Opener
-from brim.cli.chat.talk import LocalChat
+from brim.cli.chat.local import LocalChat
 from brim.engine.attention.paged import NAME, register
 from brim.engine.chat.chat import send_all
 from brim.engine.chat.turns import Turn, exchanges_of

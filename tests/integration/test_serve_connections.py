@@ -235,7 +235,7 @@ def test_half_open_connections_make_room(server: Served) -> None:
 
 def test_who_does_not_read_is_let_go(server: Served) -> None:
     document = HEALTH.replace(b"/health", b"/openapi.json")
-    http = server.server.life.http
+    http = server.server.lifecycle.http
     wait(lambda: http.connections == 0)
     with connected(server) as connection:
         connection.sendall(document * 1000)  # answers of many megabytes

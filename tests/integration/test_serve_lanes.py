@@ -18,9 +18,9 @@ pytest.importorskip("transformers")
 from brim.engine.media.allowed import AllowedMedia
 from brim.engine.media.limits import ImageLimits
 from brim.model.packaged import packaged_folder
-from brim.serve.asked.requests import read_chat
 from brim.serve.prepare.jobs import ChatJob, TokenizerSource
 from brim.serve.prepare.worker import Tokenising
+from brim.serve.requests.generation import read_chat
 from brim.serve.settings import RequestLimits
 
 pillow = pytest.importorskip("PIL.Image")

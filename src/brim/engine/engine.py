@@ -19,8 +19,8 @@ from brim.engine.bounded import BoundedRunner
 from brim.engine.device.interrupts import Interrupts
 from brim.engine.figures import EngineFigures, RequestFigures, figures_of, requests_of
 from brim.engine.front.answers import Answer, Completion, Update
-from brim.engine.front.door import RequestValidator
 from brim.engine.front.grammars import Grammars
+from brim.engine.front.validation import RequestValidator
 from brim.engine.loop import ServingLoop
 from brim.engine.media.parts import MediaKind
 from brim.engine.media.prepare import Given, GivenMedia, Prompt
@@ -102,7 +102,7 @@ class Engine:
         self._preempted = PreemptedMemory(self._parts, self.ranks)
         self.grammars = Grammars(self.tokenizer, self.loaded.vocab, sorted(self.loaded.eos_ids))
         self._worst = WorstSteps(self.loaded, self._parts, self._allowed)
-        self._door = RequestValidator(
+        self._validator = RequestValidator(
             loaded=self.loaded,
             tokenizer=self.tokenizer,
             max_length=self.max_length,
@@ -396,7 +396,7 @@ class Engine:
         given = GivenMedia(images, audios, videos)
         if given and self._features is not None and self._features.refusal:
             raise MediaUnavailable(f"{given.kinds[0]} are not taken at present, and text is: {self._features.refusal}")
-        requests = self._door.let_in(
+        requests = self._validator.validate(
             request_id,
             prompt,
             params,

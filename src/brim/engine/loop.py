@@ -190,7 +190,7 @@ class ServingLoop:
             planned = time.perf_counter()
             if plan:
                 try:
-                    with self._interrupts.let_in():
+                    with self._interrupts.allow():
                         launched = self.runner.launch(plan, scheduler.ledger)
                 except BaseException:
                     scheduler.abandon(plan)

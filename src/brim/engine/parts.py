@@ -13,7 +13,7 @@ from brim.engine.drafts.draft_model import DraftModel
 from brim.engine.drafts.prompt_lookup import PromptLookup
 from brim.engine.drafts.speculator import Speculator
 from brim.engine.drafts.weighing import FittedLimit
-from brim.engine.encoders.desk import FeatureStore
+from brim.engine.encoders.feature_store import FeatureStore
 from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
@@ -30,7 +30,7 @@ from brim.records.scaling import ScalingReport
 from brim.units import round_up
 
 if TYPE_CHECKING:
-    from brim.engine.ranks.limping import FailedRankParticipation
+    from brim.engine.ranks.failed_rank import FailedRankParticipation
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class EngineParts:
     vocab: int = 0  # token ids that texts consist of
     clock: Callable[[], float] = time.monotonic
     ranks: Agreement = field(default_factory=OneRank)
-    limping: FailedRankParticipation | None = None  # with several ranks
+    failed_rank: FailedRankParticipation | None = None  # with several ranks
     draft: EngineParts | None = None  # of a model that drafts for this one
     features: FeatureStore | None = None  # of images, where encoders run in processes of their own
 
@@ -58,8 +58,8 @@ class EngineParts:
 
     def teardown(self) -> None:
         """Free what `build` made, and what ranks hold for a step that fails."""
-        if self.limping is not None:
-            self.limping.release()
+        if self.failed_rank is not None:
+            self.failed_rank.release()
         if self.features is not None:
             self.features.teardown()
         self.runner.teardown()
@@ -78,7 +78,7 @@ class EngineParts:
     @property
     def rescues(self) -> bool:
         """Whether a step that fails on one rank can be run again: all must learn of it."""
-        return self.ranks.size == 1 or (self.limping is not None and self.limping.known)
+        return self.ranks.size == 1 or (self.failed_rank is not None and self.failed_rank.known)
 
     def shape(self, kv_tokens: int) -> KvShape:
         settings = self.settings

@@ -10,9 +10,9 @@ every request is computed again. Where that pool is refused, each call tries aga
 Parts are only advice to the scheduler. A request that is in none of them, because it was cancelled, preempted or
 submitted meanwhile, is served as ever afterwards; so an interrupt at any point here loses nothing.
 
-With several ranks, a step that fails on one has failed on all when it comes here (`ranks.limping`), and everything that
-is seen on one rank only is agreed on before anybody acts on it: an audit that failed, graphs whose replay did, a canary
-that cannot be held. All else follows from these in the same way on all ranks. A launched step that cannot be read is
+With several ranks, a step that fails on one has failed on all when it comes here (`ranks.failed_rank`), and everything
+that is seen on one rank only is agreed on before anybody acts on it: an audit that failed, graphs whose replay did, a
+canary that cannot be held. All else follows from these in the same way on all ranks. A launched step that cannot be read is
 the one thing that stays an error there: reading takes no memory of the device, and the others have read it.
 """
 
@@ -80,7 +80,7 @@ class Rescue:
         self._catch_up = CatchUp(loop.scheduler)  # of this rescue
         self._ended = 0  # requests, in this rescue
         self._failed_reads = 0  # in a row
-        self._doubt = ""  # why the pool must be built anew before anything is served from it
+        self._rebuild_reason = ""  # why the pool must be built anew before anything is served from it
         self._failed_rebuilds = 0  # in a row
         self._fruitless = 0  # rescues in a row
         self._steps_before = -1  # of the loop, when the last rescue began
@@ -111,9 +111,9 @@ class Rescue:
 
     def advance(self) -> None:
         """Launch one step and read one back, or run a part of a step that failed."""
-        if self._doubt:
+        if self._rebuild_reason:
             self._start_over()
-        if self._doubt:
+        if self._rebuild_reason:
             time.sleep(_PAUSE_SECONDS)  # requests may be cancelled before the next attempt
         elif self._parts is None:
             self._serve()
@@ -225,7 +225,7 @@ class Rescue:
             return
         self._failed_reads += 1
         if self._failed_reads == _READS:
-            self._doubt = "a launched step could not be read"
+            self._rebuild_reason = "a launched step could not be read"
             self._start_over()
             parts.clear()
 
@@ -260,10 +260,10 @@ class Rescue:
         """Trust again only what an audit has found consistent."""
         problems = audit(self._loop.scheduler, self._runner, self._probe, self._rest)
         more = f", and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        self._doubt = self._ranks.problem("; ".join(problems[:_SHOWN]) + more)
-        if self._doubt:
+        self._rebuild_reason = self._ranks.problem("; ".join(problems[:_SHOWN]) + more)
+        if self._rebuild_reason:
             self._start_over()
-        if self._doubt:
+        if self._rebuild_reason:
             return  # this rescue ends when the pool has been built
         step = self._loop.figures.steps
         self._condition = after_rescue(self._policy, self._condition, step, self._ended)
@@ -285,7 +285,7 @@ class Rescue:
             self._failed_rebuilds = 0
             raise
         self._failed_rebuilds = 0
-        self._condition, self._doubt = after_rebuild(self._condition, self._doubt), ""
+        self._condition, self._rebuild_reason = after_rebuild(self._condition, self._rebuild_reason), ""
         if self._probe is not None:
             self._rest = MemoryAtRest.now(self._probe, self._runner)
 

@@ -21,10 +21,10 @@ from brim.engine.device.cpu_kernels import keep_few_kernels
 from brim.engine.device.segments import let_segments_grow
 from brim.engine.drafts.checks import check_draft
 from brim.engine.encoders.among_ranks import RankEncoders
-from brim.engine.encoders.desk import FeatureStore
+from brim.engine.encoders.feature_store import FeatureStore
 from brim.engine.encoders.pool import Encoders
 from brim.engine.encoders.start import EncoderPlace, cache_rows, start_encoders
-from brim.engine.front.door import find_tokenizer
+from brim.engine.front.validation import find_tokenizer
 from brim.engine.media.allowed import AllowedMedia
 from brim.engine.parts import EngineParts
 from brim.engine.recurrent.states import recurrent_mixers

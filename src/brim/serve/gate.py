@@ -34,15 +34,15 @@ class QueuedRequest:
     places: int
     task: Task[Any] | None = None  # that answers it, and is cancelled when it gives way; None: it cannot
     begun: bool = False  # something of its answer is known
-    gave_way: bool = False
+    was_displaced: bool = False
 
     @property
     def waiting(self) -> bool:
         return self.task is not None and not self.begun
 
-    def give_way(self) -> None:
+    def displace(self) -> None:
         assert self.task is not None
-        self.gave_way = True
+        self.was_displaced = True
         self.task.cancel()
 
 
@@ -86,7 +86,7 @@ class RequestGate:
             yield place
             self._remember(place)
         except CancelledError:
-            if place.gave_way and task is not None and task.uncancel() == 0:
+            if place.was_displaced and task is not None and task.uncancel() == 0:
                 raise self._full("it gave its place to a client that has fewer", "displaced", answers) from None
             raise  # the client has left
         finally:
@@ -119,7 +119,7 @@ class RequestGate:
             raise self._full("the queue is full", "queue_full", missing)
         for place in leaving:
             self.displaced += 1
-            place.give_way()
+            place.displace()
             self._leave(place)
 
     def _full(self, said: str, code: str, missing: int) -> Problem:

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from brim.records.lease import Lease
-from brim.serve.card import DeviceSnapshot, card_parts, ledger_lines
-from brim.serve.life import RunningServer
+from brim.serve.device_bar import DeviceSnapshot, card_parts, ledger_lines
+from brim.serve.lifecycle import RunningServer
 from brim.serve.log import RequestLogEntry
 from brim.version import __version__
 

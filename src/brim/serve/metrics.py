@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from brim.serve.life import HttpFigures, RunningServer, ServerLifecycle, ServerState
+from brim.serve.lifecycle import HttpFigures, RunningServer, ServerLifecycle, ServerState
 from brim.serve.log import RequestLogEntry
 
 _FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -18,10 +18,10 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 class Metrics:
     """The registry of one server."""
 
-    def __init__(self, life: ServerLifecycle, *, names_clients: bool = False) -> None:
+    def __init__(self, lifecycle: ServerLifecycle, *, names_clients: bool = False) -> None:
         """`names_clients`: they have keys, whose names tell nothing; addresses are not for everybody's eyes."""
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(_EngineCollector(life, names_clients))
+        self.registry.register(_EngineCollector(lifecycle, names_clients))
 
         def counter(name: str, said: str, *labels: str) -> Counter:
             return Counter(name, said, labels, registry=self.registry)
@@ -50,21 +50,21 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, life: ServerLifecycle, names_clients: bool) -> None:
-        self._life = life
+    def __init__(self, lifecycle: ServerLifecycle, names_clients: bool) -> None:
+        self._lifecycle = lifecycle
         self._names_clients = names_clients
 
     def collect(self) -> Iterator[Metric]:
         state = GaugeMetricFamily("brim_state", "1 for the state that the server is in", labels=["state"])
-        now = self._life.state
+        now = self._lifecycle.state
         for one in ServerState:
             state.add_metric([str(one)], float(one is now))
         yield state
-        yield from _of_connections(self._life.http)
-        if self._life.running is not None:
-            yield from _of_engine(self._life.running)
+        yield from _of_connections(self._lifecycle.http)
+        if self._lifecycle.running is not None:
+            yield from _of_engine(self._lifecycle.running)
             if self._names_clients:
-                yield _of_clients(self._life.running)
+                yield _of_clients(self._lifecycle.running)
 
 
 def _of_clients(running: RunningServer) -> Metric:

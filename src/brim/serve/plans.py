@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any, TypeVar
 
 from brim.errors import BrimError, InvalidRequest
-from brim.serve.asked.plan import KV_DTYPES, MOST_GPUS, WEIGHTS, PlanQuery
 from brim.serve.prepare.processes import processes
 from brim.serve.problems import SERVER, Problem
+from brim.serve.requests.plan import KV_DTYPES, MOST_GPUS, WEIGHTS, PlanQuery
 
 Result = TypeVar("Result")
 _MOST_WAITING = 16

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 def test_a_log_on_a_full_disk_ends_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[RequestLogEntry] = []
-    journal = RequestLog(partial(_write, ""), counted.append)
+    request_log = RequestLog(partial(_write, ""), counted.append)
     full = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115 - closing it fails too
     monkeypatch.setattr(sys, "stderr", full)
-    entries = [journal.entry("/v1/completions", "") for _ in range(200)]  # more than its buffer holds
+    entries = [request_log.entry("/v1/completions", "") for _ in range(200)]  # more than its buffer holds
     for entry in entries:
-        journal.write(entry)
+        request_log.write(entry)
     monkeypatch.undo()
     with suppress(OSError):
         full.close()
     assert counted == entries
-    assert not journal.under_way
+    assert not request_log.under_way

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from brim.errors import InvalidRequest
-from brim.serve.asked.media import Audio
 from brim.serve.prepare.audios import decode_all
+from brim.serve.requests.media import Audio
 from brim.serve.settings import RequestLimits
 
 pytest.importorskip("torch")

@@ -14,7 +14,7 @@ from brim.records.lease import Lease, LeaseState, ProcessId
 from brim.records.memory import MemoryReading
 
 pytest.importorskip("torch")
-from brim.serve.card import DeviceSnapshot, card_parts, ledger_lines
+from brim.serve.device_bar import DeviceSnapshot, card_parts, ledger_lines
 from tests.unit.serve.test_watch import IDLE, READY
 
 FIGURES = replace(IDLE, blocks_held=3, blocks_cached=2, blocks_free=5)  # 1,600 bytes of KV, 500 of weights

@@ -8,8 +8,8 @@ from brim.engine.front.answers import Completion, Update
 from brim.engine.requests.request import FinishReason
 from brim.engine.schedule.events import TokenLogprobs
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.shape.answers import FinishedAnswer, ResponseHeader
-from brim.serve.shape.completion import CompletionFormatter
+from brim.serve.responses.answers import FinishedAnswer, ResponseHeader
+from brim.serve.responses.completion import CompletionFormatter
 from brim.serve.token_texts import TokenTexts
 
 

@@ -10,8 +10,8 @@ from io import BytesIO
 import pytest
 
 from brim.errors import InvalidRequest
-from brim.serve.asked.media import Image
 from brim.serve.prepare.images import decode_all
+from brim.serve.requests.media import Image
 from brim.serve.settings import RequestLimits
 
 pillow = pytest.importorskip("PIL.Image")

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("transformers")
 
 from brim.errors import InvalidRequest
-from brim.serve.asked.requests import read_chat
-from brim.serve.prepare.desk import PromptPreparer
 from brim.serve.prepare.jobs import ChatJob, TokenizerSource
 from brim.serve.prepare.lengths import ROLLED_CHARACTERS
+from brim.serve.prepare.preparer import PromptPreparer
+from brim.serve.requests.generation import read_chat
 from brim.serve.settings import RequestLimits
 from tests.unit.serve.parse.marked import END, marked_tokenizer
 
@@ -37,7 +37,7 @@ class Counted:
 
 def desk(monkeypatch: pytest.MonkeyPatch) -> tuple[PromptPreparer, Counted]:
     counted = Counted()
-    monkeypatch.setattr("brim.serve.prepare.desk._find", lambda source: counted)
+    monkeypatch.setattr("brim.serve.prepare.preparer._find", lambda source: counted)
     return PromptPreparer(TokenizerSource(None)), counted
 
 

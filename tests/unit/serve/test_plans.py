@@ -12,9 +12,9 @@ import pytest
 
 import brim
 from brim.errors import InvalidRequest
-from brim.serve.asked.plan import PlanQuery, read_plan
 from brim.serve.plans import _MOST_WAITING, Planning, catalogue, made
 from brim.serve.problems import Problem
+from brim.serve.requests.plan import PlanQuery, read_plan
 
 ASKED = {"model": "qwen2.5-vl-7b", "gpu": "rtx-4090", "max_len": 8192, "kv_dtype": "fp8", "engine": "vllm"}
 

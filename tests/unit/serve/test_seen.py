@@ -21,11 +21,11 @@ from brim.engine.media.limits import ImageLimits
 from brim.engine.media.processed import part_digest
 from brim.errors import InvalidRequest
 from brim.model.packaged import packaged_folder
-from brim.serve.asked.requests import read_chat
 from brim.serve.prepare import images as decoding
 from brim.serve.prepare.jobs import ChatJob, Prepared, TokenizerSource
 from brim.serve.prepare.media import processor_of
 from brim.serve.prepare.worker import Tokenising
+from brim.serve.requests.generation import read_chat
 from brim.serve.settings import DEFAULT_MEDIA_CACHE, RequestLimits
 
 pillow = pytest.importorskip("PIL.Image")

@@ -47,7 +47,7 @@ class Clock:
 
     def look(self, figures: EngineFigures, health: Health = READY, refused: int = 0, after: float = 1.0) -> None:
         self.seconds += after
-        self.watch.look(figures, health, refused)
+        self.watch.sample(figures, health, refused)
 
 
 def kinds(clock: Clock) -> list[str]:

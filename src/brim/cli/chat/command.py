@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.cli.chat.gauge import gauge
+from brim.cli.chat.local import LocalChat
 from brim.cli.chat.local_commands import COMMANDS
 from brim.cli.chat.loop import converse
 from brim.cli.chat.reading import reader
-from brim.cli.chat.talk import LocalChat
 from brim.cli.engine_options import add_engine_options, add_model, make_engine, serving
 from brim.cli.options import add_json
 from brim.errors import InvalidRequest

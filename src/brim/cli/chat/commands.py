@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from brim.cli.chat.talk import tell
+from brim.cli.chat.local import tell
 from brim.errors import InvalidRequest
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.cli.chat.commands import ChatCommand, with_common
-from brim.cli.chat.talk import LocalChat, tell
+from brim.cli.chat.local import LocalChat, tell
 from brim.errors import InvalidRequest
 from brim.units import format_bytes
 

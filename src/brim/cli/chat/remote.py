@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from brim.cli.chat.commands import ChatCommand, obey, with_common
+from brim.cli.chat.local import tell
 from brim.cli.chat.loop import converse
 from brim.cli.chat.reading import reader
-from brim.cli.chat.talk import tell
 from brim.cli.engine_options import DEFAULT_MODEL
 from brim.cli.serve import KEY_VARIABLE
 from brim.client.address import parse_url

@@ -1,6 +1,6 @@
 """Decides before every step who is speculated for and how far, and learns from what was accepted.
 
-In: the scheduler's requests and its outlook. Out: a draft for each request that has one. The serving loop asks twice:
+In: the scheduler's requests and its forecast. Out: a draft for each request that has one. The serving loop asks twice:
 `worthwhile` looks at what has been read so far, so that steps overlap as long as nobody has a draft; `propose` needs
 every token, so what was launched is read before it.
 
@@ -128,14 +128,14 @@ class Speculator:
         return self.gate.open
 
     def _weigh(self, scheduler: Scheduler) -> None:
-        outlook = scheduler.outlook
-        now = outlook.comings_and_goings, outlook.steps // _WEIGHED_EVERY
+        forecast = scheduler.forecast
+        now = forecast.membership_changes, forecast.steps // _WEIGHED_EVERY
         if now == self._weighed:
             return
         self._weighed = now
         depth, size = self.settings.depth, scheduler.ledger.block_size
-        finals = outlook.final_blocks()
-        self._weight = weight_of(finals, len(scheduler.running) * ceil_div(depth, size), outlook.blocks)
+        finals = forecast.final_blocks()
+        self._weight = weight_of(finals, len(scheduler.running) * ceil_div(depth, size), forecast.blocks)
         if self._fitted is not None:
             tokens = max(finals, default=0) * size
             load = batch_load(scheduler.running, tokens, depth, self._fitted.step_tokens, size)

@@ -14,7 +14,7 @@ from operator import eq
 
 import numpy as np
 
-from brim.engine.kv.findings import PoolChanges
+from brim.engine.kv.prefix_matches import PoolChanges
 
 SCRATCH = 0
 

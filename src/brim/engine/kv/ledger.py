@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from brim.engine.kv.blocks import SCRATCH, BlockPool
-from brim.engine.kv.commons import CommonBlocks, Shareable
-from brim.engine.kv.findings import PoolChanges, PrefixMatch
+from brim.engine.kv.common_blocks import CommonBlocks, Shareable
 from brim.engine.kv.geometry import KvShape, LayerGroup
 from brim.engine.kv.host import CopyBack, CopyOut, HostCopy, Move
+from brim.engine.kv.prefix_matches import PoolChanges, PrefixMatch
 from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.kv.sessions import Sessions
 from brim.units import ceil_div

@@ -6,7 +6,7 @@ broadcast, and digests of the steps are compared. Every rank must be given the s
 
 What fails on one rank ends the same way on all of them (`Ranks.ends_alike`), and no rank waits inside a collective for
 one that has failed. Builds and stress steps are first run by each rank without the others (`local_collectives.py`). In
-a step of serving, a rank that fails takes part in the rest of its collectives without a result (`limping.py`).
+a step of serving, a rank that fails takes part in the rest of its collectives without a result (`failed_rank.py`).
 
 Knows nothing of several machines, nor of how requests reach the ranks.
 """

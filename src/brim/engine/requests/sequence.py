@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from brim.engine.kv.findings import PrefixMatch
 from brim.engine.kv.host import HostCopy
+from brim.engine.kv.prefix_matches import PrefixMatch
 from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.requests.grammar import Constraint
 from brim.engine.requests.request import FinishReason, Request

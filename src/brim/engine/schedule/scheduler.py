@@ -30,16 +30,16 @@ from brim.engine.kv.digests import extend_digests
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
+from brim.engine.schedule.candidate import AdmissionCandidate, as_fork, from_cache, from_host
 from brim.engine.schedule.drafting import Snapshots, plan_drafts
 from brim.engine.schedule.figures import AdmissionCounts
+from brim.engine.schedule.forecast import BlockForecast
 from brim.engine.schedule.host_copies import HostCopies
 from brim.engine.schedule.media import MediaGate, NoWaiting
-from brim.engine.schedule.outlook import BlockForecast
 from brim.engine.schedule.plan import NO_DRAFT, Chunk, DraftTokens, StepBounds, StepPlan
-from brim.engine.schedule.prospect import AdmissionCandidate, as_fork, from_cache, from_host
 from brim.engine.schedule.queue import Departure, WaitingQueue
 from brim.engine.schedule.spans import blocking_span, whole_spans
-from brim.guard.admission import AdmissionSettings, AdmissionView, Cause, Decision, may_start, passable
+from brim.guard.admission import AdmissionSettings, AdmissionView, Cause, Decision, may_overtake, may_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Scheduler:
         self.limits = limits
         self.admission = admission or AdmissionSettings()
         self.policy = policy
-        self.outlook = BlockForecast(ledger, self.admission, limits.max_batch, limits.max_batch_tokens)
+        self.forecast = BlockForecast(ledger, self.admission, limits.max_batch, limits.max_batch_tokens)
         self.counts = AdmissionCounts()
         self.host_copies = HostCopies.none()
         self.media: MediaGate = NoWaiting()
@@ -120,7 +120,7 @@ class Scheduler:
 
     def submit(self, sequence: Sequence) -> None:
         """Let a request wait for its turn. One that could never have it is refused."""
-        self.outlook.check(sequence)
+        self.forecast.check(sequence)
         self._by_key[sequence.request.key] = sequence
         self.waiting.join(sequence)
 
@@ -140,7 +140,7 @@ class Scheduler:
         self._keep_session(sequence)  # before anything is changed
         sequence.finish = reason
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self.outlook.growth.ended(sequence.generated)
+            self.forecast.growth.ended(sequence.generated)
         del self._by_key[sequence.request.key]
         self.host_copies.drop(sequence, self.ledger)
         if sequence.slot is None:
@@ -161,7 +161,7 @@ class Scheduler:
             self.ledger.close(sequence.blocks)
             sequence.blocks = None
         if sequence.slot is not None:
-            self.outlook.left(sequence.slot)
+            self.forecast.left(sequence.slot)
             self._free_slots.append(sequence.slot)
             sequence.slot = None
         if self._snapshots is not None:
@@ -237,7 +237,7 @@ class Scheduler:
             sequence.computed += 1
             sequence.unseen += 1
         self.waiting.charge_decodes(plan.decodes)
-        self.outlook.stepped(len(plan.decodes), self._ready)
+        self.forecast.stepped(len(plan.decodes), self._ready)
         for chunk in plan.chunks:
             sequence = chunk.sequence
             sequence.computed = chunk.start + chunk.length
@@ -246,7 +246,7 @@ class Scheduler:
             if chunk.draws:
                 sequence.unseen += 1
                 sequence.drawn_on_device = True
-                self.outlook.begins_to_answer(sequence)
+                self.forecast.begins_to_answer(sequence)
             self.publish(sequence)  # before its window moves on: later steps find what this one writes
         if self._passing:
             size = self.ledger.block_size
@@ -312,7 +312,7 @@ class Scheduler:
         self._admitted.clear()
         self._blocked = self._first = None
         self._free_slots = list(range(self.limits.max_batch - 1, -1, -1))
-        self.outlook.move(ledger)
+        self.forecast.move(ledger)
 
     # -- decodes -------------------------------------------------------------------------------------------------
 
@@ -458,41 +458,41 @@ class Scheduler:
 
     def _admit_first(self, budget: int) -> tuple[Chunk | None, Cause | None]:
         """Start the request that has waited longest; what decided about it, if anything could be decided."""
-        prospect: AdmissionCandidate | None = None
-        while prospect is None:
+        candidate: AdmissionCandidate | None = None
+        while candidate is None:
             sequence = self._next_waiting()
             if sequence is not None and not self._free_slots and sequence.request.media is None:
                 return None, self._decide_about_slots().cause  # nothing else needs to be known of a text
-            prospect = None if sequence is None else self._prospect(sequence)
-            if prospect is None and (sequence is None or not self.media.waits(sequence)):
+            candidate = None if sequence is None else self._candidate(sequence)
+            if candidate is None and (sequence is None or not self.media.waits(sequence)):
                 return None, None
-        decision = self._decide(prospect)
+        decision = self._decide(candidate)
         if not decision.start:
             return None, decision.cause
-        self._admitted.append(self.waiting.step_out(prospect.sequence, prospect.reused))
-        return self._start(prospect, budget), decision.cause
+        self._admitted.append(self.waiting.step_out(candidate.sequence, candidate.reused))
+        return self._start(candidate, budget), decision.cause
 
     def _admit_passing(self, budget: int) -> Chunk | None:
         """Start the first of the later requests that fits. They are looked at when something has changed."""
-        known = self.outlook.state, self.media.arrivals, tuple(islice(self.waiting, self.admission.reach + 1))
+        known = self.forecast.state, self.media.arrivals, tuple(islice(self.waiting, self.admission.lookahead + 1))
         if known == self._nobody_passes:
             return None
-        behind = passable((sequence.passed for sequence in self.waiting), self.admission)
+        behind = may_overtake((sequence.passed for sequence in self.waiting), self.admission)
         for sequence in list(islice(self.waiting, 1, behind + 1)):
             may_pass = _may_pass(sequence) and not self.media.waits(sequence)
-            prospect = self._prospect(sequence) if may_pass else None
-            if prospect is not None and self._decide(prospect).start:
-                self._admitted.append(self.waiting.overtake(sequence, prospect.reused))
-                chunk = self._start(prospect, budget)
+            candidate = self._candidate(sequence) if may_pass else None
+            if candidate is not None and self._decide(candidate).start:
+                self._admitted.append(self.waiting.overtake(sequence, candidate.reused))
+                chunk = self._start(candidate, budget)
                 self.counts.passes += chunk is not None
                 return chunk
         self._nobody_passes = known
         return None
 
-    def _decide(self, prospect: AdmissionCandidate) -> Decision:
+    def _decide(self, candidate: AdmissionCandidate) -> Decision:
         if not self._free_slots:
             return self._decide_about_slots()
-        decision = self.policy(self.outlook.view(prospect, len(self._free_slots)))
+        decision = self.policy(self.forecast.view(candidate, len(self._free_slots)))
         self.counts.count(decision)
         return decision
 
@@ -501,25 +501,25 @@ class Scheduler:
         self.counts.count(decision)
         return decision
 
-    def _start(self, prospect: AdmissionCandidate, budget: int) -> Chunk | None:
+    def _start(self, candidate: AdmissionCandidate, budget: int) -> Chunk | None:
         """Give the request that was admitted last its slot, what it shares, and its first chunk; None if it cannot."""
-        sequence, parent = prospect.sequence, prospect.parent
+        sequence, parent = candidate.sequence, candidate.parent
         sequence.slot = self._free_slots.pop()
         self.running.append(sequence)
         sequence.blocks = self.ledger.open(sequence.slot)
-        self.outlook.started(sequence)
+        self.forecast.started(sequence)
         state_from = None
         if parent is not None:
             assert parent.blocks is not None
             self.ledger.fork(parent.blocks, sequence.blocks, sequence.prompt_length)
             state_from = parent.slot if self.limits.has_states else None
-        elif prospect.copy is None:
-            self.ledger.reuse(sequence.blocks, prospect.digests)
-        elif not self.ledger.bring_back(sequence.blocks, prospect.copy, prospect.digests):
+        elif candidate.copy is None:
+            self.ledger.reuse(sequence.blocks, candidate.digests)
+        elif not self.ledger.bring_back(sequence.blocks, candidate.copy, candidate.digests):
             self._take_back_last_admission()
             return None
-        sequence.computed = prospect.reused
-        sequence.reused = prospect.reused if prospect.copy is None else prospect.copy.reused
+        sequence.computed = candidate.reused
+        sequence.reused = candidate.reused if candidate.copy is None else candidate.copy.reused
         chunk = self._plan_chunk(sequence, budget, state_from)
         if chunk is None:
             self._take_back_last_admission()
@@ -548,7 +548,7 @@ class Scheduler:
     def _was_admitted_now(self, sequence: Sequence) -> bool:
         return any(departure.sequence is sequence for departure in self._admitted)
 
-    def _prospect(self, sequence: Sequence) -> AdmissionCandidate | None:
+    def _candidate(self, sequence: Sequence) -> AdmissionCandidate | None:
         """Where a request would begin if it were admitted now; None: it has to wait for something on the device."""
         found = self._beginning(sequence)
         return found if found is not None and self.media.ready(sequence, found.reused) else None
@@ -601,7 +601,7 @@ class Scheduler:
         if self._passing:
             self.ledger.give_up_behind(sequence.blocks, sequence.computed)
         if accepted or not sequence.drawn_on_device:
-            self.outlook.grew(sequence)
+            self.forecast.grew(sequence)
         self.publish(sequence)
 
     def publish(self, sequence: Sequence) -> None:

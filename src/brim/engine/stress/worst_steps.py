@@ -100,16 +100,16 @@ class WorstSteps:
 
     def rehearse(self, ledger: KvLedger) -> None:
         """With several ranks, learn what a step asks of them, and hold what a rank needs that fails in one."""
-        runner, limping = self.parts.runner, self.parts.limping
-        if limping is None:
+        runner, failed_rank = self.parts.runner, self.parts.failed_rank
+        if failed_rank is None:
             return
         from brim.engine.ranks.sharding import splits_towers
 
         known = None
         if not splits_towers(self.loaded.model, runner.text_model.backbone):
-            known = rehearse(runner, ledger, self.parts.max_length, limping.group_name)
+            known = rehearse(runner, ledger, self.parts.max_length, failed_rank.group_name)
         shape, scored = runner.shape, runner.scorer.whole_rows
-        limping.hold(known, largest_work(shape.most_decode_rows, shape.max_batch_tokens, scored))
+        failed_rank.hold(known, largest_work(shape.most_decode_rows, shape.max_batch_tokens, scored))
 
     def step(self, shape: StressShape, ledger: KvLedger) -> Callable[[], None]:
         """A function that runs a step of this shape to its end. Media are prepared now, on the host."""

@@ -18,19 +18,19 @@ from starlette.requests import Request
 from brim.engine.front.answers import Update
 from brim.errors import BrimError
 from brim.guard.shares import ClientShare
-from brim.serve.asked.requests import AnswerRequest, sooner
+from brim.serve.http.endpoints import Endpoint
 from brim.serve.http.keys import Tenant, share_of
-from brim.serve.http.kinds import Endpoint
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body, until_gone
 from brim.serve.http.reply import HttpReply
 from brim.serve.http.updates import Numbered, merged
-from brim.serve.life import RunningServer, ServerLifecycle
+from brim.serve.lifecycle import RunningServer, ServerLifecycle
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.prepare.jobs import Prepared
 from brim.serve.problems import Problem, problem_of
+from brim.serve.requests.generation import AnswerRequest, sooner
+from brim.serve.responses.answers import ResponseFormatter
 from brim.serve.settings import ServeSettings
-from brim.serve.shape.answers import ResponseFormatter
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -43,18 +43,20 @@ class Answering:
     """One of these endpoints, as an ASGI application."""
 
     def __init__(
-        self, path: str, kind: Endpoint, life: ServerLifecycle, settings: ServeSettings, journal: RequestLog
+        self, path: str, kind: Endpoint, lifecycle: ServerLifecycle, settings: ServeSettings, request_log: RequestLog
     ) -> None:
         self._path = path
         self._kind = kind
-        self._life = life
+        self._lifecycle = lifecycle
         self._settings = settings
-        self._journal = journal
+        self._request_log = request_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         tenant: Tenant = scope["state"]["tenant"]
-        entry = self._journal.entry(self._path, tenant.name, None if request.client is None else request.client.host)
+        entry = self._request_log.entry(
+            self._path, tenant.name, None if request.client is None else request.client.host
+        )
         reply = HttpReply(send, {"x-request-id": entry.id})
         try:
             body = await read_body(request, self._settings.limits)
@@ -67,7 +69,7 @@ class Answering:
             await self._refuse(problem_of(error), reply, entry)
         finally:
             entry.status = entry.status or reply.status or 500
-            self._journal.write(entry)
+            self._request_log.write(entry)
 
     async def _refuse(self, problem: Problem, reply: HttpReply, entry: RequestLogEntry) -> None:
         entry.error = problem.code or problem.kind
@@ -77,9 +79,9 @@ class Answering:
     async def _answer(
         self, request: Request, body: bytes, tenant: Tenant, reply: HttpReply, entry: RequestLogEntry
     ) -> None:
-        self._life.admit()
+        self._lifecycle.admit()
         found = await parsed(body)
-        running = self._life.admit()  # it may have begun to drain meanwhile
+        running = self._lifecycle.admit()  # it may have begun to drain meanwhile
         size = len(body) + self._kind.stored_bytes(found, tenant)
         asked = await checked(partial(self._kind.read, found, running, tenant), size)
         wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))

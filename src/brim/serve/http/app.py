@@ -16,27 +16,27 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from brim.errors import BrimError
-from brim.serve.asked.bounds import Bounds
-from brim.serve.asked.dialogue import Dialogue, read_dialogue
-from brim.serve.asked.fields import RequestFields
-from brim.serve.asked.plan import read_plan
-from brim.serve.asked.tools import read_tools
 from brim.serve.http.answering import CLIENT_LEFT, Answering, check_model
+from brim.serve.http.endpoints import ChatEndpoint, CompletionsEndpoint, Endpoint
 from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share_of
-from brim.serve.http.kinds import ChatEndpoint, CompletionsEndpoint, Endpoint
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body
-from brim.serve.http.response_kind import ResponsesEndpoint
-from brim.serve.life import ServerLifecycle
+from brim.serve.http.responses_endpoint import ResponsesEndpoint
+from brim.serve.lifecycle import ServerLifecycle
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.memory import Asking, memory_report
 from brim.serve.metrics import Metrics
-from brim.serve.openapi.asked import Facts
 from brim.serve.openapi.document import document
+from brim.serve.openapi.requests import Facts
 from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import ChatJob
 from brim.serve.problems import SERVER, Problem, invalid, problem_of
+from brim.serve.requests.bounds import Bounds
+from brim.serve.requests.dialogue import Dialogue, read_dialogue
+from brim.serve.requests.fields import RequestFields
+from brim.serve.requests.plan import read_plan
+from brim.serve.requests.tools import read_tools
 from brim.serve.settings import ServeSettings
 from brim.serve.stored import StoredResponses
 
@@ -48,25 +48,25 @@ _DIGITS = 18  # of a number in a query
 
 
 def make_app(
-    life: ServerLifecycle,
+    lifecycle: ServerLifecycle,
     settings: ServeSettings,
     write_log: Callable[[str], object] | None = None,
     planning: Planning | None = None,
 ) -> ASGIApp:
     """All of it. `write_log` takes a line for each request; None: there is no log."""
-    metrics = Metrics(life, names_clients=bool(settings.api_keys))
+    metrics = Metrics(lifecycle, names_clients=bool(settings.api_keys))
 
     def count(entry: RequestLogEntry) -> None:
         metrics.count(entry)
-        life.watch.ended(evicted_tokens=entry.evicted_tokens, status=entry.status)
+        lifecycle.watch.ended(evicted_tokens=entry.evicted_tokens, status=entry.status)
 
-    journal = RequestLog(write_log, count)
-    about = _About(life, settings, metrics, journal)
+    request_log = RequestLog(write_log, count)
+    about = _About(lifecycle, settings, metrics, request_log)
     plans = _Plans(settings, planning or Planning())
     page = page_routes()
 
     def generating(path: str, kind: Endpoint) -> Route:
-        return Route(path, Answering(path, kind, life, settings, journal), methods=["POST"])
+        return Route(path, Answering(path, kind, lifecycle, settings, request_log), methods=["POST"])
 
     app = Starlette(
         routes=[
@@ -103,16 +103,18 @@ def make_app(
 class _About:
     """The endpoints that generate nothing."""
 
-    def __init__(self, life: ServerLifecycle, settings: ServeSettings, metrics: Metrics, journal: RequestLog) -> None:
-        self._life = life
+    def __init__(
+        self, lifecycle: ServerLifecycle, settings: ServeSettings, metrics: Metrics, request_log: RequestLog
+    ) -> None:
+        self._lifecycle = lifecycle
         self._settings = settings
         self._metrics = metrics
-        self._journal = journal
+        self._request_log = request_log
         self._created = int(time.time())
         self.stored = StoredResponses()
 
     async def health(self, request: Request) -> Response:
-        status, found = self._life.report()
+        status, found = self._lifecycle.report()
         return JSONResponse(found, status)
 
     async def metrics(self, request: Request) -> Response:
@@ -120,7 +122,7 @@ class _About:
 
     async def openapi(self, request: Request) -> Response:
         """What the server takes and gives, as far as it is known now."""
-        running, settings = self._life.running, self._settings
+        running, settings = self._lifecycle.running, self._settings
         facts = Facts(settings.model_name, remote=settings.limits.remote_media, messages=settings.limits.messages)
         if running is not None:
             engine = running.engine
@@ -148,7 +150,7 @@ class _About:
             "created": self._created,
             "owned_by": "brim",
         }
-        running = self._life.running
+        running = self._lifecycle.running
         return found if running is None else found | {"max_model_len": running.engine.longest_request}
 
     async def response(self, request: Request) -> Response:
@@ -167,12 +169,15 @@ class _About:
 
     async def memory(self, request: Request) -> Response:
         """The ledger; with `?after=N`, only the events and samples whose number is above N."""
-        running = self._life.running or self._life.admit()
+        running = self._lifecycle.running or self._lifecycle.admit()
         after = _after(request)
         tenant: Tenant = request.state.tenant
         share = share_of(tenant, None if request.client is None else request.client.host)
         asking = Asking(
-            tenant.salt, running.gate.report(share), dict(self._journal.under_way), self._life.watch.report(after)
+            tenant.salt,
+            running.gate.report(share),
+            dict(self._request_log.under_way),
+            self._lifecycle.watch.report(after),
         )  # what belongs to this thread is copied here
         return JSONResponse(
             {"model": self._settings.model_name, **await asyncio.to_thread(memory_report, running, asking)}
@@ -183,7 +188,7 @@ class _About:
         limits = self._settings.limits
         body = await read_body(request, limits)
         fields = RequestFields(await parsed(body))
-        running = self._life.admit()
+        running = self._lifecycle.admit()
         longest = running.engine.longest_request
         check_model(fields.text("model"), self._settings.model_name)
         prompt = fields.text("prompt")

@@ -7,14 +7,14 @@ from dataclasses import replace
 from brim.engine.requests.grammar import Grammar
 from brim.engine.requests.params import SamplingParams
 from brim.errors import InvalidRequest
-from brim.serve.asked.requests import ChatRequest
-from brim.serve.life import RunningServer
+from brim.serve.lifecycle import RunningServer
 from brim.serve.parse.grammar import calls_answer, json_answer
 from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import Prepared
 from brim.serve.problems import Problem
-from brim.serve.shape.answers import Reading
-from brim.serve.shape.scores import Scores
+from brim.serve.requests.generation import ChatRequest
+from brim.serve.responses.answers import Reading
+from brim.serve.responses.scores import Scores
 
 
 def reading_of(asked: ChatRequest, prepared: Prepared, running: RunningServer) -> Reading:

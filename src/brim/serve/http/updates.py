@@ -9,7 +9,7 @@ from contextlib import aclosing
 from brim.engine.front.answers import Update
 from brim.serve.gate import QueuedRequest
 from brim.serve.log import RequestLogEntry
-from brim.serve.shape.answers import FinishedAnswer
+from brim.serve.responses.answers import FinishedAnswer
 
 
 class Numbered:

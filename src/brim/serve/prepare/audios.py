@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from brim.engine.media.audio.files import at_rate, check_rate, check_samples
 from brim.engine.media.audio.wav import NotWav, Wav, open_wav
 from brim.errors import InvalidRequest
-from brim.serve.asked.media import Audio
 from brim.serve.prepare.base64_files import file_of
+from brim.serve.requests.media import Audio
 from brim.serve.settings import RequestLimits
 from brim.units import format_bytes
 

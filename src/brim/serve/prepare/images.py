@@ -8,9 +8,9 @@ from io import BytesIO
 from typing import Any
 
 from brim.errors import InvalidRequest, first_line
-from brim.serve.asked.media import Image
 from brim.serve.prepare.base64_files import file_of
 from brim.serve.prepare.jobs import SeenImage
+from brim.serve.requests.media import Image
 from brim.serve.settings import RequestLimits
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")

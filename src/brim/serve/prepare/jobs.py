@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.shared_arrays import SharedArray
+from brim.serve.requests.dialogue import Dialogue
 from brim.serve.settings import RequestLimits
 
 

@@ -14,8 +14,8 @@ from hashlib import blake2b
 
 import numpy as np
 
-from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.jobs import Prepared, SeenImage
+from brim.serve.requests.dialogue import Dialogue
 
 _DIGEST_BYTES = 32
 

@@ -44,10 +44,10 @@ class ServerWatch:
         self._events: deque[WatchEvent] = deque(maxlen=_EVENTS)
         self._numbers = 0
 
-    async def keep_looking(self, look: Callable[[], None]) -> None:
+    async def keep_sampling(self, sample: Callable[[], None]) -> None:
         """Until it is cancelled."""
         while True:
-            look()
+            sample()
             await asyncio.sleep(EVERY_SECONDS)
 
     def ended(self, *, evicted_tokens: int, status: int) -> None:
@@ -55,7 +55,7 @@ class ServerWatch:
         self._rolled_tokens += evicted_tokens
         self._failed += status == 500
 
-    def look(self, figures: EngineFigures, health: Health, refused: int) -> None:
+    def sample(self, figures: EngineFigures, health: Health, refused: int) -> None:
         """Take a sample, and note what has happened since the last one."""
         counts = self._counts(figures, health, refused)
         for change in self._changes.between(counts):

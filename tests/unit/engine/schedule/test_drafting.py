@@ -199,13 +199,13 @@ def test_what_requests_will_hold_is_reckoned_from_what_stands(has_states: bool) 
     world = guessing(0.8, admission=WORST, has_states=has_states)
     for name in ("a", "b"):
         world.submit(request(name, 5, 40))
-    outlook = world.scheduler.outlook
+    forecast = world.scheduler.forecast
     while not world.loop.idle:
         world.step()
-        outlook.final_blocks()
+        forecast.final_blocks()
         for sequence in world.scheduler.running:
             assert sequence.slot is not None
-            assert outlook._future.get(sequence.slot) == outlook._running_claim(sequence)
+            assert forecast._future.get(sequence.slot) == forecast._running_claim(sequence)
     assert world.runner.verified
 
 

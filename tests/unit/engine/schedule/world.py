@@ -170,13 +170,13 @@ class World:
 
     def check_claims(self) -> None:
         """What is reckoned of an answer is what would be reckoned now; guesses are made once, and not looked at."""
-        outlook = self.scheduler.outlook
-        outlook._bring_up_to_date()
-        assert {one.slot for one in self.scheduler.running} == set(outlook._running)
-        assert len(outlook._future) == len(outlook._running)
-        for slot, one in outlook._running.items():
+        forecast = self.scheduler.forecast
+        forecast._bring_up_to_date()
+        assert {one.slot for one in self.scheduler.running} == set(forecast._running)
+        assert len(forecast._future) == len(forecast._running)
+        for slot, one in forecast._running.items():
             if one.drawn_on_device and self.scheduler.admission.mode == "worst":
-                assert outlook._future.get(slot) == outlook._running_claim(one)
+                assert forecast._future.get(slot) == forecast._running_claim(one)
 
     def check_findings(self) -> None:
         """What is kept of a waiting request's blocks is what is in the pools."""

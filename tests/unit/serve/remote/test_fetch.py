@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from brim.errors import InvalidRequest
-from brim.serve.asked.requests import read_chat
 from brim.serve.prepare.images import decode_all
 from brim.serve.prepare.remote.fetch import RemoteFile, Ways, fetch_all
 from brim.serve.prepare.remote.fetching import Fetching
 from brim.serve.prepare.remote.public import is_public
 from brim.serve.problems import Problem
+from brim.serve.requests.generation import read_chat
 from brim.serve.settings import RequestLimits
 from tests.unit.serve.remote.tls_server import Answer, Elsewhere, elsewhere, endless, file, make_certificate, status
 from tests.unit.serve.test_images import png

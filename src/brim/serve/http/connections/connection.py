@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from brim.serve.http.connections.head import StrictParser
 from brim.serve.http.connections.lingering import LingeringTransport
 from brim.serve.http.reply import HttpReply, dumped
-from brim.serve.life import HttpFigures
+from brim.serve.lifecycle import HttpFigures
 from brim.serve.problems import SERVER, Problem
 from brim.serve.settings import ConnectionLimits
 

@@ -13,9 +13,9 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 from brim.errors import DeviceError
-from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.processes import processes
 from brim.serve.prepare.remote.fetch import RemoteFile, Ways, fetch_all
+from brim.serve.requests.dialogue import Dialogue
 from brim.serve.settings import RequestLimits
 
 _AT_ONCE = 8  # requests whose images are fetched at once; a process starts when the others are busy
