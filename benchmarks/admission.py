@@ -2,14 +2,14 @@
 
     python benchmarks/admission.py [--running 256] [--decisions 2000] [--out FILE]
 
-The real `BlockForecast`, `KvLedger` and policy on one core. The running requests are in the middle of their answers, of many
-lengths, in a pool that cannot hold all of them to their ends.
+The real `BlockForecast`, `KvLedger` and policy on one core. The running requests are in the middle of their answers, of
+many lengths, in a pool that cannot hold all of them to their ends.
 
 * held: the same waiting request, again and again: it does not fit
 * after a change: a request has ended and another one has begun to answer since the last decision
 * shared: the waiting request shares a prefix of 128 blocks with others
 * windows: a full and a sliding group, in pools that both can run out
-* all new: every claim is reckoned anew, as after a step that left some answers out
+* all new: every claim is computed again, as after a step that left some answers out
 
 Answers that begin and end change the sums when they do, and not in a decision; these two are measured beside it:
 

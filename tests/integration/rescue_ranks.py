@@ -67,7 +67,7 @@ class Served:
 
 
 class Load:
-    """Requests that come together, and an engine that is built anew for each run of them."""
+    """Requests that come together, and an engine that is rebuilt for each run of them."""
 
     def __init__(self, kind: str, tensor_parallel: bool = True) -> None:
         self.probe, self.requests = SiteProbe(GIB), REQUESTS

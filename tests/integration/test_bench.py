@@ -94,7 +94,7 @@ def test_the_command_writes_json_and_a_picture(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--url http://127.0.0.1:9", "nobody listens there"),
+        ("--url http://127.0.0.1:9", "connection refused"),
         ("--url ftp://x", "url 'ftp://x'"),
         ("--rate 0", "rate is 0"),
         ("--concurrency 0", "concurrency is 0"),

@@ -125,7 +125,7 @@ def test_an_answer_that_is_stopped_is_kept(tiny: Served) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--url http://127.0.0.1:9", "nobody listens there"),
+        ("--url http://127.0.0.1:9", "connection refused"),
         ("--url URL other-model", "model 'other-model' is not on"),
         ("--url URL --rolling-threshold 9", "rolling-threshold: with --url the server decides"),
     ],

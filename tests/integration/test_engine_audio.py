@@ -44,7 +44,7 @@ from tests.integration.tiny_media import (  # noqa: E402
 )
 
 AUDIO, VIDEO = 101, 102
-SEES, SEEN, HEARS, HEARD = 103, 104, 105, 106  # what stands before and behind an image or an audio
+SEES, SEEN, HEARS, HEARD = 103, 104, 105, 106  # the tokens before and behind an image or an audio
 BINS = 8
 FRAMES = 100  # that the tower of Qwen2-Audio takes
 WHISPER: dict[str, Any] = {

@@ -395,7 +395,9 @@ class Engine:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
         given = GivenMedia(images, audios, videos)
         if given and self._features is not None and self._features.refusal:
-            raise MediaUnavailable(f"{given.kinds[0]} are not taken at present, and text is: {self._features.refusal}")
+            raise MediaUnavailable(
+                f"{given.kinds[0]} are temporarily unavailable; text still works: {self._features.refusal}"
+            )
         requests = self._validator.validate(
             request_id,
             prompt,
@@ -460,7 +462,7 @@ class Engine:
         """Do one step; what became known of which request.
 
         A step that runs out of memory is run again in parts (`brim.engine.rescue`). If it raises, for whatever reason,
-        every request is as it was before the step, or will be computed again, and nothing that became known is lost:
+        every request is as it was before the step, or will be recomputed, and nothing that became known is lost:
         the caller may go on stepping, or cancel.
         """
         serving = self._rescue or self.loop

@@ -6,7 +6,7 @@ device cannot hold what the next one needs of it (penalties over more tokens tha
 and where tokens are drafted: how a text goes on is guessed from all of its tokens, and what was guessed stands or falls
 before the next step. Requests with a grammar are in a step only when their last token has been read.
 
-A step that raises, for whatever reason, leaves every request as it was before it or to be computed again, and the loop
+A step that raises, for whatever reason, leaves every request as it was before it or to be recomputed, and the loop
 may go on: nothing counts before its launch has succeeded, nothing launched is lost before it has been read, and events
 wait until they are taken. Records change with interrupts held back. `brim.engine.rescue` runs a step that ran out of
 memory again, in parts.
@@ -247,7 +247,7 @@ class ServingLoop:
     def _record(
         self, launched: Launched, tokens: list[int], prompt_events: list[SequenceEvent], scores: _Scores
     ) -> int:
-        """Record what a step drew; how many tokens stand."""
+        """Record what a step drew; how many tokens were accepted."""
         self.events += [event for event in prompt_events if event.sequence.finish is None]
         if launched.plan.drafts:
             return self._record_verified(launched.plan, tokens, scores)

@@ -176,7 +176,7 @@ class EngineParts:
         shape = self.shape(kv_tokens)
         self.runner.teardown()
         try:
-            with self.each_rank_by_itself("the pool built anew"), translated():
+            with self.each_rank_by_itself("the pool rebuilt"), translated():
                 self.runner.build(self.groups, shape)
         except BaseException:
             self.runner.teardown()  # a pool that was half made must not stay

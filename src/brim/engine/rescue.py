@@ -4,16 +4,16 @@ In: a serving loop. Out: the same loop, advanced; an out-of-memory of a step end
 that follow, what was launched before is read, and the failed step is run again in the parts that `guard.rescue` names,
 each until its requests are past the place where they stood (`catch_up`). One step for each call, so that requests may
 come and be cancelled in between. A request that cannot run alone ends with an error. Then an audit, and the canary is
-held again. An audit that fails, and a launched step that cannot be read, are answered by a pool that is built anew:
-every request is computed again. Where that pool is refused, each call tries again, for a few seconds.
+held again. An audit that fails, and a launched step that cannot be read, are answered by a pool that is rebuilt:
+every request is recomputed. Where that pool is refused, each call tries again, for a few seconds.
 
 Parts are only advice to the scheduler. A request that is in none of them, because it was cancelled, preempted or
 submitted meanwhile, is served as ever afterwards; so an interrupt at any point here loses nothing.
 
 With several ranks, a step that fails on one has failed on all when it comes here (`ranks.failed_rank`), and everything
 that is seen on one rank only is agreed on before anybody acts on it: an audit that failed, graphs whose replay did, a
-canary that cannot be held. All else follows from these in the same way on all ranks. A launched step that cannot be read is
-the one thing that stays an error there: reading takes no memory of the device, and the others have read it.
+canary that cannot be held. All else follows from these in the same way on all ranks. A launched step that cannot be
+read is the one thing that stays an error there: reading takes no memory of the device, and the others have read it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _FRUITLESS = 3  # rescues in a row in which nothing ran and nobody ended: more of them will not help
 _READS = 3  # of a launched step, before it is given up
-_REBUILDS = 20  # attempts in a row to build the pool anew
+_REBUILDS = 20  # attempts in a row to rebuild the pool
 _PAUSE_SECONDS = 0.25  # between them: another process may hold the memory for a moment only
 _CANARY_STEPS = 64  # between attempts to hold it again
 _SHOWN = 3  # problems of an audit
@@ -80,7 +80,7 @@ class Rescue:
         self._catch_up = CatchUp(loop.scheduler)  # of this rescue
         self._ended = 0  # requests, in this rescue
         self._failed_reads = 0  # in a row
-        self._rebuild_reason = ""  # why the pool must be built anew before anything is served from it
+        self._rebuild_reason = ""  # why the pool must be rebuilt before anything is served from it
         self._failed_rebuilds = 0  # in a row
         self._fruitless = 0  # rescues in a row
         self._steps_before = -1  # of the loop, when the last rescue began
@@ -271,7 +271,7 @@ class Rescue:
         self._hold_canary()
 
     def _start_over(self) -> None:
-        """Build the pool anew, at the same size; all requests are computed again. Nothing is served before.
+        """Rebuild the pool, at the same size; all requests are recomputed. Nothing is served before.
 
         Where the memory for it is refused, the doubt remains, and a later call tries again.
         """

@@ -38,7 +38,7 @@ class Failed:
 
 
 class _KnownToAll(Exception):
-    """The failure of another rank on its way out: every rank has been told, so nobody listens any more."""
+    """The failure of another rank on its way out: every rank has been told, so no other rank waits for it."""
 
     def __init__(self, error: DeviceError) -> None:
         super().__init__(str(error))

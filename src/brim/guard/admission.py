@@ -1,8 +1,8 @@
 """Whether a request can start now. Exact to the block, over all that the batch will hold until it has ended.
 
 A request starts when every pool has room for the batch with it, at every step to come (`brim.guard.future`), growing as
-`brim.guard.growth` reckons. In mode `worst` that is the most it may grow to, and nothing that has started is preempted
-for want of blocks. In mode `expected` it is a quantile of what was seen, some blocks are kept free, and requests are
+`brim.guard.growth` expects. In mode `worst` that is the most it may grow to, and nothing that has started is preempted
+for lack of KV blocks. In mode `expected` it is a quantile of what was seen, some blocks are kept free, and requests are
 preempted when that was too little. A request alone may have everything.
 
 While the first waiting request has to wait for blocks, some of those behind it may overtake it (`may_overtake`). Each
@@ -24,7 +24,7 @@ MODES = ("expected", "worst")
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """What a request is reckoned to need before it may start."""
+    """What a request is expected to need before it may start."""
 
     mode: str = "expected"
     quantile: float = 0.9  # `expected`: of the lengths of answers that have ended

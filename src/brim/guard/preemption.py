@@ -1,10 +1,10 @@
-"""What becomes of a preempted request: its blocks are kept in host memory, or it is computed again.
+"""What becomes of a preempted request: its blocks are kept in host memory, or it is recomputed.
 
 In: what it has computed, in tokens and bytes, what the host has room for, and what this machine does in a second
 (`PreemptionRates`, measured once). Out: a `Choice`. Blocks are kept where copying them to the host and back takes less
 time than computing the tokens again.
 
-The time to compute is reckoned at the rate of a step without a past: attention to a long past takes longer than that,
+The time to compute is estimated at the rate of a step without a past: attention to a long past takes longer than that,
 so the longest requests are kept a little less often than they could be. Knows nothing of devices or of the arena.
 """
 
@@ -32,7 +32,7 @@ class PreemptionRates:
 class PreemptionView:
     """What the policy sees of a request that is being preempted."""
 
-    tokens: int  # that would be computed again
+    tokens: int  # that would be recomputed
     out_bytes: int  # of everything that it holds
     back_bytes: int  # of what is copied back: the rest is held by others too
     room_bytes: int  # the largest copy that the host has room for
@@ -65,7 +65,7 @@ class PreemptionChoice:
         view = self.view
         match self.fate:
             case PreemptionAction.NOTHING:
-                return "nothing of it would be computed again"
+                return "nothing of it would be recomputed"
             case PreemptionAction.ROOM:
                 room = format_bytes(view.room_bytes)
                 return f"its {format_bytes(view.out_bytes)} do not fit: {room} of host memory are free"

@@ -1,9 +1,9 @@
 """What to do after an out-of-memory: which smaller steps to run instead, and how large later steps may be.
 
-In: what the failed step was to compute (`Work`), and the history of rescues (`Condition`). Out: the `RetryPart`s to run in
-its place, and the next condition. A failed step is run again in halves, down to one request. A request alone is given
-fewer tokens at a time, down to a floor; a few tries there (another process may hold the memory for a moment only), and
-it ends.
+In: what the failed step was to compute (`Work`), and the history of rescues (`Condition`). Out: the `RetryPart`s to run
+in its place, and the next condition. A failed step is run again in halves, down to one request. A request alone is
+given fewer tokens at a time, down to a floor; a few tries there (another process may hold the memory for a moment
+only), and it ends.
 
 A request may have been set back by the failure (recurrent states), and fail again on its way to where it stood. Such
 failures have a number of their own, and tries are counted where it stood; getting further restores both. So it ends:

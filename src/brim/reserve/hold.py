@@ -85,7 +85,7 @@ class OwnLease:
         self.change(lambda _: replace(self._lease, state=LeaseState.RELEASING, held_bytes=held))
 
     def change(self, decided: Callable[[Page], Lease]) -> None:
-        """Publish the lease anew, as it is decided from the ledger; nobody else changes that meanwhile."""
+        """Publish the lease again, as it is decided from the ledger; nobody else changes that meanwhile."""
         if self._lease.holder.pid != os.getpid() or self._given_up.is_set():
             why = "was given up" if self._given_up.is_set() else f"belongs to process {self._lease.holder.pid}"
             raise InvalidRequest(f"the lease of {self._lease.role} on {self._lease.device} {why}; take one of your own")
@@ -114,7 +114,7 @@ class OwnLease:
         if self._lease.holder.pid != os.getpid() or self._given_up.is_set():
             return
         with self._changing:
-            self._mark.write(b"")  # whoever finds it deleted must not write the lease again
+            self._mark.write(b"")  # a process that finds it deleted must not write the lease again
             self.ledger.change(lambda page: page.remove(self._lease))
             self._mark.end()
             self._given_up.set()

@@ -1,9 +1,9 @@
 """A ledger while it is locked: its leases, read and swept, and changes that can be taken back.
 
 A holder writes its record twice: as a file that others read, and into the mark that it keeps open. Cleaners of /tmp
-delete files, locked ones too. What they delete of a process that runs is written again by whoever looks next: from the
-mark, or, where that was deleted too, through the descriptor of it that /proc shows (`lost`). The lock's file says how
-many records there must be, so that nobody looks there without need.
+delete files, locked ones too. What they delete of a process that runs is written again by the next process that looks:
+from the mark, or, where that was deleted too, through the descriptor of it that /proc shows (`lost`). The lock's file
+says how many records there must be, so that nobody looks there without need.
 """
 
 from __future__ import annotations

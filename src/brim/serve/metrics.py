@@ -120,6 +120,6 @@ def _of_engine(running: RunningServer) -> Iterator[Metric]:
         ("brim_client_refusals", "Requests refused because their client had --max-per-key", gate.refused_by_share),
         ("brim_rescues", "Steps that ran out of memory and were run again in parts", health.rescues),
         ("brim_ended_by_memory", "Requests that ended because they could not run alone", health.ended_requests),
-        ("brim_rebuilds", "Times that the KV pool was built anew", health.rebuilds),
+        ("brim_rebuilds", "Times that the KV pool was rebuilt", health.rebuilds),
     ):
         yield CounterMetricFamily(name, said, value=count)

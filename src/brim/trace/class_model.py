@@ -165,7 +165,7 @@ def _units(name: str, settings: Any) -> int:
 def _split_towers(
     outer: Mapping[str, Tensor], model: Any, decoder: Any
 ) -> tuple[tuple[TowerSpec, ...], dict[str, Tensor]]:
-    """(towers, what is left): what stands outside the decoder and sees images or hears."""
+    """(towers, what is left): modules outside the decoder that see images or hear."""
     own = {id(parameter) for parameter in decoder.parameters()}
     speaks = model.main_input_name == "input_features" or "audio" in str(getattr(model, "input_modalities", ""))
     found: dict[MediaType, dict[str, Tensor]] = {MediaType.IMAGE: {}, MediaType.AUDIO: {}}

@@ -115,7 +115,7 @@ def test_errors_of_the_engine_keep_their_field() -> None:
     assert (long.status, long.param, long.code) == (400, "prompt", "context_length_exceeded")
     field = problem_of(InvalidRequest("top_p is 7; it must be a number in (0, 1]"))
     assert (field.param, field.code) == ("top_p", "invalid_value")
-    media = problem_of(MediaUnavailable("images are not taken at present"))
+    media = problem_of(MediaUnavailable("images are temporarily unavailable"))
     assert (media.status, media.code, media.headers) == (503, "media_unavailable", {"Retry-After": "10"})
     ended = problem_of(DeviceError("the engine was closed"))
     assert (ended.status, ended.kind) == (503, "server_error")

@@ -11,7 +11,7 @@ from brim.errors import InvalidRequest
 
 
 class Chatting(Protocol):
-    """A conversation, whoever answers it."""
+    """A conversation, local or remote."""
 
     system: str | None
 

@@ -1,4 +1,4 @@
-"""The loop of a conversation in the terminal: lines in, turns or commands out, whoever answers them."""
+"""The loop of a conversation in the terminal: lines in, turns or commands out, for local and remote chats."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ async def _out_of_memory(server: DemoServer) -> None:
     print(f"  /health: {health['status']}: {health.get('reason', '')}")
     must(failed.ending is Ending.FAILED and "request_failed" in str(failed.error), "the request fails")
     must(all(found.ending is Ending.ANSWERED for found in outcomes), "it costs one request")
-    must(memory["health"]["ended_requests"] == 1, "one request ended for want of memory")
+    must(memory["health"]["ended_requests"] == 1, "one request ended for lack of memory")
 
 
 async def _ledger(server: DemoServer) -> None:

@@ -78,8 +78,8 @@ def by_itself(engine: str, default: EngineDefault) -> str:
     if not default.starts:
         return f"{engine} by itself would not start with a context of {default.max_len:,} tokens"
     return (
-        f"{engine} by itself takes {default.request_tokens:,} tokens, and would begin to die at a memory fraction of "
-        f"{default.dies_from_fraction:.3f}"
+        f"{engine} by itself takes {default.request_tokens:,} tokens, and would run out of memory "
+        f"from a memory fraction of {default.dies_from_fraction:.3f}"
     )
 
 

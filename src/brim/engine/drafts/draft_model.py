@@ -41,7 +41,7 @@ class _Follower:
                 break
             self.computed += 1
         self.drafted = ()
-        self.computed = min(self.computed, self.length - 1)  # the last one is computed again if nothing is new
+        self.computed = min(self.computed, self.length - 1)  # the last one is recomputed if nothing is new
 
     @property
     def length(self) -> int:

@@ -29,7 +29,7 @@ from brim.guard.speculation import (
 )
 from brim.units import ceil_div
 
-_WEIGHED_EVERY = 64  # steps: what running requests are reckoned to hold changes slowly
+_WEIGHED_EVERY = 64  # steps: what running requests are expected to hold changes slowly
 _TRIED_AGAIN = 32  # tokens after which a request whose drafts were rejected gets one again
 
 Drafts = dict[Sequence, tuple[int, ...]]

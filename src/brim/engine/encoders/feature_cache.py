@@ -101,7 +101,7 @@ class FeatureCache:
             del self._entries[key]
 
     def drop(self, key: Hashable) -> None:
-        """Whoever has pinned it."""
+        """Who has pinned it."""
         self._entries.pop(key, None)
 
     def clear(self) -> None:

@@ -169,7 +169,7 @@ class FeatureStore:
         return 0
 
     def clear(self) -> None:
-        """Features do not depend on the KV pool, and stay when that is built anew."""
+        """Features do not depend on the KV pool, and stay when that is rebuilt."""
 
     # -- for the engine ------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ class EncoderPlace:
 
     device: str  # as torch writes it
     lease: str | None = None  # the device in the ledger of leases; None: nobody sizes itself there
-    owner: str = ""  # behind the name of the towers, for whoever reads the ledger: "of 4711"
+    owner: str = ""  # behind the name of the towers, for readers of the ledger: "of 4711"
 
 
 def start_encoders(

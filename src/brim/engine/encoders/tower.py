@@ -73,7 +73,7 @@ def made_smaller(config: Any, allowed: AllowedMedia, largest: MediaPart, share: 
     """Limits that allow so much of what the largest part has, and what they then are in words."""
     audio_family = audio_family_of(config)
     if largest.kind is MediaKind.AUDIO:
-        assert audio_family is not None, "whoever makes an audio knows its family"
+        assert audio_family is not None, "an audio part has a family"
         assert allowed.audios is not None
         frames = int(audio_family.frames(largest) * share)
         seconds = frames / allowed.audios.frames_per_second

@@ -53,7 +53,7 @@ class TextError(Exception):
 
 
 class _Choice:
-    """One of the answers of a request, as it grows. Its text is a function of its tokens, and can be made anew."""
+    """One of the answers of a request, as it grows. Its text is a function of its tokens, and can be made again."""
 
     def __init__(self, request: Request, tokenizer: Any) -> None:
         self.request = request
@@ -87,7 +87,7 @@ class _Choice:
         return text, stream.stopped
 
     def _current_stream(self) -> TextStream:
-        """The stream of the text so far; made anew where an error has left it in the middle of something."""
+        """The stream of the text so far; made again where an error has left it in the middle of something."""
         if self._stream is not None and self._pushed == len(self.tokens):
             return self._stream
         params = self.request.params
@@ -197,7 +197,7 @@ def _completion(
 
 
 def _with_chunk(known: tuple[PromptScores, ...], chunk: PromptScores, start: int) -> tuple[PromptScores, ...]:
-    """One chunk more. Of what is computed again after a preemption, the first scores stay."""
+    """One chunk more. Of what is recomputed after a preemption, the first scores stay."""
     behind = 1 + sum(len(part) for part in known)  # the first token of a prompt has none
     assert start <= behind, f"scores of a prompt from position {start} on, and {behind} is the next"
     new = chunk.behind(min(behind - start, len(chunk)))

@@ -1,7 +1,7 @@
 """Grammars compiled by llguidance: in go a vocabulary and a grammar, out comes a matcher with its first mask.
 
-What the library's limits do not bound is the work of some schemas: fifty bytes can take minutes. Whoever compiles for
-strangers tries a grammar first in a process that may be killed (`brim.serve.prepare.trials`).
+What the library's limits do not bound is the work of some schemas: fifty bytes can take minutes. A process that
+compiles for strangers tries a grammar first in a process that may be killed (`brim.serve.prepare.trials`).
 """
 
 from __future__ import annotations

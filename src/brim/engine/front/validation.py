@@ -60,7 +60,7 @@ class RequestValidator:
                 f"priority is {priority!r}; it must be an integer in {-MOST_PRIORITY}..{MOST_PRIORITY}"
             )
         if not (session is None or isinstance(session, str)):
-            raise InvalidRequest(f"session is {session!r}; it must be a text, the name of a conversation")
+            raise InvalidRequest(f"session is {session!r}; must be a string, the name of a conversation")
         if not (isinstance(share, ClientShare) and 0 < share.weight < float("inf")):
             raise InvalidRequest(f"share is {share!r}; it must be a Share with a weight above 0")
         if not isinstance(salt, bytes):
@@ -103,7 +103,7 @@ class RequestValidator:
             return tuple(self.tokenizer(prompt)["input_ids"]), None, (), ()
         ids: object = prompt
         if isinstance(ids, bytes) or not isinstance(ids, Sequence):
-            raise InvalidRequest(f"prompt: a text or a list of token ids is needed, not {type(ids).__name__}")
+            raise InvalidRequest(f"prompt: must be a string or a list of token ids, not {type(ids).__name__}")
         return tuple(ids), None, (), ()
 
     def _check_tokens(self, tokens: tuple[int, ...], longest: int) -> None:
@@ -113,7 +113,7 @@ class RequestValidator:
         for place, token in enumerate(tokens):
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab:
                 raise InvalidRequest(
-                    f"prompt: token {token!r} at place {place} is not in the vocabulary (0 to {vocab - 1})"
+                    f"prompt: token {token!r} at index {place} is not in the vocabulary (0 to {vocab - 1})"
                 )
         if len(tokens) >= self.max_length:
             raise InvalidRequest(

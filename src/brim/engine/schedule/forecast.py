@@ -2,8 +2,8 @@
 
 In: requests that start, leave and step. Out: an `AdmissionView` of a request that would like to start.
 
-A request that generates grows by a token in every step, and ends when its answer is as long as reckoned (`growth`). One
-whose prompt is being computed is reckoned to hold all blocks of it already, to grow from the next step on, and is not
+A request that generates grows by a token in every step, and ends when its answer is as long as expected (`growth`). One
+whose prompt is being computed is counted as holding all blocks of it already, to grow from the next step on, and is not
 counted on to end: when its answer begins is not known. Both are upper bounds. An answer that begins or ends changes the
 sums at once, so that a decision finds them done; what a request shares is known later, and is brought up to date when
 the next decision needs it.
@@ -22,7 +22,7 @@ from brim.guard.admission import AdmissionSettings, AdmissionView
 from brim.guard.future import NEVER, Claim, Future
 from brim.units import ceil_div
 
-_FEW, _MANY = 3, 32  # changes: more than a quarter of the batch, between these, and all sums are made anew
+_FEW, _MANY = 3, 32  # changes: more than a quarter of the batch, between these, and all sums are made again
 
 
 class BlockForecast:

@@ -28,7 +28,7 @@ class PreemptionFigures:
     held_bytes: int = 0
     kept: int = 0
     copied_back: int = 0
-    dropped: int = 0  # kept, and ended or computed again all the same
+    dropped: int = 0  # kept, and ended or recomputed all the same
     recomputed: int = 0  # not kept, though something of them was computed
     out_bytes: int = 0
     back_bytes: int = 0  # without what was found on the device
@@ -100,7 +100,7 @@ class HostCopies:
         self._free(sequence)
 
     def drop(self, sequence: Sequence, ledger: KvLedger) -> None:
-        """The request has ended, or is computed again; it may have had no copy."""
+        """The request has ended, or is recomputed; it may have had no copy."""
         if sequence.host_copy is not None:
             ledger.outgoing.pop(sequence.host_copy, None)
             self._free(sequence)

@@ -9,8 +9,8 @@ recomputed (`host_copies`). A request whose images are not encoded yet stays in 
 Steps may be planned ahead: tokens of a launched step are counted (`Sequence.unseen`) before they are read.
 
 A decode may come with a draft (`drafting`). When the step is launched it counts as the one token that is certain; when
-it has been read, `accept` counts what stands, and `settle` gives the blocks of the rest back, moves windows on and
-publishes. A rejected draft has moved recurrent states too far: such a request goes on from a snapshot.
+it has been read, `accept` counts the accepted tokens, and `settle` gives the blocks of the rest back, moves windows on
+and publishes. A rejected draft has moved recurrent states too far: such a request goes on from a snapshot.
 
 `plan` only reserves. `commit`, when the step has been launched, counts its tokens, publishes full blocks and frees
 those behind the windows; it cannot fail. `abandon`, when the step failed, leaves every request as it was before `plan`.
@@ -224,7 +224,7 @@ class Scheduler:
         )
 
     def _in_prefill_order(self) -> list[Sequence]:
-        """Running requests; first those that generate, and whose last tokens are computed again from a snapshot."""
+        """Running requests; first those that generate, and whose last tokens are recomputed from a snapshot."""
         return sorted(self.running, key=lambda one: one.snapshot is None) if self._snapshots else list(self.running)
 
     def commit(self, plan: StepPlan) -> None:

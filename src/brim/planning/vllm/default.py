@@ -1,4 +1,4 @@
-"""vLLM with its default memory fraction: the KV tokens it takes, and the fraction at which it would begin to die.
+"""vLLM with its default memory fraction: the KV tokens it takes, and from which fraction it runs out of memory.
 
 In: a spec, a device, and what the user gave. Out: `EngineDefault`. vLLM takes a fraction of the device, subtracts what
 its profile found, and gives the rest to KV; everything its profile does not see must fit into what the fraction leaves.

@@ -256,11 +256,14 @@ async def _nobody_there(request: Request, error: Exception) -> Response:
 async def _http_problem(request: Request, error: Exception) -> Response:
     """What the router says: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
-    said = {404: f"there is no {request.url.path} here", 405: f"{request.method} is not for {request.url.path}"}
+    said = {
+        404: f"there is no {request.url.path} here",
+        405: f"method {request.method} is not allowed for {request.url.path}",
+    }
     message = said.get(error.status_code, str(error.detail))
     return JSONResponse(Problem(error.status_code, message).body, error.status_code, error.headers)
 
 
 async def _bug(request: Request, error: Exception) -> Response:
     """An error that nobody foresaw: the server's log has its traceback."""
-    return JSONResponse(Problem(500, "an error inside of the server", kind=SERVER).body, 500)
+    return JSONResponse(Problem(500, "internal server error", kind=SERVER).body, 500)

@@ -47,7 +47,7 @@ class TextSource:
 def passing(
     source: TextSource, marks: tuple[str, ...], make: Callable[[str], Made], *, trim: bool = True
 ) -> Generator[Made | None, None, str | None]:
-    """What stands before the first of the marks, as it comes; returns the mark, None at the end of the text.
+    """The text before the first of the marks, as it comes; returns the mark, None at the end of the text.
 
     `trim`: space before a mark is left out.
     """

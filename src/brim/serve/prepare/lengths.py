@@ -1,4 +1,4 @@
-"""Texts that are refused by their length alone: whoever sends one would keep everybody else's tokens waiting."""
+"""Texts that are refused by their length alone: tokenising one would delay everybody else."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _problem(tokens: Any, grammar: Grammar) -> str:
 
 
 def _limit(seconds: float, most_bytes: int) -> None:
-    """So much CPU time and memory more than now. Whoever takes more is killed, wherever the library is."""
+    """So much CPU time and memory more than now. A process that takes more is killed, wherever the library is."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

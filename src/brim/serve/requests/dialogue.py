@@ -137,7 +137,7 @@ def _content(fields: RequestFields) -> tuple[Any, tuple[Media, ...]]:
     if content is None or isinstance(content, str):
         return content, ()
     if not isinstance(content, list):
-        raise invalid(fields.path("content"), "it must be a text or a list of parts", "invalid_type")
+        raise invalid(fields.path("content"), "must be a string or a list of parts", "invalid_type")
     parts: list[dict[str, str]] = []
     media: list[Media] = []
     for part in entries(content, fields.path("content")):
@@ -170,7 +170,7 @@ def _call(fields: RequestFields) -> dict[str, Any]:
         raise invalid(fields.path("function"), "it needs a name and arguments", "missing_required_parameter")
     written = function.raw("arguments")
     if not isinstance(written, str | dict | None):
-        raise invalid(function.path("arguments"), "it must be a text with JSON, or an object", "invalid_type")
+        raise invalid(function.path("arguments"), "must be a string with JSON, or an object", "invalid_type")
     try:
         arguments = json.loads(written) if isinstance(written, str) else written
     except (ValueError, RecursionError):

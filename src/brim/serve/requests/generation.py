@@ -162,7 +162,7 @@ def _prompt(one: Any, path: str, vocab: int) -> str | tuple[int, ...]:
         return one
     if isinstance(one, list) and _are_tokens(one):
         return _tokens(one, path, vocab)
-    raise invalid(path, "it must be a text or a list of token ids", "invalid_type")
+    raise invalid(path, "must be a string or a list of token ids", "invalid_type")
 
 
 def _are_tokens(found: list[Any]) -> bool:

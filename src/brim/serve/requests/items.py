@@ -57,7 +57,7 @@ def _message(item: RequestFields) -> Json:
     if isinstance(content, list):
         content = [_part(part) for part in entries(content, item.path("content"))]
     elif not isinstance(content, str):
-        raise invalid(item.path("content"), "it must be a text or a list of parts", "missing_required_parameter")
+        raise invalid(item.path("content"), "must be a string or a list of parts", "missing_required_parameter")
     item.leave_out((*_OF_AN_OUTPUT, *_PHASES))
     item.refuse_others()
     return {"role": role, "content": content}
@@ -97,7 +97,7 @@ def _output(item: RequestFields) -> Json:
     if isinstance(output, list):
         output = [_part(part) for part in entries(output, item.path("output"))]
     elif not isinstance(output, str):
-        raise invalid(item.path("output"), "it must be a text or a list of parts", "missing_required_parameter")
+        raise invalid(item.path("output"), "must be a string or a list of parts", "missing_required_parameter")
     item.leave_out(_OF_AN_OUTPUT)
     item.refuse_others()
     return {"role": "tool", "tool_call_id": number, "content": output}

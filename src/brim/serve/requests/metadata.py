@@ -23,7 +23,7 @@ def read_metadata(fields: RequestFields) -> dict[str, str]:
 
 def _text(found: object, said: str, longest: int) -> str:
     if not isinstance(found, str):
-        raise invalid("metadata", f"a {said} must be a text", "invalid_type")
+        raise invalid("metadata", f"a {said} must be a string", "invalid_type")
     if len(found) > longest:
         raise invalid("metadata", f"a {said:.100} has {len(found)} characters; at most {longest} are kept")
     if half_pair_at(found) is not None:

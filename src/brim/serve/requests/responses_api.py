@@ -115,7 +115,7 @@ def _input(fields: RequestFields) -> Items:
         return ({"type": "message", "role": "user", "content": found},)
     if isinstance(found, list) and found:
         return tuple(found)
-    raise invalid("input", "a text or a list of items is needed", "missing_required_parameter")
+    raise invalid("input", "must be a string or a list of items", "missing_required_parameter")
 
 
 def _earlier(fields: RequestFields, earlier: Callable[[str], Items | None]) -> Items:

@@ -51,7 +51,7 @@ def _stops(fields: RequestFields) -> tuple[Any, ...]:
         return (stop,)
     if isinstance(stop, list):
         return tuple(stop)
-    raise invalid("stop", "it must be a text or a list of texts", "invalid_type")
+    raise invalid("stop", "must be a string or a list of strings", "invalid_type")
 
 
 def _biases(fields: RequestFields) -> tuple[tuple[int, float], ...]:

@@ -273,7 +273,7 @@ def _of_all_stages(specs: dict[str, Any]) -> dict[str, Any]:
 
 
 def same_cache(built: Any, asked: Any) -> bool:
-    """Whether what stands is what vLLM's core asks for: blocks, tensors and groups of layers."""
+    """Whether what was built is what vLLM's core asks for: blocks, tensors and groups of layers."""
 
     def described(cache: Any) -> tuple[Any, ...]:
         groups = [group.layer_names for group in cache.kv_cache_groups]

@@ -88,7 +88,7 @@ class CheckingRunner:
             assert sequence.blocks.given_up == first
 
     def go_on_from(self, tokens: Mapping[int, int]) -> None:
-        """What stands of the drafts of the last step is part of the texts from now on."""
+        """What was accepted of the drafts of the last step is part of the texts from now on."""
         self.device.last_token.update(tokens)
 
     def _check(self, plan: StepPlan) -> None:
@@ -141,7 +141,7 @@ class CheckingRunner:
         blocks, text = self.texts.get(sequence, (None, []))
         if blocks is not sequence.blocks:
             return sequence.tokens[: sequence.computed]
-        if sequence in self.verified and not sequence.unseen:  # what stands was computed, if it was not taken back
+        if sequence in self.verified and not sequence.unseen:  # accepted, and not taken back: computed
             return sequence.tokens[: sequence.computed]
         return text
 

@@ -113,7 +113,7 @@ def test_wrong_drafts_cost_no_step() -> None:
 
 
 def test_a_rejected_draft_costs_a_recurrent_model_no_step_either() -> None:
-    """Its last tokens are computed again together with the next one."""
+    """Its last tokens are recomputed together with the next one."""
     assert steps_of(guessing(0.0, has_states=True)) <= 61
     assert steps_of(guessing(1.0, has_states=True)) < 30
 
@@ -194,7 +194,7 @@ def test_windows_move_on_with_what_stands(has_states: bool) -> None:
 
 
 @pytest.mark.parametrize("has_states", [False, True])
-def test_what_requests_will_hold_is_reckoned_from_what_stands(has_states: bool) -> None:
+def test_what_requests_will_hold_is_forecast_from_accepted_tokens(has_states: bool) -> None:
     """Otherwise others would be admitted into blocks that answers with drafts reach sooner."""
     world = guessing(0.8, admission=WORST, has_states=has_states)
     for name in ("a", "b"):

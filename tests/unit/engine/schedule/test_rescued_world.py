@@ -1,6 +1,6 @@
 """Rescues on a simulated device: a request that cannot get past some token of its text ends, and it alone.
 
-The refusal holds from that token on. A request that is computed again from its first token, because the failed step has
+The refusal holds from that token on. A request that is recomputed from its first token, because the failed step has
 changed its recurrent state, runs well up to there.
 """
 

@@ -25,7 +25,7 @@ from tests.unit.engine.schedule.world import EAGER, Arrival, World, full, reques
 @settings(max_examples=250, deadline=None)
 def test_every_request_gets_the_answer_of_an_undisturbed_run(made: tuple[World, list[Arrival], int]) -> None:
     world, arrivals, longest = made
-    # Whoever is first is never stopped, so each request takes a step for each of its tokens at the very most; of the
+    # The first request is never stopped, so each request takes a step for each of its tokens at the very most; of the
     # steps that may fail a third does not.
     world.run(arrivals, most_steps=10 * (40 + (2 * longest + 4) * len(arrivals)))
     world.check_end()

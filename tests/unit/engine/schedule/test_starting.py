@@ -19,7 +19,7 @@ from tests.unit.engine.schedule.world import EAGER, STOP, WORST, Arrival, World,
 
 @given(made=worlds(admissions=WORST))
 @settings(max_examples=100, deadline=None)
-def test_reckoning_with_the_worst_nobody_is_preempted(made: tuple[World, list[Arrival], int]) -> None:
+def test_with_the_worst_case_nobody_is_preempted(made: tuple[World, list[Arrival], int]) -> None:
     world, arrivals, longest = made
     world.run(arrivals, most_steps=10 * (40 + (2 * longest + 4) * len(arrivals)))
     world.check_end()
@@ -175,7 +175,7 @@ def test_what_is_kept_free_is_left_for_those_that_run() -> None:
 
 
 def test_a_preemption_leaves_the_claims_of_the_others_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting all of them anew takes a hundred times as long as a decision."""
+    """Counting all of them again takes a hundred times as long as a decision."""
     counted_anew: list[int] = []
     monkeypatch.setattr(BlockForecast, "_rebuild", lambda forecast: counted_anew.append(forecast._step))
     world = full(kv_tokens=40)

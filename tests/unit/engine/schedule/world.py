@@ -34,7 +34,7 @@ from tests.unit.engine.schedule.checking_runner import CheckingRunner, Failed
 from tests.unit.engine.schedule.simulated_device import VOCAB, next_token
 
 STOP = 2
-EAGER = AdmissionSettings(prior=1, watermark=0.0)  # answers are reckoned to be short, and preempted when they are not
+EAGER = AdmissionSettings(prior=1, watermark=0.0)  # answers are expected to be short, and preempted when they are not
 WORST = AdmissionSettings("worst")
 COPIES_ARE_CHEAP = PreemptionRates(out_bytes=10**9, back_bytes=10**9, prefill_tokens=1)
 Key = tuple[str, int]
@@ -169,7 +169,7 @@ class World:
             assert owned + len(self.ledger.commons) == self.ledger.pools[number].held
 
     def check_claims(self) -> None:
-        """What is reckoned of an answer is what would be reckoned now; guesses are made once, and not looked at."""
+        """The forecast of an answer is what it would be now; guesses are made once, and not looked at."""
         forecast = self.scheduler.forecast
         forecast._bring_up_to_date()
         assert {one.slot for one in self.scheduler.running} == set(forecast._running)
@@ -238,7 +238,7 @@ def worlds(
     limits = StepLimits(max_batch, most, reuse_prefixes=reuse, has_states=states, max_drafted=drafted)
     longest = draw(st.integers(2, 40))
     kv_tokens = longest + draw(st.sampled_from([0, 0, size, longest // 2, 40]))
-    # With recurrent layers each failure begins all texts of the step anew.
+    # With recurrent layers each failure begins all texts of the step again.
     usual = (0.0, 0.0, 0.01, 0.02) if states else (0.0, 0.0, 0.15, 0.4)
     failing = draw(st.sampled_from(usual if failing_rates is None else failing_rates))
     numbers = random.Random(draw(st.integers(0, 1000)))

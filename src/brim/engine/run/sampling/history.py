@@ -8,7 +8,7 @@ and not appended by the device: a step that failed and is launched again writes 
 has to be taken back.
 
 The host notes which request's tokens lie where, and how many of its output are there (`PageNotes`). Whatever does not
-match (a request that begins, or begins anew after preemption; a slot that changed hands; a launch that failed halfway)
+match (a request that begins, or begins again after preemption; a slot that changed hands; a launch that failed halfway)
 is written again from the host's own tokens. A request that the pool has no room for is looked up on the host in that
 step, and such a step must be read before the next is launched (`LookedUp.read_first`).
 
