@@ -280,7 +280,7 @@ def test_half_a_turn_is_kept_or_dropped_as_asked(engine: Engine, keep: bool) -> 
 @pytest.mark.parametrize("text", ["\ud800", 5, None])
 def test_what_is_no_text_is_refused(engine: Engine, text: Any) -> None:
     chat = Chat(engine)
-    with pytest.raises(InvalidRequest, match="text: (must be a string|its)"):
+    with pytest.raises(InvalidRequest, match=r"text: (must be a string|its)"):
         chat.send(text, GREEDY)
     assert chat.turns == ()
 

@@ -1,4 +1,4 @@
-"""Where torch is imported: at the top of modules that compute with it, inside functions elsewhere (docs/structure.md)."""
+"""Where torch is imported: at the top of modules that compute with it, inside functions elsewhere."""
 
 from __future__ import annotations
 
