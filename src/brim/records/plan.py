@@ -175,6 +175,22 @@ class EngineDefault:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineProof:
+    """How far a plan for an engine rests on sizes that were proven inside it."""
+
+    unproven: tuple[str, ...]  # what of the plan no stored fit had
+    margin_bytes: int  # kept free on each device for it
+
+    def to_json(self) -> dict[str, object]:
+        """The stable keys of `proof` in `brim plan --json`."""
+        return {
+            "proven": not self.unproven,
+            "unproven": list(self.unproven),
+            "margin_bytes": self.margin_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """What a plan was asked to hold, and what that takes of the device that decides. None: it was left open."""
 
@@ -261,6 +277,7 @@ class PlannedCommand:
     concurrency: int
     max_len: int
     args: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]  # variables that it runs with
     shell: str
 
     def to_json(self) -> dict[str, object]:
@@ -270,6 +287,7 @@ class PlannedCommand:
             "concurrency": self.concurrency,
             "max_len": self.max_len,
             "args": list(self.args),
+            "env": dict(self.env),
             "shell": self.shell,
         }
 
@@ -313,6 +331,7 @@ class MemoryPlan:
     engine: str | None
     engine_version: str | None  # that the plan models
     engine_default: EngineDefault | None  # where the engine's rules are known
+    proof: EngineProof | None  # where sizes were proven inside the engine
     flags: tuple[str, ...]
     command: tuple[str, ...]  # launcher, model and flags
     shell: str | None  # the command for a shell, which writes the files that it needs first
@@ -393,6 +412,7 @@ class MemoryPlan:
             "engine": self.engine,
             "engine_version": self.engine_version,
             "engine_default": self.engine_default.to_json() if self.engine_default else None,
+            "proof": self.proof.to_json() if self.proof else None,
             "flags": list(self.flags),
             "command": list(self.command),
             "shell": self.shell,

@@ -72,6 +72,8 @@ class Sizes:
     image_tokens: int | None = None  # that an image of image_pixels becomes
     processor_limits_pixels: bool = False  # the model's processor has a limit in pixels that can be lowered
     audio_seconds: int | None = None
+    prompt_chunk: int | None = None  # the most tokens of one prompt in a step, where a step may not have them all
+    growing_segments: bool = False  # the sizes are those of an allocator whose segments grow
 
     @property
     def static_bytes(self) -> int:
@@ -105,6 +107,7 @@ class Command:
     flags: tuple[str, ...]
     notes: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()  # name and text
+    env: tuple[tuple[str, str], ...] = ()  # variables that it runs with
 
     @property
     def args(self) -> tuple[str, ...]:
@@ -112,9 +115,10 @@ class Command:
 
     @property
     def shell(self) -> str:
-        """The command for a shell, which writes the files first."""
+        """The command for a shell, which writes the files first and sets the variables."""
         written = [f"cat > {shlex.quote(name)} <<'EOF'\n{text}\nEOF\n" for name, text in self.files]
-        return "".join(written) + shlex.join(self.args)
+        variables = [f"{name}={shlex.quote(value)} " for name, value in self.env]
+        return "".join(written) + "".join(variables) + shlex.join(self.args)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +136,7 @@ class Engine:
     model: Callable[[Sizes], list[str]] = lambda sizes: [sizes.model]
     notes: Callable[[Sizes], list[str]] = lambda _: []
     files: Callable[[Sizes], tuple[tuple[str, str], ...]] = lambda _: ()
+    env: Callable[[Sizes], tuple[tuple[str, str], ...]] = lambda _: ()  # variables that the sizes depend on
 
     kv_dtypes: tuple[Dtype, ...] = (Dtype.BF16, Dtype.FP16, Dtype.FP8)
     other_kv_dtypes: frozenset[Dtype] = frozenset({Dtype.FP8})  # that it stores whatever the model computes in
@@ -183,6 +188,7 @@ class Engine:
             flags=tuple(self.flags(sizes)),
             notes=(*self._weight_notes(sizes), *self.notes(sizes)),
             files=self.files(sizes),
+            env=self.env(sizes),
         )
 
     def _check_kv(self, sizes: Sizes) -> None:
