@@ -8,6 +8,7 @@ from brim.model.kv import kv_footprint
 from brim.planning.activation import AttentionKind, StepShape, step_bytes
 from brim.planning.advise import advise
 from brim.planning.encoder import media_step
+from brim.planning.engine_default import engine_default
 from brim.planning.engines import draft_notes, version_notes
 from brim.planning.flags import check_engine, engine_command, engine_ruling
 from brim.planning.node import ledgers, tightest
@@ -20,7 +21,6 @@ from brim.records.model import Dtype, ModelSpec
 from brim.records.plan import (
     Asked,
     Device,
-    EngineDefault,
     EngineProof,
     Instead,
     KvKindBytes,
@@ -88,7 +88,7 @@ def make_plan(
         advice=advise(settings, solution, pricer),
         engine=settings.engine.name if settings.engine else None,
         engine_version=settings.engine.version if settings.engine else None,
-        engine_default=_engine_default(settings, pricer),
+        engine_default=engine_default(settings, pricer),
         proof=proof,
         flags=command.flags if command else (),
         command=command.args if command else (),
@@ -129,20 +129,6 @@ def _commands(settings: Settings, solution: Solution, instead: Solution | None) 
     if one is None or command is None:
         return ()
     return (PlannedCommand(one is solution, one.concurrency, one.max_len, command.args, command.env, command.shell),)
-
-
-def _engine_default(settings: Settings, pricer: Pricer) -> EngineDefault | None:
-    """What the engine would do by itself with what was given, where its rules are known."""
-    if settings.engine is None or not settings.engine.own_rules:
-        return None
-    from brim.planning.vllm.default import engine_default  # other plans do without
-
-    spec = settings.spec
-    dtype = Dtype.BF16 if spec.dtype is Dtype.FP32 and settings.weights_dtype is None else settings.weights_dtype
-    own = dtype if spec.quantisation is None and settings.stored is None else settings.weights_dtype
-    run = settings.vllm_run(batch_tokens=settings.batch_tokens, max_seqs=settings.max_seqs, max_len=settings.max_len)
-    weights = pricer.weights(spec, settings.ranks, settings.stored, own).rank_bytes
-    return engine_default(spec, settings.device, weights, run)
 
 
 def _engine_proof(settings: Settings, solution: Solution) -> EngineProof | None:

@@ -151,16 +151,19 @@ class EngineDefault:
     """What an engine does by itself, with its own memory fraction and its own limits where none were given.
 
     `kv_tokens` are blocks times the tokens of a block, `request_tokens` those of requests of `max_len`, which take a
-    block in every group of layers. `dies_from_fraction` is the lowest fraction at which the worst load no longer fits.
-    `starts` is false where the engine refuses: one request of `max_len` does not fit.
+    block in every group of layers. `activation_bytes` is what it measures, counts or keeps for a step.
+    `dies_from_fraction` is the lowest fraction at which a heavy load was seen not to fit; None where none was run.
+    `starts` is false where the engine refuses: one request of `max_len` does not fit, or nothing is left for KV.
     """
 
     kv_tokens: int
     request_tokens: int
     activation_bytes: int
-    dies_from_fraction: float
+    dies_from_fraction: float | None
     max_len: int
     starts: bool
+    fraction: float  # by the engine's own option
+    checked: str  # against what the figures were held
 
     def to_json(self) -> dict[str, object]:
         """The stable keys of `engine_default` in `brim plan --json`."""
@@ -171,6 +174,8 @@ class EngineDefault:
             "dies_from_fraction": self.dies_from_fraction,
             "max_len": self.max_len,
             "starts": self.starts,
+            "fraction": self.fraction,
+            "checked": self.checked,
         }
 
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from brim.errors import InvalidRequest
 from brim.model.kv import KvStorage
 from brim.planning.activation import AttentionKind
+from brim.planning.engines.by_itself import BareStart, OwnSize
 from brim.planning.engines.split import Split, check_layer_split, check_tensor_split
 from brim.records.model import Dtype, Media, ModelSpec
 
@@ -158,6 +159,7 @@ class Engine:
     split: Split = Split.TENSOR
     groups_layers: bool = False  # layers of several kinds share a pool of blocks of one size (`planning.vllm.pool`)
     own_rules: bool = False  # what its worst load holds is known from its code (`planning.vllm`)
+    by_itself: Callable[[BareStart], OwnSize] | None = None  # its own size, where that is known from its rules alone
     replicates_kv_heads: bool = True  # more ranks than KV heads: each head is on several
 
     def check_ranks(self, spec: ModelSpec, ranks: int) -> None:
