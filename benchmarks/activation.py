@@ -23,23 +23,23 @@ from typing import Any
 
 from brim.model.config import read_config
 from brim.model.kv import KvStorage, kv_footprint
-from brim.planning.activation import AttentionKind, StepShape, step_bytes, tower_bytes
+from brim.planning.activation import AttentionKind, ForwardShape, step_bytes, tower_bytes
 from brim.records.model import Attention, Dtype, ModelSpec
 from brim.records.trace import Phase, TraceShape
 
 Row = dict[str, Any]
 
 
-def shape_of(row: Row) -> StepShape | None:
+def shape_of(row: Row) -> ForwardShape | None:
     """The call that a row measured; None for a vision tower."""
     attention = AttentionKind.EAGER if row["attn"] == "eager" else AttentionKind.FUSED
     if row["phase"] == "prefill_b4x1024":
-        return StepShape(4096, sequences=4, logit_rows=4, attention=attention)
+        return ForwardShape(4096, sequences=4, logit_rows=4, attention=attention)
     found = re.fullmatch(r"prefill(\d+)(_alllogits|_kv)?", row["phase"])
     if found is None:
         return None
     tokens = int(found[1])
-    return StepShape(tokens, logit_rows=tokens if found[2] == "_alllogits" else 1, attention=attention)
+    return ForwardShape(tokens, logit_rows=tokens if found[2] == "_alllogits" else 1, attention=attention)
 
 
 def positions_of(spec: ModelSpec, row: Row) -> int:

@@ -2,14 +2,14 @@
 
     python benchmarks/admission.py [--running 256] [--decisions 2000] [--out FILE]
 
-The real `Outlook`, `KvLedger` and policy on one core. The running requests are in the middle of their answers, of many
-lengths, in a pool that cannot hold all of them to their ends.
+The real `BlockForecast`, `KvLedger` and policy on one core. The running requests are in the middle of their answers, of
+many lengths, in a pool that cannot hold all of them to their ends.
 
 * held: the same waiting request, again and again: it does not fit
 * after a change: a request has ended and another one has begun to answer since the last decision
 * shared: the waiting request shares a prefix of 128 blocks with others
 * windows: a full and a sliding group, in pools that both can run out
-* all new: every claim is reckoned anew, as after a step that left some answers out
+* all new: every claim is computed again, as after a step that left some answers out
 
 Answers that begin and end change the sums when they do, and not in a decision; these two are measured beside it:
 
@@ -36,8 +36,8 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.outlook import Outlook
-from brim.engine.schedule.prospect import Prospect
+from brim.engine.schedule.candidate import AdmissionCandidate
+from brim.engine.schedule.forecast import BlockForecast
 from brim.guard.admission import AdmissionSettings, may_start
 
 BAR_MICROSECONDS = 20.0
@@ -53,12 +53,12 @@ class Batch:
         groups = tuple(LayerGroup(window, (number,), 1) for number, window in enumerate(windows))
         blocks = running * 96
         self.ledger = KvLedger(groups, KvShape(blocks * BLOCK, BLOCK, (blocks, *[running * 40] * (len(windows) - 1))))
-        self.outlook = Outlook(self.ledger, AdmissionSettings("worst"), running + 1, STEP_TOKENS)
+        self.forecast = BlockForecast(self.ledger, AdmissionSettings("worst"), running + 1, STEP_TOKENS)
         self.prefix = tuple(self.numbers.choices(range(1000), k=PREFIX)) if shared else ()
         self.digests = [bytes([number]) * 16 for number in range(PREFIX // BLOCK)] if shared else []
         self.answering = [self.start(slot, answers=True) for slot in range(running)]
         waiting = self.sequence("waiting")
-        self.prospect = Prospect(waiting, reused=len(self.prefix), digests=tuple(self.digests))
+        self.candidate = AdmissionCandidate(waiting, reused=len(self.prefix), digests=tuple(self.digests))
 
     def sequence(self, name: str) -> Sequence:
         own = tuple(self.numbers.choices(range(1000), k=self.numbers.randrange(64, 1024)))
@@ -73,7 +73,7 @@ class Batch:
         if self.digests and slot:
             self.ledger.reuse(sequence.blocks, self.digests)
         start = len(sequence.blocks.tables[0]) * BLOCK
-        self.outlook.started(sequence)
+        self.forecast.started(sequence)
         assert self.ledger.reserve(sequence.blocks, start, sequence.prompt_length)
         if self.digests and not slot:
             self.ledger.publish(sequence.blocks, self.digests)
@@ -86,14 +86,14 @@ class Batch:
     def begin_to_answer(self, sequence: Sequence) -> None:
         sequence.computed, sequence.unseen, sequence.drawn_on_device = sequence.prompt_length, 1, True
         with self.clock("a beginning"):
-            self.outlook.begins_to_answer(sequence)
+            self.forecast.begins_to_answer(sequence)
 
     def end(self, slot: int) -> None:
         sequence = self.answering[slot]
         assert sequence.blocks is not None
         self.ledger.close(sequence.blocks)
         with self.clock("an end"):
-            self.outlook.left(slot)
+            self.forecast.left(slot)
 
     @contextmanager
     def clock(self, what: str) -> Iterator[None]:
@@ -102,7 +102,7 @@ class Batch:
         self.times.setdefault(what, []).append((time.perf_counter() - started) * 1e6)
 
     def decide(self) -> None:
-        may_start(self.outlook.view(self.prospect, free_slots=1))
+        may_start(self.forecast.view(self.candidate, free_slots=1))
 
 
 def nothing(batch: Batch) -> None:
@@ -117,7 +117,7 @@ def one_changes(batch: Batch) -> None:
 
 
 def all_change(batch: Batch) -> None:
-    batch.outlook.stepped(1, 2)
+    batch.forecast.stepped(1, 2)
 
 
 def measure(batch: Batch, between: Callable[[Batch], None], decisions: int) -> dict[str, float]:

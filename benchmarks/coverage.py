@@ -33,6 +33,7 @@ class Tally:
 
     planned: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    unbuildable: list[str] = field(default_factory=list)  # of the refused: transformers builds no model of it either
     right: list[str] = field(default_factory=list)
     wrong: dict[str, str] = field(default_factory=dict)
 
@@ -49,7 +50,7 @@ class Tally:
                 self.right.append(name)
 
     def figures(self) -> dict[str, int]:
-        return {name: len(getattr(self, name)) for name in ("planned", "refused", "right", "wrong")}
+        return {name: len(getattr(self, name)) for name in ("planned", "refused", "unbuildable", "right", "wrong")}
 
     def show(self, title: str, verbose: bool) -> None:
         total = len(self.planned) + len(self.refused)
@@ -58,6 +59,8 @@ class Tally:
             f"{title}: {len(self.planned)} of {total} planned ({len(self.planned) / max(1, total):.1%}), "
             f"{len(self.refused)} refused; {len(self.right)} of {compared} compared within the bars"
         )
+        if self.unbuildable:
+            print(f"  of the refused, transformers itself builds no model for {len(self.unbuildable)}")
         for name, problem in self.wrong.items():
             print(f"  wrong    {name}: {problem}")
         if verbose:
@@ -142,6 +145,7 @@ def add_class(tally: Tally, kind: str, name: str) -> None:
         config = CONFIG_MAPPING[kind](architectures=[name])
     except Exception as error:  # noqa: BLE001 - classes whose own defaults are not valid
         tally.refused[kind] = f"transformers makes no default config: {error}"
+        tally.unbuildable.append(kind)
         return
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(config.to_json_string(use_diff=False))
@@ -149,6 +153,7 @@ def add_class(tally: Tally, kind: str, name: str) -> None:
     expected = parameters_of(config, name)
     if isinstance(found, InputError) or expected is None:
         tally.add(kind, found, None)
+        tally.unbuildable += [kind] if isinstance(found, InputError) and expected is None else []
         return
     off = found.parameters / expected - 1
     wrong = [f"{found.parameters:,} parameters for {expected:,} ({off:+.2%})"] if abs(off) > WITHIN_CLASS else []

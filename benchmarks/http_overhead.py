@@ -100,12 +100,12 @@ def load(url: str, clients: int, requests: int, tokens: int) -> Any:
     """A closed loop of token prompts."""
     from brim.bench.lengths import Between
     from brim.bench.loops import Mix
-    from brim.bench.measure import Closed, Load, Measurement
+    from brim.bench.measure import Closed, LoadMeasurement, LoadSettings
     from brim.client.address import parse_url
 
     mix = Mix(Between(64, 64), Between(tokens, tokens))
-    found = Load(Closed(clients), mix, requests=requests, vocab=1000)
-    report = asyncio.run(Measurement(parse_url(url), None, "stub", found).run())
+    found = LoadSettings(Closed(clients), mix, requests=requests, vocab=1000)
+    report = asyncio.run(LoadMeasurement(parse_url(url), None, "stub", found).run())
     assert len(report.answered) == requests, report.errors
     return report
 

@@ -281,7 +281,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def described(llm: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """What stands after the start."""
+    """What was built by the start."""
     import vllm
     from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
 

@@ -28,7 +28,7 @@ from stamp import stamp
 from brim.engine.run.scoring.pieces import PieceSize, piece_size, score_in_pieces
 from brim.engine.run.scoring.running import Reduction, TorchReduction, reduction_for
 from brim.engine.run.scoring.scores import PromptLogprobs, joined, slices
-from brim.engine.weights.head import Head
+from brim.engine.weights.head import LogitsHead
 from brim.units import MIB
 
 RESULT = Path(__file__).parent / "results" / "prompt_scores_h200.json"
@@ -50,7 +50,7 @@ class Problem:
     cap: float | None = None
     bias: bool = False
 
-    def made(self, device: str) -> tuple[Head, torch.Tensor, torch.Tensor]:
+    def made(self, device: str) -> tuple[LogitsHead, torch.Tensor, torch.Tensor]:
         numbers = torch.Generator(device).manual_seed(0)
         dtype = getattr(torch, self.kind)
 
@@ -60,7 +60,7 @@ class Problem:
         weight = torch.empty(self.vocab, self.width, dtype=dtype, device=device)
         for here in slices(self.vocab, 16_384):
             weight[here] = normal(here.stop - here.start, self.width, spread=3 / self.width**0.5)
-        head = Head(weight, normal(self.vocab) if self.bias else None, self.scale, self.cap)
+        head = LogitsHead(weight, normal(self.vocab) if self.bias else None, self.scale, self.cap)
         targets = torch.randint(0, self.vocab, (self.tokens,), generator=numbers, device=device)
         return head, normal(self.tokens, self.width), targets
 
@@ -115,7 +115,7 @@ class Device:
             torch.cuda.synchronize()
 
 
-Made = tuple[Head, torch.Tensor, torch.Tensor]
+Made = tuple[LogitsHead, torch.Tensor, torch.Tensor]
 
 
 def scored(made: Made, count: int, reduction: Reduction, size: PieceSize) -> PromptLogprobs:
@@ -155,7 +155,7 @@ def errors(made: Made, found: PromptLogprobs, count: int, rows: int = 64) -> dic
     head, hidden, targets = made
     step = max(1, len(hidden) // rows)
     picked = torch.arange(0, len(hidden), step, device=hidden.device)
-    wide = Head(head.weight, head.bias, head.scale, head.cap)
+    wide = LogitsHead(head.weight, head.bias, head.scale, head.cap)
     logits = torch.cat(
         [
             wide.finish_(hidden[picked].float() @ head.weight[here].float().t(), here.start)

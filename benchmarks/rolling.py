@@ -1,4 +1,4 @@
-"""What a rolling conversation costs, by its low-water mark: tokens computed again, and tokens forgotten at once.
+"""What a rolling conversation costs, by its low-water mark: tokens recomputed, and tokens forgotten at once.
 
 A long conversation of random turns goes through the policy (`brim.guard.rolling`) token by token, without a model: a
 turn computes its prompt but for the blocks that it shares with the turn before. The line `everything` computes the

@@ -173,12 +173,12 @@ async def text_beside(server: Server, work: Coroutine[Any, Any, Any], seed: int)
     """Text clients while `work` is done: what they saw, and what came of the work."""
     from brim.bench.lengths import Between
     from brim.bench.loops import Mix
-    from brim.bench.measure import Closed, Load, Measurement
+    from brim.bench.measure import Closed, LoadMeasurement, LoadSettings
     from brim.bench.report import latency
     from brim.client.address import parse_url
 
-    load = Load(Closed(TEXT_CLIENTS), Mix(Between(32, 256), Between(16, 64), seed), requests=1_000_000)
-    measurement = Measurement(parse_url(server.url), None, None, load)
+    load = LoadSettings(Closed(TEXT_CLIENTS), Mix(Between(32, 256), Between(16, 64), seed), requests=1_000_000)
+    measurement = LoadMeasurement(parse_url(server.url), None, None, load)
     before = len(server.log)
     task = asyncio.create_task(measurement.run())
     try:
@@ -270,13 +270,13 @@ class Day:
     async def replay(self) -> dict[str, Any]:
         from brim.bench.lengths import Between
         from brim.bench.loops import Mix
-        from brim.bench.measure import Load, Measurement, Replay
+        from brim.bench.measure import LoadMeasurement, LoadSettings, Replay
         from brim.bench.production import production_trace
         from brim.client.address import parse_url
 
         trace = production_trace(self._options.replay, self._options.rate, self._options.context)
-        load = Load(Replay(trace), Mix(Between(1, 1), Between(1, 1)))
-        report = await Measurement(parse_url(self._server.url), None, None, load).run()
+        load = LoadSettings(Replay(trace), Mix(Between(1, 1), Between(1, 1)))
+        report = await LoadMeasurement(parse_url(self._server.url), None, None, load).run()
         endings = Counter(str(one.ending) for one in report.outcomes)
         return {
             "requests": len(trace.asks),

@@ -37,7 +37,7 @@ from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.packing import sample_rows
 from brim.engine.schedule.plan import StepPlan
-from brim.engine.schedule.scheduler import Limits, Scheduler
+from brim.engine.schedule.scheduler import Scheduler, StepLimits
 
 BAR_MILLISECONDS = 1.0
 PROMPT, BLOCK, VOCAB = 512, 16, 32_000
@@ -108,7 +108,7 @@ class HostOnly:
 def loop_of(case: Case, running: int, steps: int) -> ServingLoop:
     """A loop whose requests all generate."""
     groups = tuple(LayerGroup(window, (number,), 1) for number, window in enumerate(case.windows))
-    limits = Limits(running, max_batch_tokens=8192)
+    limits = StepLimits(running, max_batch_tokens=8192)
     kv_tokens = running * (PROMPT + steps + 4 * BLOCK)
     ledger = KvLedger(groups, pool_shape(groups, kv_tokens, BLOCK, running, limits.max_batch_tokens))
     loop = ServingLoop(Scheduler(ledger, limits), HostOnly())  # type: ignore[arg-type]

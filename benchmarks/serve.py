@@ -172,13 +172,13 @@ def served(workload: Workload, vocab: int, options: argparse.Namespace, seed: in
     """All clients of a workload at once."""
     from brim.bench.lengths import Between
     from brim.bench.loops import Mix
-    from brim.bench.measure import Closed, Load, Measurement
+    from brim.bench.measure import Closed, LoadMeasurement, LoadSettings
     from brim.client.address import parse_url
 
     mix = Mix(Between(workload.prompt, workload.prompt), Between(workload.output, workload.output), seed)
-    load = Load(Closed(workload.requests), mix, requests=workload.requests, vocab=vocab)
+    load = LoadSettings(Closed(workload.requests), mix, requests=workload.requests, vocab=vocab)
     url = parse_url(f"http://127.0.0.1:{options.port}")
-    report = asyncio.run(Measurement(url, None, "served", load).run())
+    report = asyncio.run(LoadMeasurement(url, None, "served", load).run())
     assert len(report.answered) == workload.requests, report.errors
     assert report.answer_tokens == workload.requests * workload.output
     return report

@@ -104,12 +104,12 @@ def asked(port: int, clients: int, requests: int, answer: int, seed: int, vocab:
     """So many clients, each with one request after another."""
     from brim.bench.lengths import Between
     from brim.bench.loops import Mix
-    from brim.bench.measure import Closed, Load, Measurement
+    from brim.bench.measure import Closed, LoadMeasurement, LoadSettings
     from brim.client.address import parse_url
 
     mix = Mix(Between(_PROMPT, _PROMPT), Between(answer, answer), seed)
-    load = Load(Closed(clients), mix, requests=requests, vocab=vocab)
-    report = asyncio.run(Measurement(parse_url(f"http://127.0.0.1:{port}"), None, _MODEL, load).run())
+    load = LoadSettings(Closed(clients), mix, requests=requests, vocab=vocab)
+    report = asyncio.run(LoadMeasurement(parse_url(f"http://127.0.0.1:{port}"), None, _MODEL, load).run())
     assert report.answer_tokens == requests * answer, report.errors
     return report
 

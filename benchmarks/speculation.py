@@ -2,7 +2,7 @@
 
     python benchmarks/speculation.py [--model brim-tiny] [--draft MODEL] [--device cpu] [--out FILE] [--commit HASH]
 
-* gate: microseconds of a decision beside 256 running requests, on the real `Outlook`
+* gate: microseconds of a decision beside 256 running requests, on the real `BlockForecast`
 * lookup: microseconds to look up a draft in a text of so many tokens, and to note its last token
 * decoding: output tokens a second with and without speculation, at a few small batches, on texts that repeat themselves
 
@@ -49,7 +49,7 @@ class Running:
     """What a speculator sees of a scheduler."""
 
     running: list[Sequence]
-    outlook: Any
+    forecast: Any
     ledger: Any
 
 
@@ -74,7 +74,7 @@ def gate(requests: int, times: int) -> dict[str, Any]:
         ("weighed after a change", requests, one_changes),
     ):
         batch = Batch(requests)
-        seen = Running(batch.answering, batch.outlook, batch.ledger)
+        seen = Running(batch.answering, batch.forecast, batch.ledger)
         speculator = Speculator(PromptLookup(), SpeculationSettings(most, 1.0), vocab=1000)
         decide = lambda speculator=speculator, seen=seen: speculator._open(seen, calm=True)  # noqa: E731
         results[name] = microseconds(decide, lambda batch=batch, between=between: between(batch), times)

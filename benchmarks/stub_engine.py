@@ -1,4 +1,4 @@
-"""An engine that computes nothing, for measuring what stands in front of one.
+"""An engine that computes nothing, for measuring what is in front of one.
 
 It answers every request with the same piece of text for each token, one token a step for all of them, like an engine
 that decodes. A step may take time: `host_seconds` with the interpreter's lock, in pieces, as planning and launching do,

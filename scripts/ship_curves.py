@@ -15,7 +15,7 @@ from pathlib import Path
 from brim.errors import CannotTrace
 from brim.model.catalogue import entries
 from brim.model.source import load_model
-from brim.records.model import Media
+from brim.records.model import MediaType
 from brim.records.trace import Phase
 from brim.trace.curve import trace_curves
 from brim.trace.store import fingerprint, sealed
@@ -28,7 +28,7 @@ def main() -> None:
     curves = json.loads(TARGET.read_text()) if TARGET.exists() else {}
     for name in wanted:
         spec, started = load_model(name), time.perf_counter()
-        seen = any(tower.media is Media.IMAGE for tower in spec.towers)
+        seen = any(tower.media is MediaType.IMAGE for tower in spec.towers)
         phases = (Phase.PREFILL, Phase.VISION) if seen else (Phase.PREFILL,)
         try:
             made = trace_curves(entries()[name].config, name=name, phases=phases, dtype=str(spec.dtype))

@@ -16,7 +16,7 @@ from brim.planning.devices import find_devices
 from brim.planning.node import rank_devices
 from brim.planning.plan import make_plan
 from brim.planning.settings import Curves
-from brim.records.model import Media, ModelSpec
+from brim.records.model import MediaType, ModelSpec
 from brim.records.plan import Device, MemoryPlan, PlanRequest
 from brim.records.trace import ActivationCurve, Phase
 from brim.trace.loading import load_model
@@ -123,7 +123,7 @@ def find_curves(spec: ModelSpec, source: str | None, *, trace: bool | None, fold
     if not trace or source is None:
         return Curves(step, vision)
     missing: tuple[Phase, ...] = () if step else (Phase.PREFILL,)
-    if vision is None and ranks == 1 and any(tower.media is Media.IMAGE for tower in spec.towers):
+    if vision is None and ranks == 1 and any(tower.media is MediaType.IMAGE for tower in spec.towers):
         missing += (Phase.VISION,)  # with several ranks the formula is used, which shards the tower
     if not missing:
         return Curves(step, vision)

@@ -19,7 +19,7 @@ from brim.engine.encoders.lifeline import end_with_engine
 from brim.engine.encoders.records import EncoderSource
 from brim.engine.encoders.wire import Wire, WireClosed
 from brim.engine.encoders.work import EncoderWork
-from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.media.parts import MediaKind, MediaPart
 from brim.engine.weights.load import type_of_weights
 from brim.engine.weights.parts import tower_names
 from brim.errors import CannotTrace, InputError
@@ -87,7 +87,7 @@ def _predicted_bytes(source: EncoderSource, config: Any, largest: Sequence[Media
 
 def _traced_batch(source: EncoderSource, config: Any, part: MediaPart, dtype: str) -> int:
     """So many of the largest images, or the longest audio by itself."""
-    count = 1 if part.kind is Kind.AUDIO else source.batch
+    count = 1 if part.kind is MediaKind.AUDIO else source.batch
     inputs = joined([part.inputs] * count)
     return traced_tower(config, inputs, part.tokens * count, dtype=dtype, on_device=source.device != "cpu")
 

@@ -18,8 +18,8 @@ from brim.fit.clock import Clock
 from brim.fit.fit import fit, validate_stored
 from brim.fit.items import COMPILED, GATHERED, compare, with_note
 from brim.fit.keep_free import KeepFree, keep_free, with_device_warning
-from brim.fit.knobs import Standing, explained, knobs
-from brim.fit.ranks import ONE_RANK, Ranks, gathered
+from brim.fit.knobs import CurrentSettings, explained, knobs
+from brim.fit.ranks import ONE_RANK, FitRanks, gathered
 from brim.fit.scaling.given import check_given, check_margin, check_mode
 from brim.fit.store import find_stored
 from brim.ports import CanaryProbe, MemoryProbe
@@ -54,7 +54,7 @@ def fit_engine(
     keep_free_bytes: int | None = None,
     facts: DeviceFacts | None = None,
     store: Path | None = None,
-    ranks: Ranks = ONE_RANK,
+    ranks: FitRanks = ONE_RANK,
     progress: Progress = None,
     scaling: str = ScalingMode.AUTO,
     coefficients: Scaling | None = None,
@@ -74,7 +74,7 @@ def fit_engine(
     wanted = _WantedScaling(check_mode(scaling), coefficients, check_margin(safety_margin))
     check_given(wanted.mode, coefficients)
     if ranks is ONE_RANK and engine.ranks is not None:
-        ranks = Ranks(engine.ranks.rank, gathered())
+        ranks = FitRanks(engine.ranks.rank, gathered())
     if ranks.rank and not callable(progress):
         progress = False  # only rank 0 shows it
     with showing(engine.progress if progress is None else progress) as told, _telling(engine, told):
@@ -166,7 +166,7 @@ def _searched(
     engine: Engine,
     probe: MemoryProbe,
     request: FitRequest,
-    ranks: Ranks,
+    ranks: FitRanks,
     clock: Clock,
     free_bytes: int,
     scaling: ScalingRequest | None,
@@ -255,10 +255,10 @@ def _request(
     )
 
 
-def _standing(engine: Engine, probe: MemoryProbe) -> Standing:
+def _standing(engine: Engine, probe: MemoryProbe) -> CurrentSettings:
     settings = engine.settings
     kv_dtype = engine.dtype if settings.kv_dtype == "auto" else settings.kv_dtype
-    return Standing(
+    return CurrentSettings(
         max_batch=settings.max_batch,
         max_batch_tokens=settings.max_batch_tokens,
         max_length=engine.max_length,
@@ -269,7 +269,7 @@ def _standing(engine: Engine, probe: MemoryProbe) -> Standing:
     )
 
 
-def _decisive(engine: Engine, probe: MemoryProbe, request: FitRequest, ranks: Ranks) -> dict[str, Any]:
+def _decisive(engine: Engine, probe: MemoryProbe, request: FitRequest, ranks: FitRanks) -> dict[str, Any]:
     """Everything that the size depends on."""
     import torch
     import transformers

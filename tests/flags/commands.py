@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from brim.errors import InvalidRequest
-from brim.planning.engines import ENGINES, Algorithm, Command, Draft, Sizes
-from brim.records.model import Dtype, Media
+from brim.planning.engines import ENGINES, Algorithm, EngineCommand, PlannedDraft, Sizes
+from brim.records.model import Dtype, MediaType
 from brim.units import GIB
 
 PLAIN = Sizes(
@@ -27,7 +27,7 @@ PLAIN = Sizes(
     free_bytes=79 * GIB,
     spare_bytes=2 * GIB,
     weights_bytes=40 * GIB,
-    media=frozenset({Media.IMAGE}),
+    media=frozenset({MediaType.IMAGE}),
     processor_limits_pixels=True,
 )
 TURNED: dict[str, dict[str, Any]] = {
@@ -52,14 +52,16 @@ TURNED: dict[str, dict[str, Any]] = {
     "other blocks": {"block_tokens": 64},
     "prompts in chunks": {"prompt_chunk": 1024, "growing_segments": True},
     **{
-        f"{algorithm} draft": {"draft": Draft(model="org/draft", algorithm=algorithm, tokens=4, weights_bytes=GIB)}
+        f"{algorithm} draft": {
+            "draft": PlannedDraft(model="org/draft", algorithm=algorithm, tokens=4, weights_bytes=GIB)
+        }
         for algorithm in Algorithm
     },
 }
 
 
 @functools.cache
-def commands(engine: str) -> dict[str, Command]:
+def commands(engine: str) -> dict[str, EngineCommand]:
     """The commands of an engine, without those that it refuses."""
     found = {}
     for name, turned in TURNED.items():

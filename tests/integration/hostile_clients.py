@@ -30,7 +30,7 @@ _RESET = struct.pack("ii", 1, 0)  # a socket that is closed so sends a reset, an
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the server is, and the key of whoever asks."""
+    """Where the server is, and the key of the client."""
 
     port: int
     key: str

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.errors import BrimError
-from brim.records.lease import Expected, Share
+from brim.records.lease import Expected, SizeWish
 from brim.records.memory import MemoryReading
 from brim.reserve.devices import Budget
 from brim.reserve.hold import hold
@@ -85,7 +85,7 @@ def _size(actor: Actor, say: Any) -> None:
     with sizing(
         actor.device,
         role=actor.role,
-        share=Share(fraction=actor.fraction),
+        share=SizeWish(fraction=actor.fraction),
         expected=Expected(actor.expected),
         wait_seconds=actor.wait_seconds,
         folder=Path(actor.folder),

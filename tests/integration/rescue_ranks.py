@@ -18,7 +18,7 @@ import torch.distributed as dist
 from brim.engine import rescue
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion, Update
-from brim.engine.ranks.collectives import Collective, Kind, take_part
+from brim.engine.ranks.collectives import Collective, CollectiveKind, take_part
 from brim.engine.ranks.local_collectives import collectives_stood_in
 from brim.engine.requests.params import SamplingParams
 from brim.engine.schedule.audit import scheduler_problems
@@ -67,7 +67,7 @@ class Served:
 
 
 class Load:
-    """Requests that come together, and an engine that is built anew for each run of them."""
+    """Requests that come together, and an engine that is rebuilt for each run of them."""
 
     def __init__(self, kind: str, tensor_parallel: bool = True) -> None:
         self.probe, self.requests = SiteProbe(GIB), REQUESTS
@@ -252,7 +252,7 @@ def taken_part(rank: int) -> dict[str, bool | None]:
         notes: list[Collective] = []
         with collectives_stood_in(notes):
             collective(torch.ones(8, 16))
-        if any(one.kind is Kind.OTHER for one in notes):
+        if any(one.kind is CollectiveKind.OTHER for one in notes):
             found[name] = None
         elif rank == VICTIM:
             take_part(notes, dist.group.WORLD, reserve)

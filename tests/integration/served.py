@@ -78,7 +78,7 @@ class Served:
 
     def is_empty(self) -> bool:
         """Wait until nobody is inside any more; nothing may be held then."""
-        running = self.server.life.running
+        running = self.server.lifecycle.running
         assert running is not None
         wait(lambda: running.gate.inside == 0 and running.serving.in_flight == 0 and self.engine.idle)
         return nothing_is_held(self.engine)

@@ -27,7 +27,7 @@ from brim.engine.settings import EngineSettings
 from brim.errors import BrimError, OutOfMemory, UnsupportedModel
 from brim.fit.clock import Clock
 from brim.fit.fit import fit
-from brim.fit.ranks import Ranks, gathered
+from brim.fit.ranks import FitRanks, gathered
 from brim.guard.preemption import PreemptionRates
 from brim.probes.cpu import CpuProbe
 from brim.records.fit import FitRequest
@@ -143,7 +143,7 @@ def fitted(rank: int, scene: Scene) -> Said:
 
     started = time.monotonic()
     try:
-        ranks = Ranks(rank, gathered())
+        ranks = FitRanks(rank, gathered())
         request = replace(REQUEST, canary_bytes=scene.canary_bytes)
         report = fit(engine, probe, request, engine.kv_bytes, ranks=ranks, clock=Clock(neighbour or silent))
         said = Said(report.kv_tokens, report.attempts, together=engine.together, seconds=time.monotonic() - started)

@@ -18,8 +18,8 @@ pytest.importorskip("httpx")
 from brim.bench.asking import ask_once
 from brim.bench.lengths import Between
 from brim.bench.loops import Mix
-from brim.bench.measure import Closed, Load, Measurement, Open, Replay
-from brim.bench.records import Ask, Ending, Outcome
+from brim.bench.measure import Closed, LoadMeasurement, LoadSettings, Open, Replay
+from brim.bench.records import Ask, Ending, RequestOutcome
 from brim.bench.report import Report
 from brim.bench.trace import parse_trace
 from brim.cli.main import run
@@ -40,14 +40,14 @@ def server() -> Iterator[Served]:
         yield found
 
 
-def measured(server: Served, load: Load) -> Report:
-    report = asyncio.run(Measurement(parse_url(server.url), server.key, None, load).run())
+def measured(server: Served, load: LoadSettings) -> Report:
+    report = asyncio.run(LoadMeasurement(parse_url(server.url), server.key, None, load).run())
     assert server.is_empty()
     return report
 
 
 def test_clients_that_wait_get_the_lengths_that_were_asked_for(server: Served) -> None:
-    report = measured(server, Load(Closed(4), MIX, requests=12, chat=False))
+    report = measured(server, LoadSettings(Closed(4), MIX, requests=12, chat=False))
     assert (report.model, len(report.answered), report.errors) == ("random", 12, {})
     for one in report.outcomes:
         assert one.answer_tokens == one.ask.answer_tokens
@@ -59,7 +59,7 @@ def test_clients_that_wait_get_the_lengths_that_were_asked_for(server: Served) -
 
 
 def test_more_than_the_queue_holds_is_refused_and_counted(server: Served) -> None:
-    load = Load(Open(2000.0), Mix(Between(20, 20), Between(20, 20)), requests=40, vocab=200)
+    load = LoadSettings(Open(2000.0), Mix(Between(20, 20), Between(20, 20)), requests=40, vocab=200)
     report = measured(server, load)
     assert len(report.answered) + len(report.ended(Ending.REFUSED)) == 40
     assert report.errors == {"429 queue_full": len(report.ended(Ending.REFUSED))}
@@ -70,14 +70,14 @@ def test_more_than_the_queue_holds_is_refused_and_counted(server: Served) -> Non
 def test_the_servers_own_log_is_replayed_with_those_who_hung_up(server: Served) -> None:
     leaving = parse_trace(['{"at": 0, "prompt_tokens": 20, "completion_tokens": 200, "leaves_after": 3}'], "t")
     server.log.clear()
-    first = measured(server, Load(Replay(leaving), MIX, vocab=200))
+    first = measured(server, LoadSettings(Replay(leaving), MIX, vocab=200))
     assert [one.ending for one in first.outcomes] == [Ending.LEFT]
     wait(lambda: server.log)  # a server notices a moment later that somebody has left
     (entry,) = server.log
     assert (entry["status"], entry["prompt_tokens"]) == (499, 20)
     assert 3 <= entry["completion_tokens"] < 200
     recorded = parse_trace([json.dumps(entry)], "log")
-    again = measured(server, Load(Replay(recorded), MIX, vocab=200))
+    again = measured(server, LoadSettings(Replay(recorded), MIX, vocab=200))
     assert [one.ending for one in again.outcomes] == [Ending.LEFT]
 
 
@@ -94,7 +94,7 @@ def test_the_command_writes_json_and_a_picture(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--url http://127.0.0.1:9", "nobody listens there"),
+        ("--url http://127.0.0.1:9", "connection refused"),
         ("--url ftp://x", "url 'ftp://x'"),
         ("--rate 0", "rate is 0"),
         ("--concurrency 0", "concurrency is 0"),
@@ -126,7 +126,7 @@ USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens
 DONE = b"data: [DONE]\n\n"
 
 
-def asked(answer: bytes) -> Outcome:
+def asked(answer: bytes) -> RequestOutcome:
     """What came of a request to a server that sends just these bytes, and hangs up."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -135,7 +135,7 @@ def asked(answer: bytes) -> Outcome:
         await writer.drain()
         writer.close()
 
-    async def scenario() -> Outcome:
+    async def scenario() -> RequestOutcome:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
             client = Client(Address("127.0.0.1", server.sockets[0].getsockname()[1]))

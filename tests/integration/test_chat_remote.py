@@ -18,7 +18,7 @@ pytest.importorskip("httpx")
 from brim.cli.main import run
 from brim.client.address import Address, parse_url
 from brim.client.client import Client
-from brim.client.conversation import Conversation
+from brim.client.conversation import RemoteConversation
 from brim.engine.engine import Engine
 from brim.engine.settings import EngineSettings
 from brim.errors import InvalidRequest
@@ -88,11 +88,11 @@ def test_a_server_that_does_not_roll_gets_the_whole_conversation() -> None:
         await writer.drain()
         writer.close()
 
-    async def scenario() -> Conversation:
+    async def scenario() -> RemoteConversation:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
             client = Client(Address("127.0.0.1", server.sockets[0].getsockname()[1]))
-            chat = Conversation(client, {"model": "m", "seed": 7}, system="Be brief.", rolls=True)
+            chat = RemoteConversation(client, {"model": "m", "seed": 7}, system="Be brief.", rolls=True)
             assert (await chat.send("One?")).text == "Yes."
             await chat.send("Two?")
             await chat.retry()
@@ -108,7 +108,7 @@ def test_a_server_that_does_not_roll_gets_the_whole_conversation() -> None:
 
 def test_an_answer_that_is_stopped_is_kept(tiny: Served) -> None:
     async def scenario() -> list[dict[str, Any]]:
-        chat = Conversation(Client(parse_url(tiny.url)), {"ignore_eos": True, "max_tokens": 80}, rolls=False)
+        chat = RemoteConversation(Client(parse_url(tiny.url)), {"ignore_eos": True, "max_tokens": 80}, rolls=False)
         begun = asyncio.Event()
         answering = asyncio.create_task(chat.send("Count from one to five.", show=lambda piece: begun.set()))
         await begun.wait()
@@ -125,7 +125,7 @@ def test_an_answer_that_is_stopped_is_kept(tiny: Served) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--url http://127.0.0.1:9", "nobody listens there"),
+        ("--url http://127.0.0.1:9", "connection refused"),
         ("--url URL other-model", "model 'other-model' is not on"),
         ("--url URL --rolling-threshold 9", "rolling-threshold: with --url the server decides"),
     ],
@@ -138,6 +138,6 @@ def test_bad_options_get_one_line(
 
 
 def test_nothing_can_be_taken_back_from_nothing() -> None:
-    chat = Conversation(Client(Address("localhost", 1)), {}, rolls=False)
+    chat = RemoteConversation(Client(Address("localhost", 1)), {}, rolls=False)
     with pytest.raises(InvalidRequest):
         chat.undo()

@@ -11,7 +11,7 @@ import pytest
 
 from brim.errors import UnsupportedModel
 from brim.model.kv import kv_footprint
-from brim.records.model import Dtype, Media
+from brim.records.model import Dtype, MediaType
 from brim.trace.loading import load_model
 
 torch = pytest.importorskip("torch")
@@ -71,7 +71,7 @@ def test_a_recurrent_model_keeps_states_and_no_keys(tmp_path: Path) -> None:
 def test_an_encoder_of_sound_is_a_tower_and_its_keys_are_kept_once(tmp_path: Path) -> None:
     config = transformers.WhisperConfig()
     spec = spec_of(config, tmp_path)
-    assert [tower.media for tower in spec.towers] == [Media.AUDIO]
+    assert [tower.media for tower in spec.towers] == [MediaType.AUDIO]
     crossing = [cache for layer in spec.layers for cache in layer.kv if cache.kind == "image"]
     assert [cache.window for cache in crossing] == [config.max_source_positions] * config.decoder_layers
 

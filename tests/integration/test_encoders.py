@@ -244,7 +244,9 @@ def test_without_memory_for_an_encoder_images_are_refused_until_there_is_some(st
     assert "1.0 GiB are left" in (one.done["image"].error or "")
     assert one.engine.health.status is Status.DEGRADED
     assert "1.0 GiB are left" in one.engine.health.reason
-    with pytest.raises(MediaUnavailable, match=r"images are not taken at present, and text is: .*1\.0 GiB are left"):
+    with pytest.raises(
+        MediaUnavailable, match=r"images are temporarily unavailable; text still works: .*1\.0 GiB are left"
+    ):
         one.show(1, "another")
     one.engine.submit([5, 6, 7], GREEDY, request_id="text")
     one.until(lambda: one.answered("text"))
@@ -393,7 +395,7 @@ def test_a_thief_of_the_memory_makes_images_wait_and_not_for_ever(
         assert (answer.finish_reason, answer.passing) == (FinishReason.ERROR, True)
         assert "are left" in (answer.error or "")
         for _ in range(20):  # also while the next start is under way
-            with pytest.raises(MediaUnavailable, match=r"not taken at present, and text is: .* are left"):
+            with pytest.raises(MediaUnavailable, match=r"temporarily unavailable; text still works: .* are left"):
                 leased.show()
             leased.engine.tend()
             time.sleep(0.1)

@@ -183,7 +183,7 @@ def test_greedy_tokens_are_those_of_generate(name: str) -> None:
     assert sum(len(set(answer)) for answer in wanted) >= 4 * len(wanted)
 
 
-# Answers are reckoned to be short, so that more requests start than fit in the end, and some are preempted.
+# Answers are expected to be short, so that more requests start than fit in the end, and some are preempted.
 EAGER: dict[str, Any] = {"admission_prior": 1, "admission_watermark": 0.0}
 
 
@@ -476,15 +476,15 @@ def test_a_cancelled_request_gets_no_more_tokens_and_frees_its_blocks() -> None:
         ([], "prompt: it is empty"),
         ([5] * 512, "prompt: 512 tokens leave no room in the context of 512"),
         ([5] * 96, "prompt: 96 tokens do not fit the KV pool, which holds 96"),
-        ([5, -1], "prompt: token -1 at place 1 is not in the vocabulary"),
-        ([VOCAB], f"prompt: token {VOCAB} at place 0 is not in the vocabulary"),
-        ([5, 5, True], "prompt: token True at place 2"),
-        ([1.0], "prompt: token 1.0 at place 0"),
-        (["a"], "prompt: token 'a' at place 0"),
-        ([None], "prompt: token None at place 0"),
-        (7, "prompt: a text or a list of token ids is needed, not int"),
-        (None, "prompt: a text or a list of token ids is needed, not NoneType"),
-        (b"text", "prompt: a text or a list of token ids is needed, not bytes"),
+        ([5, -1], "prompt: token -1 at index 1 is not in the vocabulary"),
+        ([VOCAB], f"prompt: token {VOCAB} at index 0 is not in the vocabulary"),
+        ([5, 5, True], "prompt: token True at index 2"),
+        ([1.0], "prompt: token 1.0 at index 0"),
+        (["a"], "prompt: token 'a' at index 0"),
+        ([None], "prompt: token None at index 0"),
+        (7, "prompt: must be a string or a list of token ids, not int"),
+        (None, "prompt: must be a string or a list of token ids, not NoneType"),
+        (b"text", "prompt: must be a string or a list of token ids, not bytes"),
         ("text", "prompt: the model has no tokenizer"),
     ],
 )
@@ -535,7 +535,7 @@ def test_absurd_sampling_is_refused_by_name(shared_engine: Engine, field_name: s
         ({"deadline_seconds": "soon"}, "deadline_seconds 'soon'"),
         ({"request_id": "taken"}, "request_id 'taken' is in use"),
         ({"request_id": 5}, "request_id 5"),
-        ({"session": ["a"]}, r"session is ['a']; it must be a text"),
+        ({"session": ["a"]}, r"session is ['a']; must be a string"),
         ({"salt": "x"}, "salt is 'x'; it must be bytes"),
     ],
 )

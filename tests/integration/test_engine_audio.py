@@ -21,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 from brim.cli.main import run as run_command  # noqa: E402
 from brim.engine.engine import Engine  # noqa: E402
 from brim.engine.front.answers import Completion  # noqa: E402
-from brim.engine.media.parts import Kind  # noqa: E402
+from brim.engine.media.parts import MediaKind  # noqa: E402
 from brim.engine.media.prepare import GivenMedia  # noqa: E402
 from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.requests.request import MediaSpan  # noqa: E402
@@ -44,7 +44,7 @@ from tests.integration.tiny_media import (  # noqa: E402
 )
 
 AUDIO, VIDEO = 101, 102
-SEES, SEEN, HEARS, HEARD = 103, 104, 105, 106  # what stands before and behind an image or an audio
+SEES, SEEN, HEARS, HEARD = 103, 104, 105, 106  # the tokens before and behind an image or an audio
 BINS = 8
 FRAMES = 100  # that the tower of Qwen2-Audio takes
 WHISPER: dict[str, Any] = {
@@ -294,7 +294,7 @@ def test_spans_and_marks() -> None:
     sounds, seen = tokens.count(AUDIO), tokens.count(IMAGE)
     assert spans == (MediaSpan(first, first + sounds), MediaSpan(image, image + seen))
     assert [place for place, _ in marks] == [first, image]
-    assert [(part.kind, part.tokens) for part in media.parts] == [(Kind.AUDIO, sounds), (Kind.IMAGE, seen)]
+    assert [(part.kind, part.tokens) for part in media.parts] == [(MediaKind.AUDIO, sounds), (MediaKind.IMAGE, seen)]
     assert media.places.tolist() == [*range(first, first + sounds), *range(image, image + seen)]
 
 

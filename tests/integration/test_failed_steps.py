@@ -41,7 +41,7 @@ class Load:
     hopeless: set[tuple[str, int]] = field(default_factory=set)  # requests that the last run was free to give up
 
     def run(self, faults: Faults) -> dict[str, list[Completion]]:
-        """All answers, with an engine that is built anew."""
+        """All answers, with an engine that is rebuilt."""
         engine = self.engine
         engine.teardown()
         engine.build(self.kv_tokens)

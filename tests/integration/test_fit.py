@@ -28,7 +28,7 @@ from brim.fit.fit import fit  # noqa: E402
 from brim.fit.items import counted  # noqa: E402
 from brim.fit.measure import least_free_bytes  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
-from brim.records.fit import Attempt, FitReport, FitRequest, FitSeconds, Outcome  # noqa: E402
+from brim.records.fit import Attempt, AttemptOutcome, FitReport, FitRequest, FitSeconds  # noqa: E402
 from brim.records.memory import DeviceFacts  # noqa: E402
 from brim.records.progress import Stage  # noqa: E402
 from brim.serving import fit_engine  # noqa: E402
@@ -106,7 +106,7 @@ class Bench:
         shapes = [shape.name for shape in self.engine.stress_shapes()]
         assert [one for one in self.log if one[0] == "build"][-1] == ("build", report.kv_tokens)
         assert self.log[-len(shapes) :] == [(name, report.kv_tokens) for name in shapes]
-        assert report.attempts[-1] == Attempt(report.kv_tokens, Outcome.PROVEN)
+        assert report.attempts[-1] == Attempt(report.kv_tokens, AttemptOutcome.PROVEN)
         assert self.engine.kv_tokens == report.kv_tokens
         held = self.probe.reading().allocated_bytes
         assert held >= self.weights_bytes + report.kv_bytes + CANARY
@@ -158,7 +158,7 @@ def test_the_proven_size_is_what_fills_the_budget(name: str, spare: int) -> None
     report = made.fit()
     made.assert_proven(report)
     assert report.kv_tokens == 240
-    assert report.attempts == (Attempt(240, Outcome.PROVEN),)
+    assert report.attempts == (Attempt(240, AttemptOutcome.PROVEN),)
     used = sum(size for _, size in counted(report.items))
     block_bytes = made.engine.kv_bytes(240 + BLOCK) - made.engine.kv_bytes(240)
     assert 0 <= made.probe.budget_bytes - used < block_bytes
@@ -373,7 +373,7 @@ def test_a_knob_that_promises_enough_is_enough(name: str, knob: str) -> None:
         settings = {knob: found.proposed if knob == "kv_dtype" else int(found.proposed)}
     made = bench(name, budget=short.probe.budget_bytes, settings=replace(SETTINGS, **settings))
     report = made.fit(**options)
-    assert report.attempts[-1] == Attempt(made.engine.kv_tokens, Outcome.PROVEN)
+    assert report.attempts[-1] == Attempt(made.engine.kv_tokens, AttemptOutcome.PROVEN)
     made.give_back()
 
 
@@ -399,7 +399,7 @@ def test_out_of_memory_at_any_allocation_ends_proven_or_clear(name: str, samples
 
     def allocations() -> int:
         before = probe.allocations
-        assert fit(engine, probe, request, engine.kv_bytes).attempts == (Attempt(most, Outcome.PROVEN),)
+        assert fit(engine, probe, request, engine.kv_bytes).attempts == (Attempt(most, AttemptOutcome.PROVEN),)
         made.give_back()
         return probe.allocations - before
 

@@ -90,11 +90,11 @@ def play(rank: int, scene: Scene, meeting: str, to_test: Connection, from_test: 
 
 def fitted(rank: int, engine: HonestEngine, exchange: Any) -> Said:
     from brim.fit.fit import fit
-    from brim.fit.ranks import Ranks
+    from brim.fit.ranks import FitRanks
 
     started = time.monotonic()
     try:
-        report = fit(engine, engine.probe, request(), engine.price, ranks=Ranks(rank, exchange))
+        report = fit(engine, engine.probe, request(), engine.price, ranks=FitRanks(rank, exchange))
     except (BrimError, RuntimeError) as error:
         left = engine.probe.live_bytes - engine.weights_bytes
         return Said(None, (), type(error).__name__, str(error), left, time.monotonic() - started)

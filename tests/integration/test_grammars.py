@@ -1,4 +1,4 @@
-"""Answers that follow a grammar: whatever a random model would say, however steps overlap and whoever runs beside."""
+"""Answers that follow a grammar: whatever a random model would say, however steps overlap and whatever runs beside."""
 
 from __future__ import annotations
 

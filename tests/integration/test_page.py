@@ -165,7 +165,7 @@ def test_top_shows_the_server(
     assert answer.headers["x-request-id"] in shown
     assert "tiny on CPU" in shown
     assert "kv_free" in shown
-    assert "1 running, 0 waiting, 1 of 260 places taken" in shown
+    assert "1 running, 0 waiting, 1 of 260 queue slots used" in shown
     assert run([*asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["object"] == "brim.memory"
 

@@ -21,7 +21,7 @@ from brim.engine.weights.load import load  # noqa: E402
 from brim.errors import DoesNotFit, UnsupportedModel  # noqa: E402
 from brim.predictions import predicted_activation, predicted_bytes, traced_steps  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
-from brim.records.fit import Outcome  # noqa: E402
+from brim.records.fit import AttemptOutcome  # noqa: E402
 from brim.records.memory import StressShape  # noqa: E402
 from brim.serving import fit_engine  # noqa: E402
 from brim.units import GIB, KIB, ceil_div  # noqa: E402
@@ -93,7 +93,7 @@ def test_states_that_do_not_fit_name_the_requests_that_would() -> None:
     assert f"max_batch (--max-seqs)            16 -> {knob.proposed}" in str(caught.value)
     turned = replace(many, max_batch=int(knob.proposed) - 2)  # on the CPU attention takes a little more than traced
     with Engine(engine.loaded, device="cpu", settings=turned, kv_tokens=0, probe=probe) as fewer:
-        assert fit_engine(fewer, probe=probe, canary_bytes=canary).attempts[-1].outcome is Outcome.PROVEN
+        assert fit_engine(fewer, probe=probe, canary_bytes=canary).attempts[-1].outcome is AttemptOutcome.PROVEN
 
 
 def test_a_fit_does_not_fail_because_a_prediction_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,5 +104,5 @@ def test_a_fit_does_not_fail_because_a_prediction_does(monkeypatch: pytest.Monke
     probe = CpuProbe(256 * 1024 * KIB)
     with engine_of("llama", probe) as engine:
         report = fit_engine(engine, probe=probe, canary_bytes=32 * KIB)
-        assert report.attempts[-1].outcome is Outcome.PROVEN
+        assert report.attempts[-1].outcome is AttemptOutcome.PROVEN
         assert {item.name: item.predicted_bytes for item in report.items}["activation"] is None

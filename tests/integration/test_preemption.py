@@ -159,7 +159,7 @@ def test_host_memory_that_cannot_be_had_costs_nothing_but_time(
         assert got == [family("llama").greedy(prompt, 20) for prompt in prompts]
         assert engine.figures.preemption.recomputed > 0
         (warning,) = engine.warnings
-        assert warning.startswith("preempted requests are computed again: no ")
+        assert warning.startswith("preempted requests are recomputed: no ")
         assert str(error) in warning
 
 

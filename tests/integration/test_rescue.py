@@ -38,7 +38,7 @@ CANARY = 2**18
 
 
 class Load:
-    """Requests that come together, and an engine that is built anew for each run of them."""
+    """Requests that come together, and an engine that is rebuilt for each run of them."""
 
     def __init__(self, name: str, **settings: Any) -> None:
         self.probe = SiteProbe(GIB)

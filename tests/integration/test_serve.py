@@ -22,7 +22,7 @@ import openai
 
 from brim import SamplingParams
 from brim.engine.front.chat_template import chat_tokens
-from brim.serve.settings import Limits
+from brim.serve.settings import RequestLimits
 from tests.integration.served import Served, events, served, wait
 from tests.integration.test_chat import engine_of, tokenizer
 
@@ -36,7 +36,7 @@ LONG = {"max_tokens": 400, "ignore_eos": True}
 def tiny() -> Iterator[Served]:
     """A tiny model with random weights; places for as many answers again as it runs; two keys."""
     engine = engine_of(copy=7, kv_tokens=2048)
-    limits = Limits(body_bytes=200_000)
+    limits = RequestLimits(body_bytes=200_000)
     with served(engine, threads=True, api_keys=KEYS, max_queue=PLACES - 4, limits=limits) as found:
         yield found
         assert found.is_empty()

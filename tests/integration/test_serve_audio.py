@@ -20,7 +20,7 @@ pytest.importorskip("starlette")
 from brim import SamplingParams
 from brim.engine.front.chat_template import conversation
 from brim.serve.server import tokenizer_source
-from brim.serve.settings import Limits
+from brim.serve.settings import RequestLimits
 from tests.chat_texts import chat_text
 from tests.conftest import needs_image_files
 from tests.integration.served import Served, served
@@ -83,7 +83,7 @@ def expected(folder: Path) -> str:
 def hearing(folder: Path, expected: str) -> Iterator[Served]:
     """A server, when the engine before it has given the model's weights back."""
     engine = engine_of("qwen2_audio", folder=folder, max_length=160)
-    with served(engine, threads=True, limits=Limits(body_bytes=400_000, audios=8)) as found:
+    with served(engine, threads=True, limits=RequestLimits(body_bytes=400_000, audios=8)) as found:
         yield found
         assert found.is_empty()
 

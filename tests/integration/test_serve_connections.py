@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from brim.serve.settings import ConnectionLimits, Limits
+from brim.serve.settings import ConnectionLimits, RequestLimits
 from tests.integration.served import Served, served, wait
 from tests.integration.test_chat import engine_of
 
@@ -31,7 +31,7 @@ ASKED = json.dumps({"prompt": "one two three", "max_tokens": 1, "temperature": 0
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    limits = Limits(body_bytes=BODY, body_seconds=0.6, body_rate=BODY)
+    limits = RequestLimits(body_bytes=BODY, body_seconds=0.6, body_rate=BODY)
     connections = ConnectionLimits(connections=MOST, header_seconds=0.6, idle_seconds=2, send_seconds=0.6)
     engine = engine_of(kv_tokens=1024)
     with served(engine, threads=True, limits=limits, connection_limits=connections) as found:
@@ -235,7 +235,7 @@ def test_half_open_connections_make_room(server: Served) -> None:
 
 def test_who_does_not_read_is_let_go(server: Served) -> None:
     document = HEALTH.replace(b"/health", b"/openapi.json")
-    http = server.server.life.http
+    http = server.server.lifecycle.http
     wait(lambda: http.connections == 0)
     with connected(server) as connection:
         connection.sendall(document * 1000)  # answers of many megabytes

@@ -62,7 +62,7 @@ def flooded(server: Served) -> Iterator[list[tuple[int, float]]]:
                 if ended[-1][0] == 429:
                     enough.wait(0.1)
 
-    running = server.server.life.running
+    running = server.server.lifecycle.running
     assert running is not None
     with ThreadPoolExecutor(CONNECTIONS) as crowd:
         for number in range(CONNECTIONS):

@@ -93,7 +93,7 @@ def client(forms: Served) -> Iterator[Any]:
 @contextmanager
 def saying(forms: Served, text: str) -> Iterator[None]:
     """Every answer is this text."""
-    running = forms.server.life.running
+    running = forms.server.lifecycle.running
     assert running is not None
     added = {token.content: number for number, token in forms.engine.tokenizer.added_tokens_decoder.items()}
     rules, rest = [], text

@@ -104,7 +104,7 @@ def test_tokens_are_streamed_as_the_engine_draws_them(tiny: Served, connection: 
 
 def own_seconds(tiny: Served) -> list[float]:
     """Seconds before each token of an answer, without HTTP."""
-    running = tiny.server.life.running
+    running = tiny.server.lifecycle.running
     assert running is not None
 
     async def times() -> list[float]:

@@ -80,7 +80,7 @@ def starting(starter: Slow) -> tuple[Server, str, Any]:
     pool = ThreadPoolExecutor(1)
     ended = pool.submit(lambda: asyncio.run(server.run(listening, signals=False)))
     url = address(listening)
-    wait(lambda: server.life.stage.phase == "load")
+    wait(lambda: server.lifecycle.stage.phase == "load")
     return server, url, ended
 
 
@@ -171,7 +171,7 @@ def test_an_engine_that_ends_is_not_hidden(server: Served) -> None:
 
 
 def test_a_worker_that_dies_is_replaced(server: Served) -> None:
-    running = server.server.life.running
+    running = server.server.lifecycle.running
     assert running is not None
     for pool in running.tokenising._quick._started:
         for process in list(pool._processes.values()):  # type: ignore[attr-defined]

@@ -21,14 +21,14 @@ pytest.importorskip("httpx")
 from brim.bench.asking import ask_once
 from brim.bench.lengths import Between
 from brim.bench.loops import Mix
-from brim.bench.measure import Load, Measurement, Replay
+from brim.bench.measure import LoadMeasurement, LoadSettings, Replay
 from brim.bench.production import production_trace
 from brim.bench.records import Ask, Ending
 from brim.client.address import parse_url
 from brim.client.client import Client
 from brim.engine.engine import Engine
 from brim.engine.settings import EngineSettings
-from brim.serve.settings import Limits
+from brim.serve.settings import RequestLimits
 from tests.conftest import needs_image_files
 from tests.integration.served import Served, served
 
@@ -104,7 +104,7 @@ def crowd(server: Served, clients: int, seconds: float) -> tuple[Counter[str], l
 def test_a_crowd_comes_and_goes(clients: int, seconds: float) -> None:
     settings = EngineSettings(max_batch=16, max_batch_tokens=256)
     engine = Engine("brim-random", kv_tokens=4096, device="cpu", settings=settings)
-    limits = Limits(body_bytes=55_000)
+    limits = RequestLimits(body_bytes=55_000)
     with served(engine, threads=True, model_name="random", max_queue=clients // 4, limits=limits) as found:
         ended, held = crowd(found, clients, seconds)
         assert found.is_empty()
@@ -124,9 +124,9 @@ def replayed(seconds: float, rate: float) -> None:
         settings=EngineSettings(max_batch=16, max_batch_tokens=256, max_length=512),
     )
     trace = production_trace(seconds, rate, 512)
-    load = Load(Replay(trace), Mix(Between(1, 1), Between(1, 1)))
+    load = LoadSettings(Replay(trace), Mix(Between(1, 1), Between(1, 1)))
     with served(engine, model_name="vl", max_queue=64) as found:
-        measurement = Measurement(parse_url(found.url), None, None, load)
+        measurement = LoadMeasurement(parse_url(found.url), None, None, load)
         held: list[int] = []
         report = asyncio.run(measurement.run(lambda state: held.append(resident_bytes())))
         assert found.is_empty()

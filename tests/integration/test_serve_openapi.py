@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from brim.engine.requests.params import SamplingParams
-from brim.serve.asked.fields import Fields
-from brim.serve.asked.plan import read_plan
-from brim.serve.asked.requests import read_chat, read_completion
-from brim.serve.asked.responses import read_response
-from brim.serve.openapi import asked
-from brim.serve.openapi.asked import Facts
+from brim.serve.openapi import requests
 from brim.serve.openapi.document import document
+from brim.serve.openapi.requests import Facts
 from brim.serve.openapi.words import decimals_below
 from brim.serve.problems import Problem
-from brim.serve.settings import Limits
+from brim.serve.requests.fields import RequestFields
+from brim.serve.requests.generation import read_chat, read_completion
+from brim.serve.requests.plan import read_plan
+from brim.serve.requests.responses_api import read_response
+from brim.serve.settings import RequestLimits
 from tests.integration.served import Served, served
 from tests.integration.test_chat import engine_of
 
@@ -121,10 +121,10 @@ def test_the_same_for_all_of_it_for_a_long_time(api: Served, path: str, method: 
 @pytest.mark.parametrize(
     ("schema", "read"),
     [
-        (asked.chat, lambda body: read_chat(body, 100, Limits())),
-        (asked.completion, lambda body: read_completion(body, 100)),
-        (asked.response, lambda body: read_response(body, 100, Limits(), lambda name: None)),
-        (lambda facts: asked.plan(), read_plan),
+        (requests.chat, lambda body: read_chat(body, 100, RequestLimits())),
+        (requests.completion, lambda body: read_completion(body, 100)),
+        (requests.response, lambda body: read_response(body, 100, RequestLimits(), lambda name: None)),
+        (lambda facts: requests.plan(), read_plan),
     ],
 )
 def test_the_document_lists_the_fields_that_are_read(schema: Any, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,14 +140,14 @@ def test_the_document_lists_the_fields_that_are_read(schema: Any, read: Any, mon
     }
     body = {name: needed[name] for name in table["required"]}
     known: set[str] = set()
-    refuse = Fields.refuse_others
+    refuse = RequestFields.refuse_others
 
-    def note(fields: Fields, not_yet: Any = ()) -> None:
+    def note(fields: RequestFields, not_yet: Any = ()) -> None:
         if fields.path("") == "":
             known.update(fields._taken, not_yet)
         refuse(fields, not_yet)
 
-    monkeypatch.setattr(Fields, "refuse_others", note)
+    monkeypatch.setattr(RequestFields, "refuse_others", note)
     read(body)
     assert known == listed
     with pytest.raises(Problem, match="there is no such field"):
@@ -165,7 +165,7 @@ def test_decimals_below_a_limit(limit: int) -> None:
 
 def test_ranges_are_those_of_the_sampling_parameters() -> None:
     """A default that its own range refused would never be accepted."""
-    chat = asked.chat(Facts("m"))["properties"]
+    chat = requests.chat(Facts("m"))["properties"]
     for name, value in asdict(SamplingParams()).items():
         if name in chat and isinstance(value, int | float) and not isinstance(value, bool):
             (schema, _) = chat[name]["anyOf"]

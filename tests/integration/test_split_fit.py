@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from brim.records.fit import Outcome  # noqa: E402
+from brim.records.fit import AttemptOutcome  # noqa: E402
 from brim.units import KIB  # noqa: E402
 from tests.integration.rank_processes import forked, on_ranks, said_of  # noqa: E402
 from tests.integration.split_ranks import (  # noqa: E402
@@ -30,7 +30,7 @@ from tests.integration.split_ranks import (  # noqa: E402
 )
 
 AT_ONCE_SECONDS = 30.0  # a few are the work of a fit; torch.distributed would wait for half an hour
-SHORT = Outcome.OUT_OF_MEMORY
+SHORT = AttemptOutcome.OUT_OF_MEMORY
 KINDS = ["llama", "mixtral", "minimax_m2"]  # the last one gathers inside its layers
 
 
@@ -68,7 +68,7 @@ def test_out_of_memory_of_one_rank_shrinks_all(
         for one in said:
             assert one == said[0]
             assert one.error == ""
-            assert [attempt.outcome for attempt in one.attempts] == [SHORT, SHORT, Outcome.PROVEN]
+            assert [attempt.outcome for attempt in one.attempts] == [SHORT, SHORT, AttemptOutcome.PROVEN]
             assert [words.partition(":")[0] for words in one.short] == [
                 f"rank {victim} of {size}, build",  # of the probe, which is too large for it
                 f"rank {victim} of {size}, {where}",
@@ -86,7 +86,7 @@ def test_a_canary_that_one_rank_cannot_hold_shrinks_all(context: Any, tmp_path: 
     said: list[Said] = said_of(on_ranks(context, size, tmp_path, ("canary", fitted, scene)), "canary")
     for one in said:
         assert replace(one, attempts=()) == replace(said[0], attempts=())
-        assert [attempt.outcome for attempt in one.attempts] == [SHORT, SHORT, Outcome.PROVEN]
+        assert [attempt.outcome for attempt in one.attempts] == [SHORT, SHORT, AttemptOutcome.PROVEN]
         assert len(one.short) == 2  # the probe and the second attempt: nothing of the engine failed in the first
         assert one.left_bytes == 0
         assert one.seconds < AT_ONCE_SECONDS

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 from brim.engine.media.audio.families import audio_family_of  # noqa: E402
 from brim.engine.media.limits import limits_of, worst_part  # noqa: E402
-from brim.engine.media.parts import Kind, MediaPart  # noqa: E402
+from brim.engine.media.parts import MediaKind, MediaPart  # noqa: E402
 from brim.engine.media.towers import tower_features  # noqa: E402
 from brim.engine.weights.load import load  # noqa: E402
 from brim.predictions import traced_tower  # noqa: E402
@@ -47,9 +47,9 @@ def traced(config: Any, part: MediaPart, dtype: str, *, on_device: bool = False)
     return traced_tower(config, part.inputs, part.tokens, dtype=dtype, on_device=on_device)
 
 
-def part_of(kind: Kind, config: Any) -> MediaPart:
+def part_of(kind: MediaKind, config: Any) -> MediaPart:
     """The largest image, or an audio of ten seconds."""
-    if kind is Kind.AUDIO:
+    if kind is MediaKind.AUDIO:
         family = audio_family_of(config)
         assert family is not None
         return family.blank(1000)
@@ -59,11 +59,11 @@ def part_of(kind: Kind, config: Any) -> MediaPart:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("kind", [Kind.IMAGE, Kind.AUDIO])
+@pytest.mark.parametrize("kind", [MediaKind.IMAGE, MediaKind.AUDIO])
 @pytest.mark.parametrize(
     ("family", "wide"), [("gemma4", WIDE), ("qwen2_5_omni_thinker", {})], ids=["gemma4", "qwen2_5_omni"]
 )
-def test_a_trace_takes_what_the_call_takes(family: str, wide: dict[str, Any], kind: Kind, dtype: str) -> None:
+def test_a_trace_takes_what_the_call_takes(family: str, wide: dict[str, Any], kind: MediaKind, dtype: str) -> None:
     """Media come in fp32. Qwen2.5-Omni selects frames before it changes their type; Gemma 4's images need a mask."""
     config = {"model_type": family, **CONFIGS[family], **wide}
     loaded = load(config, load_format="dummy", dtype=dtype, attention=None)

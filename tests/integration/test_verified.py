@@ -17,7 +17,7 @@ from brim.engine import verify as verifying
 from brim.engine.engine import Engine
 from brim.engine.requests.params import SamplingParams
 from brim.engine.settings import EngineSettings
-from brim.engine.verify import Agreement, agreement, verify
+from brim.engine.verify import LogitAgreement, agreement, verify
 from brim.engine.weights import verified
 from brim.engine.weights.load import LoadedModel, load
 from brim.engine.weights.verified import VERIFIED, WITH_TOWERS, is_verified
@@ -229,7 +229,7 @@ class OneOfTwo:
 def test_of_several_ranks_the_first_checks_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = loaded_model(tiny_config("llama"))
     checked: list[int] = []
-    monkeypatch.setattr(verifying, "agreement", lambda *_: checked.append(1) or Agreement(0, 0, 1))
+    monkeypatch.setattr(verifying, "agreement", lambda *_: checked.append(1) or LogitAgreement(0, 0, 1))
     for rank in (0, 1):
         ranks: Any = OneOfTwo(rank, [])
         verify(loaded, EngineSettings(), CPU, ranks)

@@ -18,11 +18,11 @@ pytest.importorskip("transformers")
 from brim.cli.engine_options import add_engine_options, engine_settings  # noqa: E402
 from brim.engine.engine import Engine  # noqa: E402
 from brim.engine.media import features as media  # noqa: E402
-from brim.engine.media.parts import Kind, MediaPart  # noqa: E402
+from brim.engine.media.parts import MediaKind, MediaPart  # noqa: E402
 from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
-from brim.records.fit import AUDIO_SHAPE, Outcome  # noqa: E402
+from brim.records.fit import AUDIO_SHAPE, AttemptOutcome  # noqa: E402
 from brim.serving import fit_engine  # noqa: E402
 from brim.units import KIB, MIB  # noqa: E402
 from tests.conftest import sampled  # noqa: E402
@@ -95,7 +95,7 @@ def test_no_call_of_the_tower_is_larger_than_the_worst(kind: str, monkeypatch: p
             (shape,) = [shape for shape in engine.stress_shapes() if shape.name == AUDIO_SHAPE]
             called.clear()
             engine.stress(shape)
-            heard = [part for part in called if part.kind is Kind.AUDIO]
+            heard = [part for part in called if part.kind is MediaKind.AUDIO]
             assert {(sizes_of(part), part.tokens) for part in heard} == {(sizes_of(worst), shape.tokens)}
             assert len(heard) == len(called) or engine.worst_image() is not None
             assert len(engine._parts.runner._features) == 0
@@ -134,7 +134,7 @@ def test_fit_has_room_for_the_longest_audio(kind: str) -> None:
         room = TOWERS.get(kind, 1500 * KIB) + engine.kv_bytes(most_tokens) // 2
         probe.budget_bytes = probe.reading().allocated_bytes + room
         report = fit_engine(engine, probe=probe, canary_bytes=0)
-        assert report.attempts[-1].outcome is Outcome.PROVEN
+        assert report.attempts[-1].outcome is AttemptOutcome.PROVEN
         items = {item.name: item for item in report.items}
         assert items["encoder"].measured_bytes
         assert items["encoder"].predicted_bytes

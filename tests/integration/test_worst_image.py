@@ -25,7 +25,7 @@ from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.engine.weights.load import LoadedModel  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
 from brim.records.fit import IMAGE_SHAPE as IMAGE_STRESS  # noqa: E402
-from brim.records.fit import Outcome  # noqa: E402
+from brim.records.fit import AttemptOutcome  # noqa: E402
 from brim.records.memory import StressShape  # noqa: E402
 from brim.serving import fit_engine  # noqa: E402
 from brim.units import KIB, MIB  # noqa: E402
@@ -195,7 +195,7 @@ def test_fit_has_room_for_the_largest_image(kind: str, tmp_path: Path) -> None:
         most_tokens = engine.settings.max_batch * engine.max_length
         probe.budget_bytes = probe.reading().allocated_bytes + 700 * KIB + engine.kv_bytes(most_tokens) // 2
         report = fit_engine(engine, probe=probe, canary_bytes=0)
-        assert report.attempts[-1].outcome is Outcome.PROVEN
+        assert report.attempts[-1].outcome is AttemptOutcome.PROVEN
         assert report.kv_tokens < most_tokens
         items = {item.name: item for item in report.items}
         assert items["encoder"].measured_bytes

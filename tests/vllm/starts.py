@@ -50,7 +50,7 @@ def main() -> None:
     sys.stdout.write(MARK + json.dumps(result) + "\n")
     sys.stdout.flush()
     if waits:
-        sys.stdin.read()  # until whoever started this has the answers of all
+        sys.stdin.read()  # until the process that started this has the answers of all
 
 
 def _with_audio(prompt: Any) -> Any:

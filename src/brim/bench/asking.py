@@ -8,7 +8,7 @@ import time
 from array import array
 from typing import Any
 
-from brim.bench.records import Ask, Ending, Outcome
+from brim.bench.records import Ask, Ending, RequestOutcome
 from brim.client.client import Client, ConnectionFailed, Response
 from brim.client.events import Events
 
@@ -68,7 +68,7 @@ def _has_content(choice: dict[str, Any]) -> bool:
     return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls"))
 
 
-async def ask_once(client: Client, path: str, body: dict[str, Any], ask: Ask, began: float) -> Outcome:
+async def ask_once(client: Client, path: str, body: dict[str, Any], ask: Ask, began: float) -> RequestOutcome:
     """Send it and read the answer to its end. Runs as a task of its own: a client that leaves cancels it."""
     answer, sent = _Answer(ask.leaves_after), time.perf_counter()
     try:
@@ -82,7 +82,7 @@ async def ask_once(client: Client, path: str, body: dict[str, Any], ask: Ask, be
             raise
         ending, error, said, retry_after = Ending.LEFT, None, None, 0.0
     details = answer.usage.get("prompt_tokens_details") or {}
-    return Outcome(
+    return RequestOutcome(
         ask=ask,
         ending=ending,
         sent=sent - began,

@@ -26,7 +26,7 @@ class Bodies(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestDefaults:
     """What all requests of a run have in common."""
 
     model: str | None
@@ -51,7 +51,7 @@ class Asked:
 class TextBodies:
     """Made-up texts, and images of one colour; different ones in every request, behind a prefix that all share."""
 
-    asked: Asked
+    asked: RequestDefaults
     words: Words
     chat: bool = True
     prefix: str = ""
@@ -78,7 +78,7 @@ class TextBodies:
 class TokenBodies:
     """Random token ids: exact lengths, for servers that take them."""
 
-    asked: Asked
+    asked: RequestDefaults
     vocab: int
     path: str = COMPLETIONS
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from brim.bench.asking import ask_once
 from brim.bench.bodies import Bodies
 from brim.bench.lengths import Lengths
-from brim.bench.records import Ask, Ending, Outcome
+from brim.bench.records import Ask, Ending, RequestOutcome
 from brim.client.client import Client
 
 _LONGEST_PAUSE = 5.0  # seconds that a client waits that was told to come back later
@@ -40,10 +40,10 @@ def poisson(asks: Iterable[Ask], rate: float, seed: int) -> Iterator[Ask]:
         at += numbers.expovariate(rate)
 
 
-class Run:
+class LoadRun:
     """One run against a server. `ended` is called with every outcome."""
 
-    def __init__(self, client: Client, bodies: Bodies, seed: int, ended: Callable[[Outcome], None]) -> None:
+    def __init__(self, client: Client, bodies: Bodies, seed: int, ended: Callable[[RequestOutcome], None]) -> None:
         self._client = client
         self._bodies = bodies
         self._numbers = random.Random(seed)
@@ -76,7 +76,7 @@ class Run:
                 await asyncio.sleep(self.began + ask.at - time.perf_counter())
                 group.create_task(self._ask(ask))
 
-    async def _ask(self, ask: Ask) -> Outcome:
+    async def _ask(self, ask: Ask) -> RequestOutcome:
         body = self._bodies.body(ask, self._numbers)
         self.in_flight += 1
         try:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from brim.bench.bodies import Asked, Bodies, TextBodies, TokenBodies
-from brim.bench.loops import Mix, Run, poisson
+from brim.bench.bodies import Bodies, RequestDefaults, TextBodies, TokenBodies
+from brim.bench.loops import LoadRun, Mix, poisson
 from brim.bench.memory import MemoryWatch
-from brim.bench.records import Ask, Outcome
+from brim.bench.records import Ask, RequestOutcome
 from brim.bench.report import Report, Slo
 from brim.bench.server import abilities, find_model
-from brim.bench.trace import Trace
+from brim.bench.trace import RequestTrace
 from brim.client.address import Address
 from brim.client.client import Client
 
@@ -51,14 +51,14 @@ class Open:
 class Replay:
     """Requests as they were recorded."""
 
-    trace: Trace
+    trace: RequestTrace
 
     def __str__(self) -> str:
         return f"replay of {len(self.trace.asks):,} requests over {self.trace.seconds:,.0f} s"
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadSettings:
     """What a run is to be."""
 
     loop: Closed | Open | Replay
@@ -86,7 +86,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LoadProgress:
     """A run while it is under way."""
 
     ended: int
@@ -95,27 +95,27 @@ class State:
     seconds: float
 
 
-class Measurement:
+class LoadMeasurement:
     """One run; what is known of it so far can be reported at any time, also after an interrupt."""
 
-    def __init__(self, address: Address, key: str | None, model: str | None, load: Load) -> None:
+    def __init__(self, address: Address, key: str | None, model: str | None, load: LoadSettings) -> None:
         self._address = address
         self._key = key
         self._model = model
         self._load = load
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[RequestOutcome] = []
         self._tokens = 0
         self._watch: MemoryWatch | None = None
-        self._run: Run | None = None
+        self._run: LoadRun | None = None
         self._cpu_began = 0.0
         self.notes: tuple[str, ...] = ()
 
-    async def run(self, told: Callable[[State], None] = lambda state: None) -> Report:
+    async def run(self, told: Callable[[LoadProgress], None] = lambda state: None) -> Report:
         client = Client(self._address, self._key)
         try:
             bodies = await self._bodies(client)
             self._watch = MemoryWatch(client)
-            self._run = run = Run(client, bodies, self._load.seed, self._ended)
+            self._run = run = LoadRun(client, bodies, self._load.seed, self._ended)
             self._cpu_began = time.process_time()
             async with _beside(self._watch.watch(run.began), self._tell(run, told)):
                 if isinstance(self._load.loop, Closed):
@@ -132,22 +132,22 @@ class Measurement:
         load = self._load
         self._model = self._model or await find_model(client)
         if load.vocab is not None:
-            return TokenBodies(Asked(self._model), load.vocab)
+            return TokenBodies(RequestDefaults(self._model), load.vocab)
         found = await abilities(client, self._model, load.chat)
         self.notes = found.notes
         prefix = ""
         if load.prefix_tokens:
             prefix = found.words.text(found.words.overhead + load.prefix_tokens, random.Random(load.seed))
-        asked = Asked(self._model, ignores_end=found.ignores_end)
+        asked = RequestDefaults(self._model, ignores_end=found.ignores_end)
         return TextBodies(asked, found.words, load.chat, prefix, load.prefix_tokens)
 
-    def _ended(self, outcome: Outcome) -> None:
+    def _ended(self, outcome: RequestOutcome) -> None:
         self._outcomes.append(outcome)
         self._tokens += outcome.answer_tokens
 
-    async def _tell(self, run: Run, told: Callable[[State], None]) -> None:
+    async def _tell(self, run: LoadRun, told: Callable[[LoadProgress], None]) -> None:
         while True:
-            told(State(len(self._outcomes), run.in_flight, self._tokens, time.perf_counter() - run.began))
+            told(LoadProgress(len(self._outcomes), run.in_flight, self._tokens, time.perf_counter() - run.began))
             await asyncio.sleep(_TICK_SECONDS)
 
     def report(self) -> Report:

@@ -6,13 +6,13 @@ import random
 
 from brim.bench.lengths import LongTailed
 from brim.bench.records import Ask
-from brim.bench.trace import Trace
+from brim.bench.trace import RequestTrace
 
 _BURST_EVERY, _BURST_SECONDS = 60.0, 5.0
 _LONG, _IMAGE, _LEAVES = 0.05, 0.05, 0.1  # shares of requests
 
 
-def production_trace(seconds: float, rate: float, context: int, seed: int = 0, *, images: bool = True) -> Trace:
+def production_trace(seconds: float, rate: float, context: int, seed: int = 0, *, images: bool = True) -> RequestTrace:
     """About `rate` requests a second, eight times as many in bursts; prompts and answers that fit a context."""
     numbers = random.Random(seed)
     asks, at = [], 0.0
@@ -20,7 +20,7 @@ def production_trace(seconds: float, rate: float, context: int, seed: int = 0, *
         asks.append(_ask(numbers, at, context, images))
         busy = at % _BURST_EVERY < _BURST_SECONDS
         at += numbers.expovariate(rate * (8 if busy else 1))
-    return Trace(tuple(asks), 0)
+    return RequestTrace(tuple(asks), 0)
 
 
 def _ask(numbers: random.Random, at: float, context: int, images: bool) -> Ask:

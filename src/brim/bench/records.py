@@ -26,7 +26,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestOutcome:
     """A request that has ended. Times are in seconds after the beginning of the run."""
 
     ask: Ask

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
-from brim.bench.records import Ending, MemoryPoint, Outcome
+from brim.bench.records import Ending, MemoryPoint, RequestOutcome
 
 SHARES = (50, 90, 99)  # percentiles
 
@@ -50,7 +50,7 @@ class Slo:
     def given(self) -> bool:
         return any(one is not None for one in (self.ttft, self.tpot, self.e2e))
 
-    def met(self, outcome: Outcome) -> bool:
+    def met(self, outcome: RequestOutcome) -> bool:
         if outcome.ending is not Ending.ANSWERED or outcome.first_token_seconds is None:
             return False
         kept = (
@@ -69,16 +69,16 @@ class Report:
     model: str | None
     load: str  # in words
     seconds: float
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RequestOutcome, ...]
     memory: tuple[MemoryPoint, ...]
     slo: Slo
     client_cpu_seconds: float
 
-    def ended(self, ending: Ending) -> list[Outcome]:
+    def ended(self, ending: Ending) -> list[RequestOutcome]:
         return [one for one in self.outcomes if one.ending is ending]
 
     @property
-    def answered(self) -> list[Outcome]:
+    def answered(self) -> list[RequestOutcome]:
         return self.ended(Ending.ANSWERED)
 
     @property

@@ -23,7 +23,7 @@ _BEYOND = 16  # tokens: who hung up had asked for more, and it is not known how 
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class RequestTrace:
     """Requests in the order of their times, from 0 on."""
 
     asks: tuple[Ask, ...]
@@ -33,12 +33,12 @@ class Trace:
     def seconds(self) -> float:
         return self.asks[-1].at
 
-    def faster(self, speed: float) -> Trace:
+    def faster(self, speed: float) -> RequestTrace:
         """The same requests in less time."""
         return replace(self, asks=tuple(replace(ask, at=ask.at / speed) for ask in self.asks))
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> RequestTrace:
     """The trace in a file."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -48,7 +48,7 @@ def read_trace(path: Path) -> Trace:
     return parse_trace(text.splitlines(), str(path))
 
 
-def parse_trace(lines: Iterable[str], name: str) -> Trace:
+def parse_trace(lines: Iterable[str], name: str) -> RequestTrace:
     asks, passed_over = [], 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -61,7 +61,7 @@ def parse_trace(lines: Iterable[str], name: str) -> Trace:
     if not asks:
         raise InvalidRequest(f'replay {name}: there is no request in it; a line is like {{"at": 0.5, {_LENGTHS}}}')
     asks.sort(key=lambda ask: ask.at)
-    return Trace(tuple(replace(ask, at=ask.at - asks[0].at) for ask in asks), passed_over)
+    return RequestTrace(tuple(replace(ask, at=ask.at - asks[0].at) for ask in asks), passed_over)
 
 
 _LENGTHS = '"prompt_tokens": 300, "completion_tokens": 100'

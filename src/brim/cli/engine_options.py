@@ -216,7 +216,7 @@ def _size(written: str | None, what: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EnginePlace:
     """Where an engine runs: a device as torch writes it (None: a GPU if there is one), and a budget on the CPU."""
 
     device: str | None
@@ -224,16 +224,16 @@ class Place:
     budget_name: str | None = None  # by which other processes share it
 
 
-def read_place(text: str | None) -> Place:
+def read_place(text: str | None) -> EnginePlace:
     """The place of an engine, written like a device of a plan; None is auto."""
     written = "auto" if text is None else shown(text)
     wanted = read_device(written, "device")
     if isinstance(wanted, CpuBudget):
-        return Place("cpu", wanted.bytes, None if wanted.name == "cpu" else wanted.name)
+        return EnginePlace("cpu", wanted.bytes, None if wanted.name == "cpu" else wanted.name)
     if wanted == OwnGpus(None):
-        return Place(None)
+        return EnginePlace(None)
     if isinstance(wanted, OwnGpus) and wanted.indices and len(wanted.indices) == 1:
-        return Place(f"cuda:{wanted.indices[0]}")
+        return EnginePlace(f"cuda:{wanted.indices[0]}")
     if isinstance(wanted, OwnGpus):
         raise InvalidRequest(
             f"device '{written}' is several, and a process runs on one; start a rank for each with torchrun and --tp"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.cli.engine_options import (
-    Place,
+    EnginePlace,
     add_engine_options,
     add_model,
     check_weights,
@@ -140,7 +140,7 @@ def _coefficients(written: str | None) -> Scaling | None:
         raise InvalidRequest(f"scaling-coefficients '{shown(written)}' cannot be read ({first_line(error)})") from None
 
 
-def budget_probe(place: Place, part: Sizer | None) -> CpuProbe | None:
+def budget_probe(place: EnginePlace, part: Sizer | None) -> CpuProbe | None:
     """A budget on the CPU, or this process' part of one; None where the device itself is the limit."""
     if place.budget_bytes is None:
         return None
@@ -153,7 +153,7 @@ def gpu_probe(engine: Engine) -> MemoryProbe:
     return CudaProbe(engine.device.index or 0)
 
 
-def engine_place(options: argparse.Namespace, default: str | None = None) -> Place:
+def engine_place(options: argparse.Namespace, default: str | None = None) -> EnginePlace:
     """Where the engine runs, with the budget that the CPU needs, or the default one."""
     place = read_place(options.device)
     if options.memory is not None and place.budget_bytes is not None:
@@ -170,7 +170,7 @@ def engine_place(options: argparse.Namespace, default: str | None = None) -> Pla
     if place.device not in (None, "cpu"):
         raise InvalidRequest("memory is a budget for the CPU only; on a GPU use --keep-free or --memory-fraction")
     options.device = "cpu"
-    return Place("cpu", budget, place.budget_name)
+    return EnginePlace("cpu", budget, place.budget_name)
 
 
 def _has_cuda() -> bool:

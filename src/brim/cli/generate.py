@@ -152,7 +152,7 @@ def _line(number: int, line: str) -> Any:
         return _messages(number, prompt)
     whole = isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(token, int) for token in prompt))
     if not whole:
-        raise InvalidRequest(f"input line {number}: prompt must be a text or a list of token ids")
+        raise InvalidRequest(f"input line {number}: prompt must be a string or a list of token ids")
     return prompt
 
 

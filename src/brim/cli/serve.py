@@ -237,7 +237,7 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
         raise InvalidRequest(f"serving needs {error.name}: pip install 'brim[serve]'") from None
     from brim.serve.key_file import read_key_file
     from brim.serve.parse.table import check_parsers
-    from brim.serve.settings import ConnectionLimits, Limits, ServeSettings
+    from brim.serve.settings import ConnectionLimits, RequestLimits, ServeSettings
 
     check_parsers(options.tool_parser, options.reasoning_parser)
     key = os.environ.get(KEY_VARIABLE)
@@ -254,7 +254,7 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
         drain_seconds=options.drain_seconds,
         tool_parser=options.tool_parser,
         reasoning_parser=options.reasoning_parser,
-        limits=Limits(
+        limits=RequestLimits(
             body_bytes=parse_bytes(options.max_body, "max-body"),
             body_seconds=options.body_seconds,
             messages=options.max_messages,

@@ -39,7 +39,7 @@ def add_command(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    server = Server(checked_url(options.url), options.api_key or os.environ.get(KEY_VARIABLE))
+    server = WatchedServer(checked_url(options.url), options.api_key or os.environ.get(KEY_VARIABLE))
     if not 0.1 <= options.interval <= 3600:
         raise InvalidRequest(f"interval is {options.interval:g}; it must be from 0.1 to 3600 seconds")
     try:
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     return _watch(server, report, options.interval)
 
 
-def _watch(server: Server, report: dict[str, Any], interval: float) -> int:
+def _watch(server: WatchedServer, report: dict[str, Any], interval: float) -> int:
     """Until Ctrl-C. A server that goes away is waited for."""
     from rich.console import Group
     from rich.live import Live
@@ -99,7 +99,7 @@ def checked_url(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class WatchedServer:
     """A `brim serve`, somewhere."""
 
     url: str

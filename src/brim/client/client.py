@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brim.client.address import Address
-from brim.client.http1 import BadResponse, Head, ResponseReader, Take, request_bytes
+from brim.client.http1 import BadResponse, ResponseHead, ResponseReader, Take, request_bytes
 from brim.errors import DeviceError
 
 CONNECT_SECONDS = 10.0
@@ -91,7 +91,7 @@ class _Connection(asyncio.Protocol):
             self._fail(ConnectionFailed("not_http", f"the answer is not HTTP: {error}"))
             self.close()
             return
-        if reader.done and not self._done.done():  # whoever takes the body may have left at its last piece
+        if reader.done and not self._done.done():  # the reader of the body may have left at its last piece
             self._done.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -138,7 +138,7 @@ class Client:
         """Any bytes, and their response; where `take` is given, a good response's body goes to it in pieces."""
         kept: list[bytes] = []
 
-        def begun(head: Head) -> Take:
+        def begun(head: ResponseHead) -> Take:
             return take if take is not None and head.status == 200 else kept.append
 
         headers = self._headers if body is None else {**self._headers, "content-type": "application/json"}
@@ -197,7 +197,7 @@ class Client:
         except TimeoutError:
             raise ConnectionFailed("timeout", f"{address}: no connection in {CONNECT_SECONDS:g} s") from None
         except ConnectionRefusedError:
-            raise ConnectionFailed("refused", f"{address}: nobody listens there; is the server running?") from None
+            raise ConnectionFailed("refused", f"{address}: connection refused; is the server running?") from None
         except (OSError, ssl.SSLError) as error:
             said = error.strerror or error
             raise ConnectionFailed("unreachable", f"{address}: cannot be reached ({said})") from None

@@ -34,7 +34,7 @@ class ServerReply:
 
 
 @dataclass(slots=True)
-class _Growing:
+class _StreamedReply:
     """An answer while it is streamed."""
 
     show: Callable[[str], None]
@@ -81,7 +81,7 @@ class _Growing:
         )
 
 
-class Conversation:
+class RemoteConversation:
     """Turns, and the server that answers them."""
 
     def __init__(self, client: Client, options: Mapping[str, Any], *, system: str | None = None, rolls: bool) -> None:
@@ -130,7 +130,7 @@ class Conversation:
     async def _answer(
         self, turns: list[Message], show: Callable[[str], None], dropped: Callable[[int, int], None]
     ) -> ServerReply:
-        growing = _Growing(show, dropped)
+        growing = _StreamedReply(show, dropped)
         try:
             response = await self._asked(turns, growing)
         except asyncio.CancelledError:
@@ -144,19 +144,19 @@ class Conversation:
         self._keep(turns, growing)
         return growing.reply()
 
-    async def _asked(self, turns: list[Message], growing: _Growing) -> Response:
+    async def _asked(self, turns: list[Message], growing: _StreamedReply) -> Response:
         response = await self._posted(turns, growing)
         if response.status == 400 and self._rolls and "truncation" in response.problem:
             self._rolls = False  # not every server knows it: the whole conversation is sent from now on
             response = await self._posted(turns, growing)
         return response
 
-    async def _posted(self, turns: list[Message], growing: _Growing) -> Response:
+    async def _posted(self, turns: list[Message], growing: _StreamedReply) -> Response:
         opening = [{"role": "system", "content": self.system}] if self.system else []
         body = {"messages": [*opening, *turns], "stream": True, "stream_options": {"include_usage": True}}
         body |= self._options | ({"truncation": "auto"} if self._rolls else {})
         return await self._client.stream(PATH, body, Events(growing.take).feed)
 
-    def _keep(self, turns: list[Message], growing: _Growing) -> None:
+    def _keep(self, turns: list[Message], growing: _StreamedReply) -> None:
         answer = {"role": "assistant", "content": "".join(growing.pieces)}
         self.turns = [*turns[growing.evicted[0] :], answer]

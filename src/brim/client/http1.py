@@ -19,7 +19,7 @@ class BadResponse(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResponseHead:
     """The beginning of a response; names of headers are in lower case."""
 
     status: int
@@ -41,13 +41,13 @@ def request_bytes(method: str, path: str, headers: Mapping[str, str], body: byte
 class ResponseReader:
     """One response. `begun` gets its head and answers who takes the body."""
 
-    def __init__(self, begun: Callable[[Head], Take]) -> None:
+    def __init__(self, begun: Callable[[ResponseHead], Take]) -> None:
         self._begun = begun
         self._take: Take = _nobody
         self._waiting = b""
         self._read = self._read_head
         self._left = 0  # bytes of the chunk, or of the body
-        self.head: Head | None = None
+        self.head: ResponseHead | None = None
         self.done = False
 
     def feed(self, data: bytes) -> None:
@@ -75,7 +75,7 @@ class ResponseReader:
         self._choose_body(head)
         return True
 
-    def _choose_body(self, head: Head) -> None:
+    def _choose_body(self, head: ResponseHead) -> None:
         length = head.headers.get("content-length")
         if "chunked" in head.headers.get("transfer-encoding", "").lower():
             self._read = self._read_chunk_size
@@ -136,7 +136,7 @@ class ResponseReader:
         return False
 
 
-def _parse_head(text: bytes) -> Head:
+def _parse_head(text: bytes) -> ResponseHead:
     first, *lines = text.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     status = rest[:3]
@@ -144,7 +144,7 @@ def _parse_head(text: bytes) -> Head:
         raise BadResponse(f"it begins with {first!r:.60}")
     pairs = (line.partition(":") for line in lines)
     headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    return Head(int(status), headers if version != "HTTP/1.0" else {"connection": "close", **headers})
+    return ResponseHead(int(status), headers if version != "HTTP/1.0" else {"connection": "close", **headers})
 
 
 def _nobody(_: bytes) -> None:

@@ -12,7 +12,7 @@ import torch
 from brim.engine.attention.backends import BackendSizes, check_backend, make_backend
 from brim.engine.attention.paged import NAME, register
 from brim.engine.drafts.draft_model import AS_ROWS
-from brim.engine.encoders.desk import FeatureDesk
+from brim.engine.encoders.feature_store import FeatureStore
 from brim.engine.kv.geometry import group_layers
 from brim.engine.media.families import ahead_in_windows_only
 from brim.engine.media.prepare import find_preparer
@@ -30,7 +30,7 @@ from brim.engine.weights.text_model import TextModel
 from brim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from brim.engine.ranks.limping import Limping
+    from brim.engine.ranks.failed_rank import FailedRankParticipation
     from brim.engine.ranks.ranks import Ranks
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}
@@ -42,7 +42,7 @@ def assemble(
     device: torch.device,
     ranks: Ranks | None = None,
     draft: EngineParts | None = None,
-    features: FeatureDesk | None = None,
+    features: FeatureStore | None = None,
 ) -> EngineParts:
     """Learn what the model's layers keep, choose how they attend, and make the parts that any size shares.
 
@@ -74,7 +74,7 @@ def assemble(
         from brim.engine.run.compiling import compile_layers
 
         compile_layers(text_model.backbone, layers)
-    limping = find_limping(ranks)
+    failed_rank = find_failed_rank(ranks)
     runner = Runner(
         text_model,
         layers,
@@ -89,7 +89,7 @@ def assemble(
         mrope=_has_mrope(loaded),
         ahead_in_windows_only=ahead_in_windows_only(loaded.full_config),
         features=features,
-        **in_step(ranks, limping),
+        **in_step(ranks, failed_rank),
     )
     groups = group_layers(layers.geometry)
     return EngineParts(
@@ -104,7 +104,7 @@ def assemble(
         vocab=loaded.vocab,
         clock=time.monotonic if ranks is None else ranks.clock,
         ranks=ranks or OneRank(),
-        limping=limping,
+        failed_rank=failed_rank,
         draft=draft,
         features=features,
     )
@@ -130,23 +130,23 @@ def assemble_draft(loaded: LoadedModel, settings: EngineSettings, max_length: in
     return assemble(loaded, own, device)
 
 
-def in_step(ranks: Ranks | None, limping: Limping | None) -> dict[str, Any]:
+def in_step(ranks: Ranks | None, failed_rank: FailedRankParticipation | None) -> dict[str, Any]:
     """What keeps a runner in step with those of the other ranks."""
-    if ranks is None or limping is None:
+    if ranks is None or failed_rank is None:
         return {}
     from brim.engine.ranks.lockstep import InStep
 
     together = InStep(ranks)
-    return {"check_plan": together.check, "same_tokens": together.tokens, "ends_alike": limping.step}
+    return {"check_plan": together.check, "same_tokens": together.tokens, "ends_alike": failed_rank.step}
 
 
-def find_limping(ranks: Ranks | None) -> Limping | None:
+def find_failed_rank(ranks: Ranks | None) -> FailedRankParticipation | None:
     """What lets a step end the same way on all ranks, where there are several."""
     if ranks is None:
         return None
-    from brim.engine.ranks.limping import Limping
+    from brim.engine.ranks.failed_rank import FailedRankParticipation
 
-    return Limping(ranks)
+    return FailedRankParticipation(ranks)
 
 
 def use_paged_attention(model: Any, backbone: Any) -> None:

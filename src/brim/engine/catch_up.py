@@ -16,7 +16,7 @@ from dataclasses import replace
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.plan import StepBounds
 from brim.engine.schedule.scheduler import Scheduler
-from brim.guard.rescue import CHUNK_FLOOR_TOKENS, Part, RequestKey, Work
+from brim.guard.rescue import CHUNK_FLOOR_TOKENS, RequestKey, RetryPart, Work
 
 
 class CatchUp:
@@ -42,7 +42,7 @@ class CatchUp:
         self._reached[work.request] = max(reached, work.start)
         return replace(work, reached=reached)
 
-    def behind(self, part: Part) -> list[Sequence]:
+    def behind(self, part: RetryPart) -> list[Sequence]:
         """Those of a part that wait or run, and are not past their places."""
         self._forget_past()
         scheduler, wanted = self._scheduler, self._places.keys() & set(part.requests)
@@ -54,7 +54,7 @@ class CatchUp:
             if sequence.computed > self._places.get(key, sequence.computed):
                 del self._places[key]
 
-    def bounds(self, part: Part, usual_tokens: int) -> StepBounds:
+    def bounds(self, part: RetryPart, usual_tokens: int) -> StepBounds:
         """The next step of a part. Steps up to a place may be of the usual size: it was reached with such steps."""
         sequences = self.behind(part)
         only = frozenset(one.request.key for one in sequences)
@@ -63,7 +63,7 @@ class CatchUp:
         set_back = any(self._scheduler.begins_at(one) < self._places[one.request.key] for one in sequences)
         return StepBounds(max(part.tokens, usual_tokens) if set_back else part.tokens, only)
 
-    def _tokens_alone(self, part: Part, sequence: Sequence, usual_tokens: int) -> int:
+    def _tokens_alone(self, part: RetryPart, sequence: Sequence, usual_tokens: int) -> int:
         start = self._scheduler.begins_at(sequence)
         if start < part.start:
             return min(part.way_tokens or usual_tokens, usual_tokens, part.start - start)

@@ -19,20 +19,20 @@ from brim.engine.bounded import BoundedRunner
 from brim.engine.device.interrupts import Interrupts
 from brim.engine.figures import EngineFigures, RequestFigures, figures_of, requests_of
 from brim.engine.front.answers import Answer, Completion, Update
-from brim.engine.front.door import Door
 from brim.engine.front.grammars import Grammars
+from brim.engine.front.validation import RequestValidator
 from brim.engine.loop import ServingLoop
-from brim.engine.media.parts import Kind
+from brim.engine.media.parts import MediaKind
 from brim.engine.media.prepare import Given, GivenMedia, Prompt
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence
-from brim.engine.schedule.events import Event
+from brim.engine.schedule.events import SequenceEvent
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.worst_steps import WorstSteps
 from brim.engine.weights.load import LoadedModel
 from brim.errors import InvalidRequest, MediaUnavailable
-from brim.guard.shares import EVERYBODY, Share
+from brim.guard.shares import EVERYBODY, ClientShare
 from brim.ports import CanaryProbe
 from brim.probes.translate import translated
 from brim.progress import showing
@@ -102,7 +102,7 @@ class Engine:
         self._preempted = PreemptedMemory(self._parts, self.ranks)
         self.grammars = Grammars(self.tokenizer, self.loaded.vocab, sorted(self.loaded.eos_ids))
         self._worst = WorstSteps(self.loaded, self._parts, self._allowed)
-        self._door = Door(
+        self._validator = RequestValidator(
             loaded=self.loaded,
             tokenizer=self.tokenizer,
             max_length=self.max_length,
@@ -304,11 +304,11 @@ class Engine:
 
     def worst_image(self) -> MediaPart | None:
         """The largest image that a request may have; None if it may have none."""
-        return self._worst.part(Kind.IMAGE)
+        return self._worst.part(MediaKind.IMAGE)
 
     def worst_audio(self) -> MediaPart | None:
         """The longest audio that a request may have; None if it may have none."""
-        return self._worst.part(Kind.AUDIO)
+        return self._worst.part(MediaKind.AUDIO)
 
     def stress(self, shape: StressShape) -> None:
         """Run one of them, on whatever size the engine is built at. Nothing else may be in flight."""
@@ -376,7 +376,7 @@ class Engine:
         session: str | None = None,
         salt: bytes = b"",
         priority: int = 0,
-        share: Share = EVERYBODY,
+        share: ClientShare = EVERYBODY,
     ) -> str:
         """Check a request and put it in the queue; its id. Nothing of a refused request stays behind.
 
@@ -395,8 +395,10 @@ class Engine:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
         given = GivenMedia(images, audios, videos)
         if given and self._features is not None and self._features.refusal:
-            raise MediaUnavailable(f"{given.kinds[0]} are not taken at present, and text is: {self._features.refusal}")
-        requests = self._door.let_in(
+            raise MediaUnavailable(
+                f"{given.kinds[0]} are temporarily unavailable; text still works: {self._features.refusal}"
+            )
+        requests = self._validator.validate(
             request_id,
             prompt,
             params,
@@ -460,7 +462,7 @@ class Engine:
         """Do one step; what became known of which request.
 
         A step that runs out of memory is run again in parts (`brim.engine.rescue`). If it raises, for whatever reason,
-        every request is as it was before the step, or will be computed again, and nothing that became known is lost:
+        every request is as it was before the step, or will be recomputed, and nothing that became known is lost:
         the caller may go on stepping, or cancel.
         """
         serving = self._rescue or self.loop
@@ -493,7 +495,7 @@ class Engine:
             update = answer.settled(event)
             self._settle(answer, event, update)
 
-    def _settle(self, answer: Answer, event: Event, update: Update) -> None:
+    def _settle(self, answer: Answer, event: SequenceEvent, update: Update) -> None:
         """The event has been taken: hand its update out, and let go of what has ended. Cannot fail."""
         self.loop.events.popleft()
         self._updates.append(update)

@@ -6,7 +6,7 @@ device cannot hold what the next one needs of it (penalties over more tokens tha
 and where tokens are drafted: how a text goes on is guessed from all of its tokens, and what was guessed stands or falls
 before the next step. Requests with a grammar are in a step only when their last token has been read.
 
-A step that raises, for whatever reason, leaves every request as it was before it or to be computed again, and the loop
+A step that raises, for whatever reason, leaves every request as it was before it or to be recomputed, and the loop
 may go on: nothing counts before its launch has succeeded, nothing launched is lost before it has been read, and events
 wait until they are taken. Records change with interrupts held back. `brim.engine.rescue` runs a step that ran out of
 memory again, in parts.
@@ -29,8 +29,8 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.launched import Launched
-from brim.engine.schedule.events import Event, TokenLogprobs, TopLogits
-from brim.engine.schedule.plan import Draft, StepBounds, StepPlan
+from brim.engine.schedule.events import SequenceEvent, TokenLogprobs, TopLogits
+from brim.engine.schedule.plan import DraftTokens, StepBounds, StepPlan
 from brim.engine.schedule.prompt_scores import PromptScores
 from brim.engine.schedule.scheduler import Scheduler
 
@@ -74,8 +74,8 @@ class _Scores:
     logprobs: list[TokenLogprobs | None]
     top_logits: list[TopLogits | None]
 
-    def event(self, row: int, sequence: Sequence, token: int, finish: FinishReason | None) -> Event:
-        return Event(
+    def event(self, row: int, sequence: Sequence, token: int, finish: FinishReason | None) -> SequenceEvent:
+        return SequenceEvent(
             sequence,
             token,
             self.logprobs[row] if self.logprobs else None,
@@ -100,7 +100,7 @@ class ServingLoop:
         self.runner = runner
         self.speculator = speculator
         self.figures = LoopFigures()
-        self.events: deque[Event] = deque()  # what happened and nobody has taken yet
+        self.events: deque[SequenceEvent] = deque()  # what happened and nobody has taken yet
         self.failed: StepPlan | None = None  # the step that the last `advance` planned, and could not launch
         self._overlap = overlap
         self._clock = clock
@@ -119,7 +119,7 @@ class ServingLoop:
         if sequence.request.deadline is not None:
             self._note_deadline(sequence.request.deadline, sequence.request.key)
 
-    def step(self) -> list[Event]:
+    def step(self) -> list[SequenceEvent]:
         """Launch one step and read one back; what happened."""
         self.advance()
         events = list(self.events)
@@ -163,7 +163,7 @@ class ServingLoop:
         """End a request that cannot run; `passing`: it may be able to later."""
         with self._interrupts.held():
             self.scheduler.finish(sequence, FinishReason.ERROR)
-            self.events.append(Event(sequence, finish=FinishReason.ERROR, error=error, passing=passing))
+            self.events.append(SequenceEvent(sequence, finish=FinishReason.ERROR, error=error, passing=passing))
 
     def start_over(self, rebuild: Callable[[], KvLedger]) -> None:
         """Compute every running request again, in another pool; what was launched and not read is drawn again."""
@@ -190,7 +190,7 @@ class ServingLoop:
             planned = time.perf_counter()
             if plan:
                 try:
-                    with self._interrupts.let_in():
+                    with self._interrupts.allow():
                         launched = self.runner.launch(plan, scheduler.ledger)
                 except BaseException:
                     scheduler.abandon(plan)
@@ -213,7 +213,7 @@ class ServingLoop:
             sequence = self._due(self._deadlines[0])
             if sequence is not None:
                 self.scheduler.finish(sequence, FinishReason.DEADLINE)
-                self.events.append(Event(sequence, finish=FinishReason.DEADLINE))
+                self.events.append(SequenceEvent(sequence, finish=FinishReason.DEADLINE))
             heappop(self._deadlines)
 
     def _due(self, entry: tuple[float, tuple[str, int]]) -> Sequence | None:
@@ -244,8 +244,10 @@ class ServingLoop:
             self.figures.waiting_seconds += waited - started
             self.figures.reading_seconds += time.perf_counter() - waited
 
-    def _record(self, launched: Launched, tokens: list[int], prompt_events: list[Event], scores: _Scores) -> int:
-        """Record what a step drew; how many tokens stand."""
+    def _record(
+        self, launched: Launched, tokens: list[int], prompt_events: list[SequenceEvent], scores: _Scores
+    ) -> int:
+        """Record what a step drew; how many tokens were accepted."""
         self.events += [event for event in prompt_events if event.sequence.finish is None]
         if launched.plan.drafts:
             return self._record_verified(launched.plan, tokens, scores)
@@ -270,7 +272,7 @@ class ServingLoop:
         problem = sequence.constraint.take(token)
         if problem is not None:
             self.scheduler.finish(sequence, FinishReason.ERROR)
-            self.events.append(Event(sequence, finish=FinishReason.ERROR, error=problem))
+            self.events.append(SequenceEvent(sequence, finish=FinishReason.ERROR, error=problem))
 
     def _record_verified(self, plan: StepPlan, tokens: list[int], scores: _Scores) -> int:
         """Record what a step with drafts drew: of each request up to the first token that was not drafted so."""
@@ -294,7 +296,7 @@ class ServingLoop:
         return stand
 
     def _record_tokens(
-        self, sequence: Sequence, draft: Draft, tokens: list[int], scores: _Scores, first_row: int
+        self, sequence: Sequence, draft: DraftTokens, tokens: list[int], scores: _Scores, first_row: int
     ) -> None:
         """Tokens of one request that stand, up to one that ends it. The first has been recorded."""
         scheduler = self.scheduler
@@ -354,7 +356,7 @@ def _top_logits(launched: Launched) -> list[TopLogits | None]:
     return found
 
 
-def _prompt_events(launched: Launched) -> list[Event]:
+def _prompt_events(launched: Launched) -> list[SequenceEvent]:
     events = []
     for number, scores in launched.prompt.items():
         chunk = launched.plan.chunks[number]
@@ -362,5 +364,5 @@ def _prompt_events(launched: Launched) -> list[Event]:
         columns = (scores.logprob, scores.top_tokens, scores.top_logprobs, scores.rank)
         copies = (np.array(column.numpy()) for column in columns)  # what they came in is needed for the next step
         found = PromptScores(np.array(following, dtype=np.int64), *copies)
-        events.append(Event(chunk.sequence, prompt_logprobs=found, prompt_start=chunk.start + 1))
+        events.append(SequenceEvent(chunk.sequence, prompt_logprobs=found, prompt_start=chunk.start + 1))
     return events

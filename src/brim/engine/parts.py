@@ -13,7 +13,7 @@ from brim.engine.drafts.draft_model import DraftModel
 from brim.engine.drafts.prompt_lookup import PromptLookup
 from brim.engine.drafts.speculator import Speculator
 from brim.engine.drafts.weighing import FittedLimit
-from brim.engine.encoders.desk import FeatureDesk
+from brim.engine.encoders.feature_store import FeatureStore
 from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
@@ -21,7 +21,7 @@ from brim.engine.media.prepare import Preparer
 from brim.engine.ranks.agreement import Agreement, OneRank, each_rank_by_itself
 from brim.engine.rescue import Rescue
 from brim.engine.run.runner import Runner
-from brim.engine.schedule.scheduler import Limits, Scheduler
+from brim.engine.schedule.scheduler import Scheduler, StepLimits
 from brim.engine.settings import EngineSettings
 from brim.guard.rescue import RescuePolicy
 from brim.probes.translate import translated
@@ -30,7 +30,7 @@ from brim.records.scaling import ScalingReport
 from brim.units import round_up
 
 if TYPE_CHECKING:
-    from brim.engine.ranks.limping import Limping
+    from brim.engine.ranks.failed_rank import FailedRankParticipation
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class EngineParts:
     vocab: int = 0  # token ids that texts consist of
     clock: Callable[[], float] = time.monotonic
     ranks: Agreement = field(default_factory=OneRank)
-    limping: Limping | None = None  # with several ranks
+    failed_rank: FailedRankParticipation | None = None  # with several ranks
     draft: EngineParts | None = None  # of a model that drafts for this one
-    features: FeatureDesk | None = None  # of images, where encoders run in processes of their own
+    features: FeatureStore | None = None  # of images, where encoders run in processes of their own
 
     def each_rank_by_itself(self, what: str) -> AbstractContextManager[None]:
         """Each rank runs this without the others, and it ends alike on all of them."""
@@ -58,8 +58,8 @@ class EngineParts:
 
     def teardown(self) -> None:
         """Free what `build` made, and what ranks hold for a step that fails."""
-        if self.limping is not None:
-            self.limping.release()
+        if self.failed_rank is not None:
+            self.failed_rank.release()
         if self.features is not None:
             self.features.teardown()
         self.runner.teardown()
@@ -78,7 +78,7 @@ class EngineParts:
     @property
     def rescues(self) -> bool:
         """Whether a step that fails on one rank can be run again: all must learn of it."""
-        return self.ranks.size == 1 or (self.limping is not None and self.limping.known)
+        return self.ranks.size == 1 or (self.failed_rank is not None and self.failed_rank.known)
 
     def shape(self, kv_tokens: int) -> KvShape:
         settings = self.settings
@@ -134,7 +134,7 @@ class EngineParts:
         told(Stage("build", f"KV cache of {kv_tokens:,} tokens"))
         shape = self.shape(kv_tokens)
         ledger = KvLedger(self.groups, shape)
-        limits = Limits(
+        limits = StepLimits(
             self.settings.max_batch,
             self.settings.max_batch_tokens,
             reuse_prefixes=self.reuses_prefixes,
@@ -176,7 +176,7 @@ class EngineParts:
         shape = self.shape(kv_tokens)
         self.runner.teardown()
         try:
-            with self.each_rank_by_itself("the pool built anew"), translated():
+            with self.each_rank_by_itself("the pool rebuilt"), translated():
                 self.runner.build(self.groups, shape)
         except BaseException:
             self.runner.teardown()  # a pool that was half made must not stay

@@ -1,7 +1,7 @@
 """The host memory of an engine: how much it is, opened when the engine is built, measured the first time.
 
 In: the parts of an engine. Out: `HostCopies` for its scheduler and `HostMemory` for its runner, the same on all ranks.
-Where host memory cannot be had, preempted requests are computed again, and `warnings` says why.
+Where host memory cannot be had, preempted requests are recomputed, and `warnings` says why.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PreemptedMemory:
         except (DeviceError, OSError, torch.OutOfMemoryError) as error:
             self.close()
             self.warnings = (
-                f"preempted requests are computed again: no {format_bytes(wanted)} of host memory for them ({error})",
+                f"preempted requests are recomputed: no {format_bytes(wanted)} of host memory for them ({error})",
             )
 
     def connect(self, loop: ServingLoop) -> None:

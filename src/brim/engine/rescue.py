@@ -4,16 +4,16 @@ In: a serving loop. Out: the same loop, advanced; an out-of-memory of a step end
 that follow, what was launched before is read, and the failed step is run again in the parts that `guard.rescue` names,
 each until its requests are past the place where they stood (`catch_up`). One step for each call, so that requests may
 come and be cancelled in between. A request that cannot run alone ends with an error. Then an audit, and the canary is
-held again. An audit that fails, and a launched step that cannot be read, are answered by a pool that is built anew:
-every request is computed again. Where that pool is refused, each call tries again, for a few seconds.
+held again. An audit that fails, and a launched step that cannot be read, are answered by a pool that is rebuilt:
+every request is recomputed. Where that pool is refused, each call tries again, for a few seconds.
 
 Parts are only advice to the scheduler. A request that is in none of them, because it was cancelled, preempted or
 submitted meanwhile, is served as ever afterwards; so an interrupt at any point here loses nothing.
 
-With several ranks, a step that fails on one has failed on all when it comes here (`ranks.limping`), and everything that
-is seen on one rank only is agreed on before anybody acts on it: an audit that failed, graphs whose replay did, a canary
-that cannot be held. All else follows from these in the same way on all ranks. A launched step that cannot be read is
-the one thing that stays an error there: reading takes no memory of the device, and the others have read it.
+With several ranks, a step that fails on one has failed on all when it comes here (`ranks.failed_rank`), and everything
+that is seen on one rank only is agreed on before anybody acts on it: an audit that failed, graphs whose replay did, a
+canary that cannot be held. All else follows from these in the same way on all ranks. A launched step that cannot be
+read is the one thing that stays an error there: reading takes no memory of the device, and the others have read it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from brim.errors import OutOfMemory
 from brim.guard.rescue import (
     CHUNK_FLOOR_TOKENS,
     Condition,
-    Part,
     RescuePolicy,
+    RetryPart,
     Work,
     after_rebuild,
     after_rescue,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _FRUITLESS = 3  # rescues in a row in which nothing ran and nobody ended: more of them will not help
 _READS = 3  # of a launched step, before it is given up
-_REBUILDS = 20  # attempts in a row to build the pool anew
+_REBUILDS = 20  # attempts in a row to rebuild the pool
 _PAUSE_SECONDS = 0.25  # between them: another process may hold the memory for a moment only
 _CANARY_STEPS = 64  # between attempts to hold it again
 _SHOWN = 3  # problems of an audit
@@ -76,11 +76,11 @@ class Rescue:
         self._policy = policy
         self._ranks = ranks or OneRank()
         self._condition = Condition(policy.usual_tokens)
-        self._parts: deque[Part] | None = None  # to run in place of a failed step; None: no rescue is under way
+        self._parts: deque[RetryPart] | None = None  # to run in place of a failed step; None: no rescue is under way
         self._catch_up = CatchUp(loop.scheduler)  # of this rescue
         self._ended = 0  # requests, in this rescue
         self._failed_reads = 0  # in a row
-        self._doubt = ""  # why the pool must be built anew before anything is served from it
+        self._rebuild_reason = ""  # why the pool must be rebuilt before anything is served from it
         self._failed_rebuilds = 0  # in a row
         self._fruitless = 0  # rescues in a row
         self._steps_before = -1  # of the loop, when the last rescue began
@@ -111,9 +111,9 @@ class Rescue:
 
     def advance(self) -> None:
         """Launch one step and read one back, or run a part of a step that failed."""
-        if self._doubt:
+        if self._rebuild_reason:
             self._start_over()
-        if self._doubt:
+        if self._rebuild_reason:
             time.sleep(_PAUSE_SECONDS)  # requests may be cancelled before the next attempt
         elif self._parts is None:
             self._serve()
@@ -187,7 +187,7 @@ class Rescue:
             self._runner.drop_graphs()
         self._lent_bytes = self._ranks.most(0 if self._probe is None else self._probe.lend_canary())
 
-    def _run_part(self, parts: deque[Part]) -> None:
+    def _run_part(self, parts: deque[RetryPart]) -> None:
         loop = self._loop
         steps = loop.figures.steps
         try:
@@ -214,22 +214,22 @@ class Rescue:
         """Of a part: a limit that rescues have lowered does not make the way back longer than the floor does."""
         return max(self._condition.step_tokens, min(CHUNK_FLOOR_TOKENS, self._policy.usual_tokens))
 
-    def _forget_done(self, parts: deque[Part]) -> None:
+    def _forget_done(self, parts: deque[RetryPart]) -> None:
         while parts and not self._catch_up.behind(parts[0]):
             parts.popleft()
 
-    def _failed_again(self, parts: deque[Part], error: OutOfMemory) -> None:
+    def _failed_again(self, parts: deque[RetryPart], error: OutOfMemory) -> None:
         failed = self._loop.failed
         if failed is not None:
             self._split(parts, failed, parts.popleft(), error)
             return
         self._failed_reads += 1
         if self._failed_reads == _READS:
-            self._doubt = "a launched step could not be read"
+            self._rebuild_reason = "a launched step could not be read"
             self._start_over()
             parts.clear()
 
-    def _split(self, parts: deque[Part], failed: StepPlan, part: Part | None, error: OutOfMemory) -> None:
+    def _split(self, parts: deque[RetryPart], failed: StepPlan, part: RetryPart | None, error: OutOfMemory) -> None:
         sequences = self._in_order(failed)
         work = _work(failed)
         self._catch_up.expect(sequences, work)
@@ -260,10 +260,10 @@ class Rescue:
         """Trust again only what an audit has found consistent."""
         problems = audit(self._loop.scheduler, self._runner, self._probe, self._rest)
         more = f", and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        self._doubt = self._ranks.problem("; ".join(problems[:_SHOWN]) + more)
-        if self._doubt:
+        self._rebuild_reason = self._ranks.problem("; ".join(problems[:_SHOWN]) + more)
+        if self._rebuild_reason:
             self._start_over()
-        if self._doubt:
+        if self._rebuild_reason:
             return  # this rescue ends when the pool has been built
         step = self._loop.figures.steps
         self._condition = after_rescue(self._policy, self._condition, step, self._ended)
@@ -271,7 +271,7 @@ class Rescue:
         self._hold_canary()
 
     def _start_over(self) -> None:
-        """Build the pool anew, at the same size; all requests are computed again. Nothing is served before.
+        """Rebuild the pool, at the same size; all requests are recomputed. Nothing is served before.
 
         Where the memory for it is refused, the doubt remains, and a later call tries again.
         """
@@ -285,7 +285,7 @@ class Rescue:
             self._failed_rebuilds = 0
             raise
         self._failed_rebuilds = 0
-        self._condition, self._doubt = after_rebuild(self._condition, self._doubt), ""
+        self._condition, self._rebuild_reason = after_rebuild(self._condition, self._rebuild_reason), ""
         if self._probe is not None:
             self._rest = MemoryAtRest.now(self._probe, self._runner)
 

@@ -35,7 +35,7 @@ class EngineSettings:
     encoder_batch: int = 1  # largest images in one call of an encoder's tower; of smaller ones as many as are no more
     encoder_reserve: int | None = None  # bytes that an encoder's process may hold; None: what its worst batch takes
     feature_cache: int | None = None  # bytes for features of images; None: what a full batch uses, 512 MiB at most
-    admission: str = "expected"  # how much an answer is reckoned to grow: as answers did so far, or `worst`
+    admission: str = "expected"  # how much an answer is expected to grow: as answers did so far, or `worst`
     admission_quantile: float = 0.9  # of the lengths of answers that have ended
     admission_prior: int = 256  # tokens of an answer before enough have ended
     admission_watermark: float = 0.01  # part of the KV pool that is left free for wrong guesses

@@ -21,10 +21,10 @@ from brim.engine.device.cpu_kernels import keep_few_kernels
 from brim.engine.device.segments import let_segments_grow
 from brim.engine.drafts.checks import check_draft
 from brim.engine.encoders.among_ranks import RankEncoders
-from brim.engine.encoders.desk import FeatureDesk
+from brim.engine.encoders.feature_store import FeatureStore
 from brim.engine.encoders.pool import Encoders
 from brim.engine.encoders.start import EncoderPlace, cache_rows, start_encoders
-from brim.engine.front.door import find_tokenizer
+from brim.engine.front.validation import find_tokenizer
 from brim.engine.media.allowed import AllowedMedia
 from brim.engine.parts import EngineParts
 from brim.engine.recurrent.states import recurrent_mixers
@@ -57,7 +57,7 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class LoadedEngine:
     """An engine without its KV pool."""
 
     loaded: LoadedModel
@@ -65,7 +65,7 @@ class Started:
     tokenizer: Any
     parts: EngineParts
     allowed: AllowedMedia
-    features: FeatureDesk | None  # None: the engine encodes by itself
+    features: FeatureStore | None  # None: the engine encodes by itself
     encoders: Encoders | None
     ranks: Ranks | None
     seed: int  # of requests that give none; the same on all ranks
@@ -85,7 +85,7 @@ def start(
     progress: Progress,
     tensor_parallel: bool,
     encoders: Encoders | None,
-) -> Started:
+) -> LoadedEngine:
     """Load everything; `encoders` were started for this model and these settings, or None: as the settings say."""
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if torch.device(place).type == "cuda":
@@ -127,7 +127,7 @@ def start(
         features = None if made is None else _features(made, settings, loaded, torch.device(place), ranks)
         parts = assemble(loaded, settings, torch.device(place), ranks, drafting, features)
         allowed = _allowed(parts, loaded, made)
-    return Started(loaded, draft, tokenizer, parts, allowed, features, encoders, ranks, seed, progress)
+    return LoadedEngine(loaded, draft, tokenizer, parts, allowed, features, encoders, ranks, seed, progress)
 
 
 @contextmanager
@@ -243,10 +243,10 @@ def _features(
     loaded: LoadedModel,
     device: torch.device,
     ranks: Ranks | None,
-) -> FeatureDesk:
+) -> FeatureStore:
     """Where features come from."""
     max_length = settings.max_length or loaded.max_positions
-    return FeatureDesk(encoders, cache_rows(settings, encoders.facts, max_length), device, ranks)
+    return FeatureStore(encoders, cache_rows(settings, encoders.facts, max_length), device, ranks)
 
 
 def _allowed(parts: EngineParts, loaded: LoadedModel, encoders: Encoders | RankEncoders | None) -> AllowedMedia:

@@ -31,7 +31,7 @@ from brim.engine.front.answers import Completion, Update
 from brim.engine.media.prepare import Given, Prompt
 from brim.engine.requests.params import SamplingParams
 from brim.errors import DeviceError, InvalidRequest
-from brim.guard.shares import EVERYBODY, Share
+from brim.guard.shares import EVERYBODY, ClientShare
 from brim.records.health import Health, Status
 
 _TEND_SECONDS = 0.5  # how often an idle engine looks after its encoders
@@ -132,7 +132,7 @@ class StreamingEngine:
         request_id: str | None = None,
         salt: bytes = b"",
         priority: int = 0,
-        share: Share = EVERYBODY,
+        share: ClientShare = EVERYBODY,
     ) -> AsyncGenerator[Update, None]:
         """Updates of one request, until all its answers are complete. A refused request raises at the first one.
 

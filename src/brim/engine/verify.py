@@ -27,7 +27,7 @@ from brim.engine.loop import ServingLoop
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence as RunningSequence
-from brim.engine.schedule.events import Event, TokenLogprobs
+from brim.engine.schedule.events import SequenceEvent, TokenLogprobs
 from brim.engine.settings import EngineSettings
 from brim.engine.weights.load import LoadedModel
 from brim.engine.weights.text_model import TextModel
@@ -50,7 +50,7 @@ _REMEDY = "run it with transformers itself, or with another engine"
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class LogitAgreement:
     """How far apart the engine and the class are, in units of the spread of the logits."""
 
     error: float  # of the engine, in the part of a text where it is largest
@@ -63,7 +63,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scored:
+class _ScoredText:
     """A text that the engine has run, with its scores by the parts that were computed at once."""
 
     tokens: tuple[int, ...]
@@ -101,7 +101,7 @@ def _verify(loaded: LoadedModel, settings: EngineSettings, device: torch.device)
         )
 
 
-def agreement(loaded: LoadedModel, settings: EngineSettings, device: torch.device) -> Agreement:
+def agreement(loaded: LoadedModel, settings: EngineSettings, device: torch.device) -> LogitAgreement:
     """Run both and compare. The model is left as it was found."""
     with _foreign_errors(loaded), _left_as_found(loaded, device):
         scored, recurrent = _by_engine(loaded, settings, device)
@@ -109,7 +109,7 @@ def agreement(loaded: LoadedModel, settings: EngineSettings, device: torch.devic
         pairs = [pair for text in scored for pair in _errors(text, own, recurrent)]
     error, own_error = (max(column) for column in zip(*pairs, strict=True))
     least = max(own.roundings * torch.finfo(TextModel(loaded.model).dtype).eps, LEAST)
-    return Agreement(error, own_error, min(max(TIMES_OWN_ERROR * own_error, least), MOST))
+    return LogitAgreement(error, own_error, min(max(TIMES_OWN_ERROR * own_error, least), MOST))
 
 
 def _name(loaded: LoadedModel) -> str:
@@ -146,7 +146,7 @@ def _left_as_found(loaded: LoadedModel, device: torch.device) -> Iterator[None]:
 # -- the engine ----------------------------------------------------------------------------------------------------
 
 
-def _by_engine(loaded: LoadedModel, settings: EngineSettings, device: torch.device) -> tuple[list[_Scored], bool]:
+def _by_engine(loaded: LoadedModel, settings: EngineSettings, device: torch.device) -> tuple[list[_ScoredText], bool]:
     """(texts with their scores, whether anything recurs), by an engine that is gone afterwards."""
     longest = min(max(PROMPT_TOKENS) + DRAWN, loaded.max_positions)
     small = replace(
@@ -181,7 +181,7 @@ def _special_tokens(config: Any) -> Iterator[int]:
             yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int))
 
 
-def _run(loop: ServingLoop, prompts: list[tuple[int, ...]]) -> list[_Scored]:
+def _run(loop: ServingLoop, prompts: list[tuple[int, ...]]) -> list[_ScoredText]:
     """Every prompt to its last token, all of them at once."""
     params = SamplingParams(
         max_tokens=DRAWN, temperature=0.0, ignore_eos=True, logprobs=ALTERNATIVES, prompt_logprobs=ALTERNATIVES
@@ -191,7 +191,7 @@ def _run(loop: ServingLoop, prompts: list[tuple[int, ...]]) -> list[_Scored]:
         for number, prompt in enumerate(prompts)
     ]
     sequences = [RunningSequence(request, list(request.prompt)) for request in requests]
-    events: list[Event] = []
+    events: list[SequenceEvent] = []
     for sequence in sequences:
         loop.submit(sequence)
     while not loop.idle:
@@ -199,11 +199,11 @@ def _run(loop: ServingLoop, prompts: list[tuple[int, ...]]) -> list[_Scored]:
     return [_scored(sequence, [event for event in events if event.sequence is sequence]) for sequence in sequences]
 
 
-def _scored(sequence: RunningSequence, events: list[Event]) -> _Scored:
+def _scored(sequence: RunningSequence, events: list[SequenceEvent]) -> _ScoredText:
     """A chunk of the prompt is a part, and what was drawn is one."""
     chunks = [(event.prompt_start, tuple(event.prompt_logprobs)) for event in events if event.prompt_logprobs]
     drawn = tuple(event.logprobs for event in events if event.logprobs is not None)
-    return _Scored(tuple(sequence.tokens), (*chunks, (sequence.prompt_length, drawn)))
+    return _ScoredText(tuple(sequence.tokens), (*chunks, (sequence.prompt_length, drawn)))
 
 
 # -- the class -----------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class _OwnForward:
 # -- both ----------------------------------------------------------------------------------------------------------
 
 
-def _errors(text: _Scored, own: _OwnForward, recurrent: bool) -> Iterator[tuple[float, float]]:
+def _errors(text: _ScoredText, own: _OwnForward, recurrent: bool) -> Iterator[tuple[float, float]]:
     """(error of the engine, own error) of each part: the median of its positions.
 
     Not the largest: near a tie, a router may choose another expert for a token or two whatever rounds otherwise.

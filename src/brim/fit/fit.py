@@ -22,13 +22,13 @@ from brim.fit.clock import Clock
 from brim.fit.items import measured_items
 from brim.fit.leaks import is_leak, leak_error, residue, residue_warning
 from brim.fit.measure import UNREST_BYTES, Measurement, least_free_bytes, measure
-from brim.fit.ranks import ONE_RANK, Ranks
+from brim.fit.ranks import ONE_RANK, FitRanks
 from brim.fit.scaling.blocks import kv_tokens_without_rebuild
 from brim.fit.scaling.learn import report_scaling
 from brim.fit.scaling.measure import measure_steps
 from brim.fit.target import KvPrice, left_bytes, limit_tokens, shrunk_tokens, target_tokens, tokens_left
 from brim.ports import MemoryProbe, SizableEngine
-from brim.records.fit import Attempt, FitReport, FitRequest, Outcome, Usage
+from brim.records.fit import Attempt, AttemptOutcome, FitReport, FitRequest, Usage
 from brim.records.memory import MemoryReading
 from brim.records.scaling import MeasuredShape, ScalingRequest, StepPhase
 from brim.units import format_bytes
@@ -42,7 +42,7 @@ def fit(
     request: FitRequest,
     price: KvPrice,
     *,
-    ranks: Ranks = ONE_RANK,
+    ranks: FitRanks = ONE_RANK,
     clock: Clock | None = None,
     scaling: ScalingRequest | None = None,
 ) -> FitReport:
@@ -59,7 +59,7 @@ def validate_stored(
     price: KvPrice,
     stored: FitReport,
     *,
-    ranks: Ranks = ONE_RANK,
+    ranks: FitRanks = ONE_RANK,
     clock: Clock | None = None,
 ) -> FitReport | None:
     """The stored size, validated once again; None, and nothing built, if that fails."""
@@ -87,7 +87,7 @@ class _Fitting:
     probe: MemoryProbe
     request: FitRequest
     price: KvPrice
-    ranks: Ranks
+    ranks: FitRanks
     clock: Clock
     scaling: ScalingRequest | None = None
     warning: str = ""  # of the last teardown
@@ -118,7 +118,7 @@ class _Fitting:
         try:
             before = self._start()
             attempt = self.ranks.worst(self._attempt(stored.kv_tokens))
-            if attempt.outcome is not Outcome.PROVEN:
+            if attempt.outcome is not AttemptOutcome.PROVEN:
                 self._take_down(before)
                 return None
             with self.ranks.together("report"):
@@ -195,7 +195,7 @@ class _Fitting:
         while len(attempts) < allowed and target >= self.request.least_tokens:
             mine = self._attempt(target)
             attempts.append(self.ranks.worst(mine))
-            if attempts[-1].outcome is Outcome.PROVEN:
+            if attempts[-1].outcome is AttemptOutcome.PROVEN:
                 return tuple(attempts)
             self._take_down(before)
             target = self.ranks.fewest(self._next(mine))
@@ -212,21 +212,21 @@ class _Fitting:
 
     def _next(self, mine: Attempt) -> int:
         """The next size to try after one that failed on some rank; that of one request is tried before giving up."""
-        if mine.outcome is Outcome.PROVEN:
+        if mine.outcome is AttemptOutcome.PROVEN:
             return mine.kv_tokens
         smaller = shrunk_tokens(mine, self.price)
         return max(smaller, self.request.least_tokens) if mine.kv_tokens > self.request.least_tokens else smaller
 
     def _attempt(self, target: int) -> Attempt:
         """Build one size with the canary held, then validate it if all ranks could build; the outcome on this rank."""
-        mine = Attempt(target, Outcome.PROVEN)
+        mine = Attempt(target, AttemptOutcome.PROVEN)
         for part in (partial(self._build_at, target), partial(self._measure_scaling, target), self._validate):
             with self.ranks.together("attempt"):
                 try:
                     part()
                 except OutOfMemory as error:
-                    mine = Attempt(target, Outcome.OUT_OF_MEMORY, error.missing_bytes)
-            if not self.ranks.all(mine.outcome is Outcome.PROVEN):
+                    mine = Attempt(target, AttemptOutcome.OUT_OF_MEMORY, error.missing_bytes)
+            if not self.ranks.all(mine.outcome is AttemptOutcome.PROVEN):
                 break
         return mine
 

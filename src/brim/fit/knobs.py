@@ -39,7 +39,7 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CurrentSettings:
     """The current settings of an engine."""
 
     max_batch: int
@@ -57,7 +57,7 @@ class _Case:
 
     missing_bytes: int
     ledger: tuple[FitItem, ...]
-    standing: Standing
+    standing: CurrentSettings
     request: FitRequest
     price: KvPrice
 
@@ -95,7 +95,11 @@ class _Case:
 
 
 def knobs(
-    missing_bytes: int | None, ledger: tuple[FitItem, ...], standing: Standing, request: FitRequest, price: KvPrice
+    missing_bytes: int | None,
+    ledger: tuple[FitItem, ...],
+    standing: CurrentSettings,
+    request: FitRequest,
+    price: KvPrice,
 ) -> tuple[Knob, ...]:
     """Every setting that frees something, the least harm to serving first."""
     tokens = request.kv_tokens or request.least_tokens

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from brim.errors import DeviceError, DoesNotFit, OutOfMemory, first_line
-from brim.records.fit import Attempt, Outcome
+from brim.records.fit import Attempt, AttemptOutcome
 
 Exchange = Callable[[Any], list[Any]]  # one message from every rank, by rank
 
@@ -38,7 +38,7 @@ class Failed:
 
 
 class _KnownToAll(Exception):
-    """The failure of another rank on its way out: every rank has been told, so nobody listens any more."""
+    """The failure of another rank on its way out: every rank has been told, so no other rank waits for it."""
 
     def __init__(self, error: DeviceError) -> None:
         super().__init__(str(error))
@@ -53,7 +53,7 @@ class Short:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class FitRanks:
     """The ranks of an engine, as a fit sees them."""
 
     rank: int
@@ -78,11 +78,11 @@ class Ranks:
 
     def worst(self, attempt: Attempt) -> Attempt:
         """Out of memory on one rank counts for all; the largest known shortfall is used."""
-        failed = [one for one in self._words(attempt) if one.outcome is not Outcome.PROVEN]
+        failed = [one for one in self._words(attempt) if one.outcome is not AttemptOutcome.PROVEN]
         if not failed:
             return attempt
         known = [one.shortfall_bytes for one in failed if one.shortfall_bytes is not None]
-        return Attempt(attempt.kv_tokens, Outcome.OUT_OF_MEMORY, max(known, default=None))
+        return Attempt(attempt.kv_tokens, AttemptOutcome.OUT_OF_MEMORY, max(known, default=None))
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
@@ -130,7 +130,7 @@ def _only_this_rank(word: Any) -> list[Any]:
     return [word]
 
 
-ONE_RANK = Ranks(0, _only_this_rank)
+ONE_RANK = FitRanks(0, _only_this_rank)
 
 
 def gathered(group: Any = None, seconds: float = WAIT_SECONDS) -> Exchange:

@@ -16,7 +16,7 @@ from typing import Any
 
 from brim.errors import InputError
 from brim.fit.scaling.given import read_scaling
-from brim.records.fit import Attempt, FitItem, FitReport, FitSeconds, Outcome
+from brim.records.fit import Attempt, AttemptOutcome, FitItem, FitReport, FitSeconds
 from brim.records.scaling import MeasuredShape, Residual, ScalingMode, ScalingReport, StepPhase
 from brim.sealed import read_entry, write_entry
 from brim.units import MIB, format_bytes
@@ -131,13 +131,17 @@ def _written_at(path: Path) -> float:
 
 def _credible(report: FitReport) -> bool:
     """A size that its own last attempt has proven."""
-    return isinstance(report.kv_tokens, int) and report.attempts[-1:] == (Attempt(report.kv_tokens, Outcome.PROVEN),)
+    return isinstance(report.kv_tokens, int) and report.attempts[-1:] == (
+        Attempt(report.kv_tokens, AttemptOutcome.PROVEN),
+    )
 
 
 def _report(raw: dict[str, Any]) -> FitReport:
     derived = ("cache_tokens", "cache_bytes")
     kept = {name: value for name, value in raw.items() if name not in derived}
-    attempts = (Attempt(one["kv_tokens"], Outcome(one["outcome"]), one["shortfall_bytes"]) for one in raw["attempts"])
+    attempts = (
+        Attempt(one["kv_tokens"], AttemptOutcome(one["outcome"]), one["shortfall_bytes"]) for one in raw["attempts"]
+    )
     return FitReport(
         **{
             **kept,

@@ -1,11 +1,11 @@
 """Whether a request can start now. Exact to the block, over all that the batch will hold until it has ended.
 
 A request starts when every pool has room for the batch with it, at every step to come (`brim.guard.future`), growing as
-`brim.guard.growth` reckons. In mode `worst` that is the most it may grow to, and nothing that has started is preempted
-for want of blocks. In mode `expected` it is a quantile of what was seen, some blocks are kept free, and requests are
+`brim.guard.growth` expects. In mode `worst` that is the most it may grow to, and nothing that has started is preempted
+for lack of KV blocks. In mode `expected` it is a quantile of what was seen, some blocks are kept free, and requests are
 preempted when that was too little. A request alone may have everything.
 
-While the first waiting request has to wait for blocks, some of those behind it may start before it (`passable`). Each
+While the first waiting request has to wait for blocks, some of those behind it may overtake it (`may_overtake`). Each
 request is passed a limited number of times, so that each starts after a limited number of others.
 """
 
@@ -24,14 +24,14 @@ MODES = ("expected", "worst")
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """What a request is reckoned to need before it may start."""
+    """What a request is expected to need before it may start."""
 
     mode: str = "expected"
     quantile: float = 0.9  # `expected`: of the lengths of answers that have ended
     prior: int = 256  # `expected`: tokens of an answer before enough have ended
     watermark: float = 0.01  # `expected`: part of each pool that a request leaves free when it starts
     passes: int = 32  # how often a waiting request may be passed
-    reach: int = 8  # how many waiting requests behind the first are looked at
+    lookahead: int = 8  # how many waiting requests behind the first are looked at
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -40,7 +40,11 @@ class AdmissionSettings:
             raise InvalidRequest(f"admission_quantile is {self.quantile!r}; it must be above 0 and at most 1")
         if not (_is_number(self.watermark) and 0 <= self.watermark < 1):
             raise InvalidRequest(f"admission_watermark is {self.watermark!r}; it must be at least 0 and below 1")
-        for name, value, least in (("prior", self.prior, 1), ("passes", self.passes, 0), ("reach", self.reach, 0)):
+        for name, value, least in (
+            ("prior", self.prior, 1),
+            ("passes", self.passes, 0),
+            ("lookahead", self.lookahead, 0),
+        ):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InvalidRequest(f"admission_{name} is {value!r}; it must be an integer, at least {least}")
 
@@ -116,9 +120,9 @@ def may_start(view: AdmissionView) -> Decision:
     return FITS
 
 
-def passable(passed: Iterable[int], settings: AdmissionSettings) -> int:
+def may_overtake(passed: Iterable[int], settings: AdmissionSettings) -> int:
     """How many waiting requests, from the first on, may be passed once more, given how often each has been."""
-    return sum(1 for _ in takewhile(lambda times: times < settings.passes, islice(passed, settings.reach)))
+    return sum(1 for _ in takewhile(lambda times: times < settings.passes, islice(passed, settings.lookahead)))
 
 
 def _is_number(value: object) -> bool:

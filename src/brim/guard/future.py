@@ -137,7 +137,7 @@ class Future:
         self.changes += 1
 
     def replace_all(self, claims: Mapping[Hashable, Claim]) -> None:
-        """Begin anew with these claims: cheaper than many changes."""
+        """Start over with these claims: cheaper than many changes."""
         ordered = sorted(claims.items(), key=lambda pair: pair[1].last)
         self._keys = [key for key, _ in ordered]
         self._lasts = [claim.last for _, claim in ordered]

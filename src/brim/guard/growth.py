@@ -1,4 +1,4 @@
-"""How long an answer is reckoned to become: in the worst case, or as answers have turned out so far."""
+"""How long an answer is expected to become: in the worst case, or as answers have turned out so far."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENOUGH = 16  # longer answers, without which no quantile is taken
 
 
 class Growth(Protocol):
-    """Reckons how many tokens an answer will have."""
+    """Estimates how many tokens an answer will have."""
 
     def tokens(self, generated: int, most: int) -> int:
         """Of an answer with `generated` tokens so far and `most` allowed: more than the former, if that is allowed."""

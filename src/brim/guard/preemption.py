@@ -1,10 +1,10 @@
-"""What becomes of a preempted request: its blocks are kept in host memory, or it is computed again.
+"""What becomes of a preempted request: its blocks are kept in host memory, or it is recomputed.
 
 In: what it has computed, in tokens and bytes, what the host has room for, and what this machine does in a second
 (`PreemptionRates`, measured once). Out: a `Choice`. Blocks are kept where copying them to the host and back takes less
 time than computing the tokens again.
 
-The time to compute is reckoned at the rate of a step without a past: attention to a long past takes longer than that,
+The time to compute is estimated at the rate of a step without a past: attention to a long past takes longer than that,
 so the longest requests are kept a little less often than they could be. Knows nothing of devices or of the arena.
 """
 
@@ -32,13 +32,13 @@ class PreemptionRates:
 class PreemptionView:
     """What the policy sees of a request that is being preempted."""
 
-    tokens: int  # that would be computed again
+    tokens: int  # that would be recomputed
     out_bytes: int  # of everything that it holds
     back_bytes: int  # of what is copied back: the rest is held by others too
     room_bytes: int  # the largest copy that the host has room for
 
 
-class Fate(StrEnum):
+class PreemptionAction(StrEnum):
     """What decided about a preempted request."""
 
     KEPT = "kept"
@@ -48,47 +48,47 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PreemptionChoice:
     """Whether a request's blocks are kept, and the numbers that decided it."""
 
-    fate: Fate
+    fate: PreemptionAction
     view: PreemptionView
     copy_seconds: float
     compute_seconds: float
 
     @property
     def keep(self) -> bool:
-        return self.fate is Fate.KEPT
+        return self.fate is PreemptionAction.KEPT
 
     @property
     def reason(self) -> str:
         view = self.view
         match self.fate:
-            case Fate.NOTHING:
-                return "nothing of it would be computed again"
-            case Fate.ROOM:
+            case PreemptionAction.NOTHING:
+                return "nothing of it would be recomputed"
+            case PreemptionAction.ROOM:
                 room = format_bytes(view.room_bytes)
                 return f"its {format_bytes(view.out_bytes)} do not fit: {room} of host memory are free"
-            case Fate.KEPT | Fate.DEARER:
+            case PreemptionAction.KEPT | PreemptionAction.DEARER:
                 return (
                     f"{format_bytes(view.out_bytes)} are copied out and back in {_milliseconds(self.copy_seconds)}, "
                     f"{view.tokens} tokens computed in {_milliseconds(self.compute_seconds)}"
                 )
 
 
-def keep_or_compute(view: PreemptionView, rates: PreemptionRates) -> Choice:
+def keep_or_compute(view: PreemptionView, rates: PreemptionRates) -> PreemptionChoice:
     """Keep what fits and is cheaper to copy, out and back, than to compute again."""
     copying = view.out_bytes / rates.out_bytes + view.back_bytes / rates.back_bytes
     computing = view.tokens / rates.prefill_tokens
-    return Choice(_fate(view, copying, computing), view, copying, computing)
+    return PreemptionChoice(_fate(view, copying, computing), view, copying, computing)
 
 
-def _fate(view: PreemptionView, copying: float, computing: float) -> Fate:
+def _fate(view: PreemptionView, copying: float, computing: float) -> PreemptionAction:
     if view.tokens <= 0:
-        return Fate.NOTHING
+        return PreemptionAction.NOTHING
     if copying >= computing:
-        return Fate.DEARER
-    return Fate.KEPT if view.out_bytes <= view.room_bytes else Fate.ROOM
+        return PreemptionAction.DEARER
+    return PreemptionAction.KEPT if view.out_bytes <= view.room_bytes else PreemptionAction.ROOM
 
 
 def _milliseconds(seconds: float) -> str:

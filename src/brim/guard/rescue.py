@@ -1,9 +1,9 @@
 """What to do after an out-of-memory: which smaller steps to run instead, and how large later steps may be.
 
-In: what the failed step was to compute (`Work`), and the history of rescues (`Condition`). Out: the `Part`s to run in
-its place, and the next condition. A failed step is run again in halves, down to one request. A request alone is given
-fewer tokens at a time, down to a floor; a few tries there (another process may hold the memory for a moment only), and
-it ends.
+In: what the failed step was to compute (`Work`), and the history of rescues (`Condition`). Out: the `RetryPart`s to run
+in its place, and the next condition. A failed step is run again in halves, down to one request. A request alone is
+given fewer tokens at a time, down to a floor; a few tries there (another process may hold the memory for a moment
+only), and it ends.
 
 A request may have been set back by the failure (recurrent states), and fail again on its way to where it stood. Such
 failures have a number of their own, and tries are counted where it stood; getting further restores both. So it ends:
@@ -39,7 +39,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RetryPart:
     """A step in place of a failed one: some of its requests, and at most so many tokens."""
 
     requests: tuple[RequestKey, ...]
@@ -52,8 +52,8 @@ class Part:
 
 
 def smaller_parts(
-    failed: tuple[Work, ...], part: Part | None = None, floor_tokens: int = CHUNK_FLOOR_TOKENS
-) -> tuple[Part, ...]:
+    failed: tuple[Work, ...], part: RetryPart | None = None, floor_tokens: int = CHUNK_FLOOR_TOKENS
+) -> tuple[RetryPart, ...]:
     """What to run in place of a step that failed; nothing: its only request cannot run, and ends.
 
     `part` is what the step was a part of already, None for a step of ordinary serving.
@@ -68,7 +68,7 @@ def smaller_parts(
     return _where_it_stood(alone, before, floor_tokens)
 
 
-def _on_the_way_back(alone: Work, before: Part, floor_tokens: int) -> tuple[Part, ...]:
+def _on_the_way_back(alone: Work, before: RetryPart, floor_tokens: int) -> tuple[RetryPart, ...]:
     """It has been past this place: that it failed here now says little about it, unless it does so twice in a row."""
     if before.failed_at != alone.start and before.detours_left:
         return (replace(before, failed_at=alone.start, detours_left=before.detours_left - 1),)
@@ -79,11 +79,11 @@ def _on_the_way_back(alone: Work, before: Part, floor_tokens: int) -> tuple[Part
     return _one_try_less(before, alone)
 
 
-def _where_it_stood(alone: Work, before: Part | None, floor_tokens: int) -> tuple[Part, ...]:
+def _where_it_stood(alone: Work, before: RetryPart | None, floor_tokens: int) -> tuple[RetryPart, ...]:
     """At the furthest place that it has come to. One that has got further since its last failure has all its tries."""
     fewer = max(floor_tokens, alone.tokens // 2)
     indivisible = before is not None and alone.tokens > before.tokens  # fewer were allowed, and it took these
-    kept = before if before is not None and alone.start == alone.reached else Part((alone.request,), alone.tokens)
+    kept = before if before is not None and alone.start == alone.reached else RetryPart((alone.request,), alone.tokens)
     if kept.tries_left is not None:
         return _one_try_less(kept, alone)
     if fewer < alone.tokens and not indivisible:
@@ -91,14 +91,14 @@ def _where_it_stood(alone: Work, before: Part | None, floor_tokens: int) -> tupl
     return (replace(kept, tokens=alone.tokens, tries_left=LAST_TRIES, start=alone.start),)
 
 
-def _one_try_less(before: Part, alone: Work) -> tuple[Part, ...]:
+def _one_try_less(before: RetryPart, alone: Work) -> tuple[RetryPart, ...]:
     left = LAST_TRIES if before.tries_left is None else before.tries_left - 1
     return (replace(before, tries_left=left, failed_at=alone.start),) if left else ()
 
 
-def _together(work: tuple[Work, ...]) -> Part:
+def _together(work: tuple[Work, ...]) -> RetryPart:
     start = max(work[0].start, work[0].reached) if len(work) == 1 else 0
-    return Part(tuple(one.request for one in work), sum(one.tokens for one in work), start=start)
+    return RetryPart(tuple(one.request for one in work), sum(one.tokens for one in work), start=start)
 
 
 def _halves(work: tuple[Work, ...]) -> tuple[tuple[Work, ...], tuple[Work, ...]]:

@@ -3,7 +3,7 @@
 In: how many exchanges there are, which are pinned, how many tokens the prompt has with some of them, and the room that
 the answer needs. Out: which stay. Nothing is dropped before prompt and room pass the threshold; then the oldest go,
 whole exchanges at a time, until prompt and room are down to the low-water mark, so that it happens rarely: everything
-behind what was dropped is computed again. The last exchange, which is being answered, and pinned ones always stay.
+behind what was dropped is recomputed. The last exchange, which is being answered, and pinned ones always stay.
 
 Pure: token counts come from a function, because chat templates may write earlier turns differently when others go.
 """

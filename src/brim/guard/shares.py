@@ -19,21 +19,21 @@ _REMEMBERED = 1024  # accounts, before those of clients that have left are dropp
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ClientShare:
     """Whose a request is, and how much of the engine it may claim beside others."""
 
     name: str = ""
     weight: float = 1.0
 
 
-EVERYBODY = Share()
+EVERYBODY = ClientShare()
 
 
 @dataclass(slots=True, eq=False)
 class Account:
     """What one share was given."""
 
-    share: Share
+    share: ClientShare
     served: float = 0.0  # tokens by weight
     since: int = 0  # when it began to wait, in the order in which shares did
     inside: int = 0  # requests that wait or run
@@ -50,7 +50,7 @@ class Turns:
     level: float = 0.0  # where a share begins that had nothing waiting
     began: int = 0  # times that a share began to wait
 
-    def enter(self, share: Share) -> Account:
+    def enter(self, share: ClientShare) -> Account:
         """A request comes in. Its account; the weight is the one that was given last."""
         account = self.accounts.get(share.name)
         if account is None:
@@ -91,7 +91,7 @@ class Holder(Protocol):
     """A request with places in a queue."""
 
     @property
-    def share(self) -> Share: ...
+    def share(self) -> ClientShare: ...
 
     @property
     def places(self) -> int: ...
@@ -105,12 +105,12 @@ class Holder(Protocol):
 Held = TypeVar("Held", bound=Holder)
 
 
-def fair_places(share: Share, weights: Mapping[str, float], places: int) -> float:
+def fair_places(share: ClientShare, weights: Mapping[str, float], places: int) -> float:
     """Of so many, what a share may have while those of these weights want some: by weight, and one at least."""
     return max(1.0, places * share.weight / sum({**weights, share.name: share.weight}.values()))
 
 
-def displaced(share: Share, wanted: int, holders: Sequence[Held], places: int) -> list[Held]:
+def displaced(share: ClientShare, wanted: int, holders: Sequence[Held], places: int) -> list[Held]:
     """Waiting requests that leave a full queue for a newcomer, which then stays within its fair part.
 
     The newest of the share that is furthest above its own, one after the other. None where that does not make room.

@@ -64,7 +64,7 @@ class BatchView:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class SpeculationGate:
     """Whether the batch is speculated for, and the numbers that decided it."""
 
     open: bool
@@ -86,23 +86,23 @@ class Gate:
                 return "closed: a step ran out of memory lately"
 
 
-OPEN = Gate(True, GateCause.FITS)
+OPEN = SpeculationGate(True, GateCause.FITS)
 
 
-def decide(view: BatchView, before: Gate, settings: SpeculationSettings) -> Gate:
+def decide(view: BatchView, before: SpeculationGate, settings: SpeculationSettings) -> SpeculationGate:
     """Open or closed. A limit that has closed the gate must be undercut by some way before it opens again."""
     if not view.calm:
-        return Gate(False, GateCause.MEMORY, view.requests, view.weight)
+        return SpeculationGate(False, GateCause.MEMORY, view.requests, view.weight)
     most_requests, most_weight = settings.max_batch, settings.max_weight
     if before.cause is GateCause.BATCH:
         most_requests = max(1, most_requests - ceil_div(most_requests, _BATCH_STEPS))
     if before.cause is GateCause.WEIGHT:
         most_weight *= _REOPENS_AT
     if view.requests > most_requests:
-        return Gate(False, GateCause.BATCH, view.requests, view.weight, most_requests)
+        return SpeculationGate(False, GateCause.BATCH, view.requests, view.weight, most_requests)
     if view.weight > most_weight:
-        return Gate(False, GateCause.WEIGHT, view.requests, view.weight, most_weight)
-    return Gate(True, GateCause.FITS, view.requests, view.weight, most_weight)
+        return SpeculationGate(False, GateCause.WEIGHT, view.requests, view.weight, most_weight)
+    return SpeculationGate(True, GateCause.FITS, view.requests, view.weight, most_weight)
 
 
 def weight_of(final_blocks: tuple[int, ...], slack_blocks: int, blocks: tuple[int, ...]) -> float:

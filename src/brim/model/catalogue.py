@@ -15,7 +15,7 @@ _FILE = Path(__file__).with_name("catalogue.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """A model of the catalogue."""
 
     name: str
@@ -24,10 +24,10 @@ class Entry:
 
 
 @cache
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, CatalogueEntry]:
     """Every model of the catalogue, by short name."""
     raw = json.loads(_FILE.read_text(encoding="utf-8"))
-    return {name: Entry(name, item["id"], _config(item, raw)) for name, item in raw.items()}
+    return {name: CatalogueEntry(name, item["id"], _config(item, raw)) for name, item in raw.items()}
 
 
 def _config(item: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def _config(item: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
     return {**others[item["base"]]["config"], "quantization_config": item["quantization_config"]}
 
 
-def find_entry(text: str) -> Entry | None:
+def find_entry(text: str) -> CatalogueEntry | None:
     """A model by short name or hub id, whatever the case."""
     wanted = text.strip().lower()
     if wanted in entries():

@@ -29,13 +29,13 @@ from brim.model.families import (
     mixed,
     multimodal,
 )
-from brim.model.families.common import TextModel
-from brim.model.fields import Fields
+from brim.model.families.common import TextModelSpec
+from brim.model.fields import ConfigFields
 from brim.model.positions import position_table_bytes
 from brim.model.quantisers.quantisation import read_quantisation
 from brim.records.model import Dtype, ModelSpec
 
-TEXT: Mapping[str, Callable[[Fields], TextModel]] = {
+TEXT: Mapping[str, Callable[[ConfigFields], TextModelSpec]] = {
     "afmoe": mixed.afmoe,
     "baichuan": legacy.baichuan,
     "bailing_moe": experts.bailing_moe,
@@ -124,7 +124,7 @@ TEXT: Mapping[str, Callable[[Fields], TextModel]] = {
     "starcoder2": dense.starcoder2,
 }
 
-MULTIMODAL: Mapping[str, Callable[[Fields, Fields], multimodal.Multimodal]] = {
+MULTIMODAL: Mapping[str, Callable[[ConfigFields, ConfigFields], multimodal.Multimodal]] = {
     "deepseek_vl_v2": multimodal.deepseek_vl2,
     "gemma3": multimodal.gemma3,
     "gemma4": multimodal.gemma4,
@@ -163,7 +163,7 @@ MULTIMODAL: Mapping[str, Callable[[Fields, Fields], multimodal.Multimodal]] = {
 }
 
 # Architectures that are more specific than their model_type.
-BY_ARCHITECTURE: Mapping[str, Callable[[Fields], TextModel]] = {
+BY_ARCHITECTURE: Mapping[str, Callable[[ConfigFields], TextModelSpec]] = {
     "DFlashDraftModel": drafts.dflash,
     "DSparkDraftModel": drafts.dflash,
     "DeepseekV4ForCausalLM": latent.deepseek_v4,
@@ -205,9 +205,9 @@ def read_config(
     unlisted: UnlistedReader | None = None,
 ) -> ModelSpec:
     """A spec from the dict of a config.json and the files beside it. `unlisted` reads families that are not here."""
-    family, architecture, contradiction = _identify(Fields(config))
-    fields = Fields(config, defaults=class_defaults(family, config))
-    side = Fields(processor or {}, "preprocessor_config")
+    family, architecture, contradiction = _identify(ConfigFields(config))
+    fields = ConfigFields(config, defaults=class_defaults(family, config))
+    side = ConfigFields(processor or {}, "preprocessor_config")
     if unlisted is not None and not _is_listed(family, architecture):
         found = unlisted(config)
         text, towers, notes = found.text, found.towers, found.warnings
@@ -230,7 +230,9 @@ def read_config(
         tensors=text.tensors,
         towers=towers,
         quantisation=read_quantisation(
-            _quantisation_fields(fields), Fields(quantisation or {}, "hf_quant_config"), fields.text("expert_dtype")
+            _quantisation_fields(fields),
+            ConfigFields(quantisation or {}, "hf_quant_config"),
+            fields.text("expert_dtype"),
         ),
         logits_softcap=text.logits_softcap,
         wide_residual=text.wide_residual,
@@ -250,7 +252,7 @@ def _is_listed(family: str, architecture: str) -> bool:
     return architecture in BY_ARCHITECTURE or family in TEXT or family in MULTIMODAL or encodes
 
 
-def _identify(fields: Fields) -> tuple[str, str, tuple[str, ...]]:
+def _identify(fields: ConfigFields) -> tuple[str, str, tuple[str, ...]]:
     """(family, architecture, what they contradict each other in). The class decides where they do."""
     family = fields.text("model_type")
     architecture = next(iter(fields.texts("architectures")), "")
@@ -275,7 +277,7 @@ def _identify(fields: Fields) -> tuple[str, str, tuple[str, ...]]:
     return found, architecture, (note,)
 
 
-def _contradicts(fields: Fields, family: str, found: str) -> bool:
+def _contradicts(fields: ConfigFields, family: str, found: str) -> bool:
     """Whether a config is of the family of its class and not of the one it names."""
     if family == found or (family in TEXT and TEXT[family] is TEXT.get(found)):
         return False
@@ -286,7 +288,7 @@ def _contradicts(fields: Fields, family: str, found: str) -> bool:
     return family in TEXT or family in MULTIMODAL or family not in NOT_GENERATIVE
 
 
-def _with_its_head(text: TextModel, fields: Fields, architecture: str) -> TextModel:
+def _with_its_head(text: TextModelSpec, fields: ConfigFields, architecture: str) -> TextModelSpec:
     """The model as its class ends: classes that score or embed have no language head."""
     task = head_of(architecture)
     if task is None:
@@ -302,7 +304,7 @@ def _with_its_head(text: TextModel, fields: Fields, architecture: str) -> TextMo
     return replace(text, tensors=tuple(kept))
 
 
-def _refuse_unread_experts(fields: Fields, family: str, text: TextModel) -> None:
+def _refuse_unread_experts(fields: ConfigFields, family: str, text: TextModelSpec) -> None:
     """A config that counts experts is never planned as a dense model."""
     if any(layer.feed_forward and layer.feed_forward.experts for layer in text.layers):
         return
@@ -316,7 +318,7 @@ def _refuse_unread_experts(fields: Fields, family: str, text: TextModel) -> None
                 )
 
 
-def _refuse_layers_apart(fields: Fields, family: str) -> None:
+def _refuse_layers_apart(fields: ConfigFields, family: str) -> None:
     """`transformers` may save what single layers have of their own; only some readers look at it."""
     for place in _places(fields):
         if place.raw("per_layer_config") and family not in LAYERS_APART:
@@ -327,8 +329,8 @@ def _refuse_layers_apart(fields: Fields, family: str) -> None:
 
 
 def _read_family(
-    fields: Fields, family: str, architecture: str, processor: Fields
-) -> tuple[TextModel, tuple[Any, ...], tuple[str, ...]]:
+    fields: ConfigFields, family: str, architecture: str, processor: ConfigFields
+) -> tuple[TextModelSpec, tuple[Any, ...], tuple[str, ...]]:
     if architecture in BY_ARCHITECTURE:
         return BY_ARCHITECTURE[architecture](fields), (), ()
     if family in TEXT:
@@ -353,16 +355,16 @@ def _language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config if inner is None else _language_model(inner)
 
 
-def _quantisation_fields(fields: Fields) -> Fields:
+def _quantisation_fields(fields: ConfigFields) -> ConfigFields:
     """Where a config keeps its quantisation: at the top, or with the language model inside."""
     for place in _places(fields):
         for name in ("quantization", "quantization_config", "compression_config"):
             if isinstance(place.raw(name), dict) or (name in place and name != "quantization"):
                 return place.child(name)
-    return Fields({}, "quantization_config")
+    return ConfigFields({}, "quantization_config")
 
 
-def _places(fields: Fields, depth: int = 2) -> Iterator[Fields]:
+def _places(fields: ConfigFields, depth: int = 2) -> Iterator[ConfigFields]:
     """A config, and the language model's inside it, which may be inside a thinker's."""
     yield fields
     for wrapper in _WRAPPERS if depth else ():
@@ -370,7 +372,7 @@ def _places(fields: Fields, depth: int = 2) -> Iterator[Fields]:
             yield from _places(fields.child(wrapper), depth - 1)
 
 
-def _read_dtype(fields: Fields) -> Dtype:
+def _read_dtype(fields: ConfigFields) -> Dtype:
     """The type the weights are in; bf16, which is what engines load, where the config does not say."""
     for place in _places(fields):
         for name in ("dtype", "torch_dtype", "model_dtype"):

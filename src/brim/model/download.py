@@ -45,7 +45,7 @@ _REMEDY = "check the network, give a directory with its files, or run it with ra
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _HubFile:
     name: str
     size: int
 
@@ -60,7 +60,7 @@ def download_model(repository: str, told: Told) -> Path:
         config = Path(library.hf_hub_download(repository, "config.json"))
         folder, revision = config.parent, config.parent.name
         info = library.HfApi().model_info(repository, revision=revision, files_metadata=True)
-        there = [_File(one.rfilename, one.size or 0) for one in info.siblings or ()]
+        there = [_HubFile(one.rfilename, one.size or 0) for one in info.siblings or ()]
         small = [file for file in there if _is_small(file.name)]
         _fetch(library, repository, revision, small, told)
         weights = _weights(repository, there, folder)
@@ -73,7 +73,7 @@ def _is_small(name: str) -> bool:
     return any(fnmatchcase(name, one) for one in _SMALL) and not any(fnmatchcase(name, one) for one in _NEVER)
 
 
-def _weights(repository: str, there: Sequence[_File], folder: Path) -> list[_File]:
+def _weights(repository: str, there: Sequence[_HubFile], folder: Path) -> list[_HubFile]:
     """The files that hold the model's weights: a repository may have the same ones in other forms besides."""
     sizes = {file.name: file for file in there}
     if WHOLE in sizes:
@@ -92,7 +92,7 @@ def _weights(repository: str, there: Sequence[_File], folder: Path) -> list[_Fil
     return [sizes[name] for name in names]
 
 
-def _check_room(repository: str, folder: Path, files: Sequence[_File]) -> None:
+def _check_room(repository: str, folder: Path, files: Sequence[_HubFile]) -> None:
     """Refuse what will not fit on the disk before hours are spent on it."""
     from huggingface_hub import constants
 
@@ -109,12 +109,12 @@ def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _fetch(library: Any, repository: str, revision: str, files: Sequence[_File], told: Told) -> None:
+def _fetch(library: Any, repository: str, revision: str, files: Sequence[_HubFile], told: Told) -> None:
     """All of them, telling how far they are. Whatever ends one of them, or the telling, ends all."""
-    counted = _Counted()
+    counted = _DownloadCount()
     total = sum(file.size for file in files)
 
-    def one(file: _File) -> None:
+    def one(file: _HubFile) -> None:
         library.hf_hub_download(repository, file.name, revision=revision, tqdm_class=counted.bar(file))
         counted.finish(file)
 
@@ -137,7 +137,7 @@ class _Stopped(Exception):
     """The download is not wanted any more."""
 
 
-class _Counted:
+class _DownloadCount:
     """Bytes of files that are being fetched by several threads."""
 
     def __init__(self) -> None:
@@ -153,18 +153,18 @@ class _Counted:
     def stop(self) -> None:
         self._stopped = True
 
-    def finish(self, file: _File) -> None:
+    def finish(self, file: _HubFile) -> None:
         """It may have been in the cache, or have come in a way that is not counted."""
         with self._lock:
             self._bytes[file.name] = file.size
 
-    def _add(self, file: _File, count: float) -> None:
+    def _add(self, file: _HubFile, count: float) -> None:
         if self._stopped:
             raise _Stopped
         with self._lock:
             self._bytes[file.name] = min(file.size, self._bytes.get(file.name, 0) + int(count))
 
-    def bar(self, file: _File) -> Any:
+    def bar(self, file: _HubFile) -> Any:
         """What the hub's library takes for a bar on the terminal."""
         tqdm: Any = import_module("tqdm").tqdm
         add = self._add

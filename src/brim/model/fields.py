@@ -24,7 +24,7 @@ NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
 _REQUIRED: Any = object()
 
 
-class Fields:
+class ConfigFields:
     """A config dict, or a dict inside one, with the path to it for messages.
 
     `defaults` stand behind what the config says; those of a dict inside this one are under its name.
@@ -188,32 +188,34 @@ class Fields:
             raise InvalidConfig(self.where(name), f"must be a list, not {_described(value)}")
         return value
 
-    def child(self, *names: str) -> Fields:
+    def child(self, *names: str) -> ConfigFields:
         """A dict inside this one; empty when absent."""
         name = self.first(names)
         value, behind = self.raw(name), self._defaults.get(name)
         if value is None:
-            return Fields({}, self.where(name))
+            return ConfigFields({}, self.where(name))
         if not isinstance(value, dict):
             raise InvalidConfig(self.where(name), f"must be an object, not {_described(value)}")
-        return Fields(self._raw.get(name, {}), self.where(name), behind if isinstance(behind, dict) else NO_DEFAULTS)
+        return ConfigFields(
+            self._raw.get(name, {}), self.where(name), behind if isinstance(behind, dict) else NO_DEFAULTS
+        )
 
-    def children(self, name: str) -> tuple[Fields, ...]:
+    def children(self, name: str) -> tuple[ConfigFields, ...]:
         """A list of dicts; empty when absent."""
         found = []
         for index, item in enumerate(self._list(name)):
             if not isinstance(item, dict):
                 raise InvalidConfig(self.where(name), f"entry {index} must be an object, not {_described(item)}")
-            found.append(Fields(item, f"{self.where(name)}[{index}]"))
+            found.append(ConfigFields(item, f"{self.where(name)}[{index}]"))
         return tuple(found)
 
-    def merged(self, **values: Any) -> Fields:
+    def merged(self, **values: Any) -> ConfigFields:
         """These fields with some of them set: for what a config says one level up."""
-        return Fields({**self._raw, **values}, self._path, self._defaults)
+        return ConfigFields({**self._raw, **values}, self._path, self._defaults)
 
-    def behind(self, **defaults: Any) -> Fields:
+    def behind(self, **defaults: Any) -> ConfigFields:
         """These fields with other defaults behind those they have."""
-        return Fields(self._raw, self._path, {**defaults, **self._defaults})
+        return ConfigFields(self._raw, self._path, {**defaults, **self._defaults})
 
 
 def _described(value: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from brim.model.catalogue import Entry, entries
+from brim.model.catalogue import CatalogueEntry, entries
 
 _NAME = re.compile(r"[\w. -]+")
 _WORDS = re.compile(r"[a-z]+|\d+(?:\.\d+)*[a-z]*")
@@ -18,7 +18,7 @@ _TUNING = {"base", "pt", "instruct", "it", "chat", "hf", "think", "thinking"}
 _MAKERS = {"meta", "nvidia"}  # written before some of their models' names
 
 
-def find_sibling(text: str) -> Entry | None:
+def find_sibling(text: str) -> CatalogueEntry | None:
     """The entry with the dimensions of the named model; None where there is none.
 
     An organisation, where it is given, must be the entry's own. Without one, the catalogue's short names count too, in
@@ -45,16 +45,16 @@ def _without_tuning(name: str) -> tuple[str, ...]:
     return tuple(word for word in of_model if word not in _TUNING)
 
 
-def _hub_parts(entry: Entry) -> tuple[str, str]:
+def _hub_parts(entry: CatalogueEntry) -> tuple[str, str]:
     organisation, _, name = entry.hub_id.lower().partition("/")
     return organisation, name
 
 
 @cache
-def _by_short_name() -> dict[tuple[str, ...], Entry]:
+def _by_short_name() -> dict[tuple[str, ...], CatalogueEntry]:
     return {_words(entry.name): entry for entry in entries().values()}
 
 
 @cache
-def _by_hub_name() -> dict[tuple[str, ...], Entry]:
+def _by_hub_name() -> dict[tuple[str, ...], CatalogueEntry]:
     return {_without_tuning(_hub_parts(entry)[1]): entry for entry in entries().values()}

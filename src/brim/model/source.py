@@ -16,7 +16,7 @@ from typing import Any
 
 from brim.errors import SourceNotFound
 from brim.model import hub
-from brim.model.catalogue import Entry, entries, find_entry
+from brim.model.catalogue import CatalogueEntry, entries, find_entry
 from brim.model.checkpoint import stored_weights
 from brim.model.config import UnlistedReader, read_config
 from brim.model.jsonfile import read_object
@@ -35,7 +35,7 @@ class _Located:
 
     name: str
     config: Path | None = None
-    entry: Entry | None = None
+    entry: CatalogueEntry | None = None
     warning: str | None = None
 
 
@@ -123,7 +123,7 @@ def _by_name(source: str) -> _Located:
     )
 
 
-def _as_sibling(source: str, entry: Entry) -> _Located:
+def _as_sibling(source: str, entry: CatalogueEntry) -> _Located:
     warning = (
         f"'{shown(source)}' is taken as {entry.name} of the catalogue ({entry.hub_id}): base and tuned models have the "
         "same layers, but context and vocabulary may differ; give the model's own config.json to be exact"

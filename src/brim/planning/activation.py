@@ -37,7 +37,7 @@ class AttentionKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StepShape:
+class ForwardShape:
     """The shape of a forward step: tokens in all, the sequences they belong to, and rows of logits."""
 
     tokens: int
@@ -51,7 +51,7 @@ class StepShape:
         return -(-self.tokens // self.sequences)
 
 
-def step_bytes(spec: ModelSpec, shape: StepShape) -> int:
+def step_bytes(spec: ModelSpec, shape: ForwardShape) -> int:
     """The peak of a step above the weights and the KV cache."""
     layers = max(_layer_bytes_per_token(spec, layer, shape) for layer, _ in spec.layer_groups)
     always = _resident_bytes_per_token(spec) + _mask_bytes_per_token(spec, shape.tokens_per_sequence)
@@ -81,14 +81,14 @@ def _mask_bytes_per_token(spec: ModelSpec, context: int) -> int:
     return tables + (context if windows and context > min(windows) else 0)
 
 
-def logits_bytes(spec: ModelSpec, shape: StepShape) -> int:
+def logits_bytes(spec: ModelSpec, shape: ForwardShape) -> int:
     copies = 2 if spec.logits_softcap else 1  # a soft cap divides into a copy
     vocab = -(-spec.vocab // shape.ranks)
     hidden = spec.hidden * spec.dtype.bytes
     return shape.tokens * hidden + shape.logit_rows * (vocab * copies * spec.dtype.bytes + hidden)
 
 
-def _layer_bytes_per_token(spec: ModelSpec, layer: LayerSpec, shape: StepShape) -> int:
+def _layer_bytes_per_token(spec: ModelSpec, layer: LayerSpec, shape: ForwardShape) -> int:
     """The peak of a layer, above what is resident."""
     moments = [_norm_moment(spec)]
     if layer.mixer is not None:
@@ -106,7 +106,7 @@ def _norm_moment(spec: ModelSpec) -> int:
     return spec.hidden * (_FP32 + _FP32 + spec.dtype.bytes)
 
 
-def _mixer_moment(spec: ModelSpec, layer: LayerSpec, shape: StepShape) -> int:
+def _mixer_moment(spec: ModelSpec, layer: LayerSpec, shape: ForwardShape) -> int:
     normed_input = spec.hidden * spec.dtype.bytes
     mixer = layer.mixer
     match mixer:
@@ -142,7 +142,7 @@ def _latent_on_rank(mixer: LatentAttention, ranks: int) -> LatentAttention:
     return replace(mixer, heads=on_rank(mixer.heads, mixer.heads, ranks))
 
 
-def _attention_moment(spec: ModelSpec, mixer: Attention, shape: StepShape) -> int:
+def _attention_moment(spec: ModelSpec, mixer: Attention, shape: ForwardShape) -> int:
     e = spec.dtype.bytes
     query = mixer.heads * mixer.head_dim
     keys, values = mixer.kv_heads * mixer.head_dim, mixer.kv_heads * mixer.value_dim
@@ -182,7 +182,7 @@ def _scores_bytes(heads: int, sinks: bool, index_heads: int, query: int, context
     )
 
 
-def _latent_moment(spec: ModelSpec, mixer: LatentAttention, shape: StepShape) -> int:
+def _latent_moment(spec: ModelSpec, mixer: LatentAttention, shape: ForwardShape) -> int:
     e = spec.dtype.bytes
     query = mixer.heads * mixer.query_dim
     expanded = mixer.heads * (mixer.nope_dim + mixer.value_dim)

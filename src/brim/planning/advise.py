@@ -16,7 +16,7 @@ from brim.model.weights import format_name
 from brim.planning.devices import larger_devices
 from brim.planning.flags import engine_ruling
 from brim.planning.pricer import Pricer
-from brim.planning.settings import Settings, check_ranks
+from brim.planning.settings import PlanSettings, check_ranks
 from brim.planning.solving.lower import largest_image
 from brim.planning.solving.solve import Solution, solve
 from brim.records.model import Dtype
@@ -51,7 +51,7 @@ class _Turn:
 Changes = Iterator[_Change]  # of one setting, each going further than the one before
 
 
-def advise(settings: Settings, solution: Solution, pricer: Pricer) -> tuple[Advice, ...]:
+def advise(settings: PlanSettings, solution: Solution, pricer: Pricer) -> tuple[Advice, ...]:
     """Every change that would help, least loss of quality first."""
     advisor = _Advisor(settings, solution, pricer)
     ladders = [[one for one in knob(settings, solution) if _runs(settings, one)] for knob in _KNOBS]
@@ -66,7 +66,7 @@ def advise(settings: Settings, solution: Solution, pricer: Pricer) -> tuple[Advi
 class _Advisor:
     """Solves with changes, and holds the results against the solution as it is."""
 
-    def __init__(self, settings: Settings, solution: Solution, pricer: Pricer) -> None:
+    def __init__(self, settings: PlanSettings, solution: Solution, pricer: Pricer) -> None:
         self._settings = settings
         self._solution = solution
         self._pricer = pricer
@@ -136,12 +136,12 @@ class _Advisor:
         return turn.after.slack_bytes - self._solution.slack_bytes
 
 
-def _varied(settings: Settings, turned: Mapping[str, object]) -> Settings:
-    vary: Callable[..., Settings] = replace
+def _varied(settings: PlanSettings, turned: Mapping[str, object]) -> PlanSettings:
+    vary: Callable[..., PlanSettings] = replace
     return vary(settings, **turned)
 
 
-def _runs(settings: Settings, change: _Change) -> bool:
+def _runs(settings: PlanSettings, change: _Change) -> bool:
     """Whether the engine that was asked for runs what a change leads to."""
     if settings.engine is None:
         return True
@@ -157,30 +157,30 @@ def _both(one: _Change, other: _Change) -> _Change:
     )
 
 
-def _batch_tokens(settings: Settings, solution: Solution) -> Changes:
+def _batch_tokens(settings: PlanSettings, solution: Solution) -> Changes:
     size = round_down(solution.batch_tokens // 2, 256)
     while size >= _SMALLEST_STEP and settings.running_within(size, solution.max_seqs) == solution.max_seqs:
         yield _Change("batch_tokens", str(solution.batch_tokens), str(size), {"batch_tokens": size})
         size //= 2
 
 
-def _graphs(settings: Settings, solution: Solution) -> Changes:
+def _graphs(settings: PlanSettings, solution: Solution) -> Changes:
     if solution.graphs:
         yield _Change("graphs", "on", "off", {"graphs": False})
 
 
-def _draft(settings: Settings, solution: Solution) -> Changes:
+def _draft(settings: PlanSettings, solution: Solution) -> Changes:
     if settings.draft is not None:
         yield _Change("draft", settings.draft.name, "none", {"draft": None, "draft_tokens": 0})
 
 
-def _tensor_parallel(settings: Settings, solution: Solution) -> Changes:
+def _tensor_parallel(settings: PlanSettings, solution: Solution) -> Changes:
     for ranks in (settings.ranks * 2, settings.ranks * 4, settings.ranks * 8):
         if not settings.device.is_cpu and _divides(settings, ranks):
             yield _Change("tp", str(settings.ranks), str(ranks), {"ranks": ranks})
 
 
-def _divides(settings: Settings, ranks: int) -> bool:
+def _divides(settings: PlanSettings, ranks: int) -> bool:
     try:
         check_ranks(settings.spec, ranks, settings.engine, settings.draft)
     except InvalidRequest:
@@ -188,7 +188,7 @@ def _divides(settings: Settings, ranks: int) -> bool:
     return True
 
 
-def _device(settings: Settings, solution: Solution) -> Changes:
+def _device(settings: PlanSettings, solution: Solution) -> Changes:
     """A larger one of the same vendor, and of the same kind where there is one that does it."""
     now = settings.device
     for device in () if now.is_cpu else larger_devices(now):
@@ -196,14 +196,14 @@ def _device(settings: Settings, solution: Solution) -> Changes:
         yield _Change("gpu", now.key, device.key, {"device": device}, alone=enough)
 
 
-def _kv_dtype(settings: Settings, solution: Solution) -> Changes:
+def _kv_dtype(settings: PlanSettings, solution: Solution) -> Changes:
     allowed = settings.engine.kv_dtypes if settings.engine else tuple(Dtype)
     smaller = Dtype.FP8 if Dtype.FP8 in allowed else Dtype.INT8
     if settings.kv_dtype.bytes > 1 and smaller in allowed:
         yield _Change("kv_dtype", str(settings.kv_dtype), str(smaller), {"kv_dtype": smaller})
 
 
-def _image_pixels(settings: Settings, solution: Solution) -> Changes:
+def _image_pixels(settings: PlanSettings, solution: Solution) -> Changes:
     largest = largest_image(settings)
     now = min(solution.image_pixels or largest, largest)
     pixels = now // 4
@@ -212,14 +212,14 @@ def _image_pixels(settings: Settings, solution: Solution) -> Changes:
         pixels //= 4
 
 
-def _context(settings: Settings, solution: Solution) -> Changes:
+def _context(settings: PlanSettings, solution: Solution) -> Changes:
     for divisor in (2, 4, 8, 16):
         length = round_down(solution.max_len // divisor, 256)
         if length >= max(_SHORTEST_CONTEXT, settings.mean_len or 0):
             yield _Change("max_len", str(solution.max_len), str(length), {"max_len": length})
 
 
-def _requests(settings: Settings, solution: Solution) -> Changes:
+def _requests(settings: PlanSettings, solution: Solution) -> Changes:
     """Fewer requests of full length, or fewer that run at once, where they were asked for."""
     if solution.fits:
         return
@@ -237,10 +237,10 @@ def _requests(settings: Settings, solution: Solution) -> Changes:
             number //= 2
 
 
-def _weights(*names: str) -> Callable[[Settings, Solution], Changes]:
+def _weights(*names: str) -> Callable[[PlanSettings, Solution], Changes]:
     """The matrices of the layers in another format: the first of several alike that the engine runs."""
 
-    def changes(settings: Settings, solution: Solution) -> Changes:
+    def changes(settings: PlanSettings, solution: Solution) -> Changes:
         engine = settings.engine
         runs = names if engine is None else [name for name in names if name in {*engine.converts, *engine.formats}]
         now = format_name(settings.spec, settings.stored, settings.weights_dtype)
@@ -252,7 +252,7 @@ def _weights(*names: str) -> Callable[[Settings, Solution], Changes]:
     return changes
 
 
-_KNOBS: tuple[Callable[[Settings, Solution], Changes], ...] = (
+_KNOBS: tuple[Callable[[PlanSettings, Solution], Changes], ...] = (
     _batch_tokens,
     _graphs,
     _draft,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 
 from brim.errors import InvalidRequest, UnknownDevice
-from brim.planning.gpus.cards import ARCHITECTURES, CARDS, CLASSES, MIG_MIB, Card, Kind, Vendor
+from brim.planning.gpus.cards import ARCHITECTURES, CARDS, CLASSES, MIG_MIB, CatalogueCard, DeviceClass, Vendor
 from brim.planning.gpus.names import find_card, near_names
 from brim.planning.gpus.text import CpuBudget, Gpus, OwnGpus, read_device
 from brim.probes.visible import VisibleGpu, visible_gpus
@@ -25,11 +25,11 @@ _SOLD_SIZE = re.compile(r"(\d{1,4})\s*gb", re.IGNORECASE)
 _MIG = re.compile(r"(.+?)[\s:/-]+(?:mig[\s:-]*)?(\d)g\.(\d{1,3})gb(?:\+.*)?", re.IGNORECASE)
 _MIG_SHARE = 0.88  # of what a profile's name says, where the catalogue has none
 _KINDS_ABOVE = {
-    Kind.LAPTOP: (Kind.LAPTOP, Kind.CONSUMER, Kind.WORKSTATION),
-    Kind.CONSUMER: (Kind.CONSUMER, Kind.WORKSTATION, Kind.DATACENTER),
-    Kind.WORKSTATION: (Kind.WORKSTATION, Kind.DATACENTER),
-    Kind.DATACENTER: (Kind.DATACENTER,),
-    Kind.UNIFIED: (Kind.UNIFIED,),
+    DeviceClass.LAPTOP: (DeviceClass.LAPTOP, DeviceClass.CONSUMER, DeviceClass.WORKSTATION),
+    DeviceClass.CONSUMER: (DeviceClass.CONSUMER, DeviceClass.WORKSTATION, DeviceClass.DATACENTER),
+    DeviceClass.WORKSTATION: (DeviceClass.WORKSTATION, DeviceClass.DATACENTER),
+    DeviceClass.DATACENTER: (DeviceClass.DATACENTER,),
+    DeviceClass.UNIFIED: (DeviceClass.UNIFIED,),
 }
 _SIZES = (8, 12, 16, 24, 32, 48, 80, 96, 141, 192, 288)  # GiB, to name one that is larger
 _SAME_TOTAL_PERCENT = 2  # drivers differ by this much about the same card
@@ -41,7 +41,7 @@ def catalogue() -> tuple[Device, ...]:
     return tuple(sorted((_catalogued(card) for card in CARDS), key=lambda device: (device.total_bytes, device.key)))
 
 
-def card_device(card: Card) -> Device:
+def card_device(card: CatalogueCard) -> Device:
     """A card of the catalogue as a device."""
     return _catalogued(card)
 
@@ -65,11 +65,11 @@ def larger_devices(device: Device) -> tuple[Device, ...]:
     return tuple(larger for *_, larger in sorted(found, key=lambda one: one[:3]))
 
 
-def _vendor(card: Card) -> Vendor:
+def _vendor(card: CatalogueCard) -> Vendor:
     return ARCHITECTURES[card.architecture].vendor
 
 
-def _year(card: Card) -> int:
+def _year(card: CatalogueCard) -> int:
     return ARCHITECTURES[card.architecture].year
 
 
@@ -183,11 +183,11 @@ def _part(text: str) -> Device | None:
     return _device(f"{card.key}-{profile}", f"{card.name} MIG {profile}", total, card.architecture, 0, source)
 
 
-def _catalogued(card: Card) -> Device:
+def _catalogued(card: CatalogueCard) -> Device:
     total = card.reported_mib * MIB
     source = Source.PUBLISHED if card.published else Source.CATALOGUE
     device = _device(card.key, card.name, total, card.architecture, _hidden_bytes(card), source)
-    return replace(device, unified=card.kind is Kind.UNIFIED)
+    return replace(device, unified=card.kind is DeviceClass.UNIFIED)
 
 
 def _measured(gpu: VisibleGpu) -> Device:
@@ -220,7 +220,7 @@ def _device(key: str, name: str, total: int, architecture: str, hidden: int | No
     )
 
 
-def _hidden_bytes(card: Card) -> int | None:
+def _hidden_bytes(card: CatalogueCard) -> int | None:
     return None if card.usable_mib is None else (card.reported_mib - card.usable_mib) * MIB
 
 

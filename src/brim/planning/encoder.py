@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from brim.planning.activation import tower_bytes
 from brim.planning.media import worst_positions
 from brim.planning.pricer import Pricer
-from brim.planning.settings import Settings
-from brim.records.model import Media, TowerSpec
+from brim.planning.settings import PlanSettings
+from brim.records.model import MediaType, TowerSpec
 from brim.records.plan import Source
 from brim.units import ceil_div
 
@@ -31,7 +31,7 @@ class MediaStep:
 NO_TOWER = MediaStep(0, Source.EXACT, "no vision or audio tower")
 
 
-def media_step(settings: Settings, pricer: Pricer, context: int, activation: int) -> MediaStep:
+def media_step(settings: PlanSettings, pricer: Pricer, context: int, activation: int) -> MediaStep:
     """The worst of the towers, each at the largest input of a prompt."""
     worst = NO_TOWER
     for tower in settings.spec.towers:
@@ -49,14 +49,14 @@ def media_step(settings: Settings, pricer: Pricer, context: int, activation: int
 
 
 def _with_tower(
-    settings: Settings, pricer: Pricer, tower: TowerSpec, positions: int, activation: int
+    settings: PlanSettings, pricer: Pricer, tower: TowerSpec, positions: int, activation: int
 ) -> tuple[int, Source]:
     if not positions:
         return 0, Source.EXACT
     element = settings.spec.dtype.bytes
     output = ceil_div(positions, tower.merge) * tower.output * (1 + tower.extra_outputs) * element
     peak, source = _tower_bytes(settings, pricer, tower, positions)
-    pixels = tower.pixel_elements if tower.media is Media.IMAGE else 0
+    pixels = tower.pixel_elements if tower.media is MediaType.IMAGE else 0
     encoding = (
         peak
         + positions * pixels * _SENT_BYTES  # as they were sent
@@ -66,10 +66,10 @@ def _with_tower(
     return max(encoding, activation + output), source
 
 
-def _tower_bytes(settings: Settings, pricer: Pricer, tower: TowerSpec, positions: int) -> tuple[int, Source]:
+def _tower_bytes(settings: PlanSettings, pricer: Pricer, tower: TowerSpec, positions: int) -> tuple[int, Source]:
     """By the traced curve where there is one for this tower, else by the formula."""
     curve = settings.curves.vision
-    if curve is None or settings.tensor_ranks > 1 or tower.media is not Media.IMAGE:
+    if curve is None or settings.tensor_ranks > 1 or tower.media is not MediaType.IMAGE:
         return tower_bytes(tower, positions, settings.spec.dtype.bytes, settings.tensor_ranks), Source.FORMULA
     per_tile = tower.limits.tile_pixels // tower.pixels_per_patch + 1 if curve.unit == "tiles" else 1
     return pricer.traced(curve, ceil_div(positions, per_tile)).peak_bytes, Source.TRACED

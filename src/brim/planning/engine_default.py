@@ -6,11 +6,11 @@ real starts; those of other engines are their published ones (`engines.by_itself
 
 from __future__ import annotations
 
-from brim.planning.activation import StepShape
-from brim.planning.engines import Engine
+from brim.planning.activation import ForwardShape
+from brim.planning.engines import EngineRules
 from brim.planning.engines.by_itself import BareStart, OwnSize
 from brim.planning.pricer import Pricer
-from brim.planning.settings import Settings
+from brim.planning.settings import PlanSettings
 from brim.records.model import Dtype
 from brim.records.plan import EngineDefault
 from brim.units import round_down
@@ -18,7 +18,7 @@ from brim.units import round_down
 _CHECKED = "by its own rules, not measured here"
 
 
-def engine_default(settings: Settings, pricer: Pricer) -> EngineDefault | None:
+def engine_default(settings: PlanSettings, pricer: Pricer) -> EngineDefault | None:
     """What the engine would do with what was given."""
     engine = settings.engine
     if engine is None or settings.device.is_cpu:
@@ -32,14 +32,14 @@ def engine_default(settings: Settings, pricer: Pricer) -> EngineDefault | None:
     )
 
 
-def _of_vllm(settings: Settings, pricer: Pricer) -> EngineDefault:
+def _of_vllm(settings: PlanSettings, pricer: Pricer) -> EngineDefault:
     from brim.planning.vllm.default import engine_default as default  # other plans do without
 
     run = settings.vllm_run(batch_tokens=settings.batch_tokens, max_seqs=settings.max_seqs, max_len=settings.max_len)
     return default(settings.spec, settings.device, _weights(settings, pricer), run)
 
 
-def _start(settings: Settings, pricer: Pricer) -> BareStart:
+def _start(settings: PlanSettings, pricer: Pricer) -> BareStart:
     draft = settings.draft
     drafts = 0 if draft is None else pricer.weights(draft, settings.ranks).rank_bytes
     return BareStart(
@@ -47,7 +47,7 @@ def _start(settings: Settings, pricer: Pricer) -> BareStart:
         device=settings.device,
         ranks=settings.ranks,
         weights_bytes=_weights(settings, pricer) + drafts,
-        step_bytes=lambda tokens: pricer.step(settings.spec, StepShape(tokens, ranks=settings.tensor_ranks)),
+        step_bytes=lambda tokens: pricer.step(settings.spec, ForwardShape(tokens, ranks=settings.tensor_ranks)),
         max_len=settings.max_len,
         max_seqs=settings.max_seqs,
         batch_tokens=settings.batch_tokens,
@@ -56,7 +56,7 @@ def _start(settings: Settings, pricer: Pricer) -> BareStart:
     )
 
 
-def _by_rule(settings: Settings, pricer: Pricer, engine: Engine, own: OwnSize) -> EngineDefault:
+def _by_rule(settings: PlanSettings, pricer: Pricer, engine: EngineRules, own: OwnSize) -> EngineDefault:
     """Bytes as tokens of requests of the longest context, states included."""
     costs = pricer.costs(settings, settings.batch_tokens or engine.default_step)
     tokens = max(0, own.kv_bytes) * own.max_len // max(1, costs.request_bytes(own.max_len))
@@ -75,7 +75,7 @@ def _by_rule(settings: Settings, pricer: Pricer, engine: Engine, own: OwnSize) -
     )
 
 
-def _weights(settings: Settings, pricer: Pricer) -> int:
+def _weights(settings: PlanSettings, pricer: Pricer) -> int:
     """Of a rank, as engines load them: those in fp32 as bf16."""
     spec = settings.spec
     dtype = Dtype.BF16 if spec.dtype is Dtype.FP32 and settings.weights_dtype is None else settings.weights_dtype

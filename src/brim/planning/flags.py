@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from brim.errors import InvalidRequest
 from brim.planning.engines import (
-    Command,
-    Draft,
-    Engine,
+    EngineCommand,
+    EngineRules,
+    PlannedDraft,
     Ruling,
     Sizes,
     check_models,
@@ -18,16 +18,16 @@ from brim.planning.engines import (
     limits_pixels,
     rule,
 )
-from brim.planning.settings import Settings
+from brim.planning.settings import PlanSettings
 from brim.planning.solving.lower import largest_image
 from brim.planning.solving.solve import Solution
-from brim.records.model import Media
+from brim.records.model import MediaType
 from brim.units import ceil_div, round_up
 
 _NOT_FOR_ENGINE = ("canary", "graphs", "neighbours", "workspace")
 
 
-def check_engine(settings: Settings) -> None:
+def check_engine(settings: PlanSettings) -> None:
     """Refuse what the engine that was asked for cannot do, before anything is solved."""
     if settings.engine is not None:
         check_models(
@@ -43,20 +43,20 @@ def check_engine(settings: Settings) -> None:
             raise InvalidRequest(refusal)
 
 
-def engine_ruling(settings: Settings, engine: Engine) -> Ruling:
+def engine_ruling(settings: PlanSettings, engine: EngineRules) -> Ruling:
     """What the table of capabilities says of an engine for these settings."""
     weights = _asked_weights(settings) or checkpoint_format(settings.spec)
     return rule(engine, settings.device, weights=weights, kv_dtype=settings.kv_dtype, spec=settings.spec)
 
 
-def engine_command(settings: Settings, solution: Solution) -> Command | None:
+def engine_command(settings: PlanSettings, solution: Solution) -> EngineCommand | None:
     """The command of the engine that was asked for; none where the plan does not fit."""
     if settings.engine is None or not solution.fits:
         return None
     return settings.engine.command(_sizes(settings, solution, settings.engine))
 
 
-def _asked(settings: Settings, engine: Engine) -> Sizes:
+def _asked(settings: PlanSettings, engine: EngineRules) -> Sizes:
     """What was asked for; nothing is solved yet."""
     spec = settings.spec
     return Sizes(
@@ -87,7 +87,7 @@ def _asked(settings: Settings, engine: Engine) -> Sizes:
     )
 
 
-def _sizes(settings: Settings, solution: Solution, engine: Engine) -> Sizes:
+def _sizes(settings: PlanSettings, solution: Solution, engine: EngineRules) -> Sizes:
     items = {item.name: item.bytes for item in solution.items}
     draft, draft_weights = _draft(settings), solution.costs.draft_weights
     pixels = _pixel_limit(settings, solution)
@@ -111,7 +111,7 @@ def _sizes(settings: Settings, solution: Solution, engine: Engine) -> Sizes:
     )
 
 
-def _with_own_rules(sizes: Sizes, settings: Settings, solution: Solution, engine: Engine) -> Sizes:
+def _with_own_rules(sizes: Sizes, settings: PlanSettings, solution: Solution, engine: EngineRules) -> Sizes:
     """What the plan counts on where the engine's own code was priced."""
     if not engine.own_rules or settings.device.is_cpu:
         return sizes
@@ -123,7 +123,7 @@ def _with_own_rules(sizes: Sizes, settings: Settings, solution: Solution, engine
     return replace(sizes, prompt_chunk=chunk, growing_segments=segments_grow(run))
 
 
-def _kv_bytes(settings: Settings, solution: Solution, engine: Engine) -> int:
+def _kv_bytes(settings: PlanSettings, solution: Solution, engine: EngineRules) -> int:
     """All that is left for KV; where its tokens were asked for, what they take in whole blocks."""
     if settings.kv_tokens is None:
         return solution.kv_bytes + solution.null_bytes
@@ -137,16 +137,16 @@ def _kv_bytes(settings: Settings, solution: Solution, engine: Engine) -> int:
     return min(solution.kv_bytes + solution.null_bytes, needed)
 
 
-def _asked_weights(settings: Settings) -> str | None:
+def _asked_weights(settings: PlanSettings) -> str | None:
     if settings.weights_dtype is not None:
         return str(settings.weights_dtype)
     return format_key(settings.stored) if settings.stored else None
 
 
-def _draft(settings: Settings) -> Draft | None:
+def _draft(settings: PlanSettings) -> PlannedDraft | None:
     if settings.draft is None:
         return None
-    return Draft(
+    return PlannedDraft(
         model=settings.draft.source or settings.draft.name,
         algorithm=draft_algorithm(settings.draft),
         tokens=settings.draft_tokens,
@@ -154,13 +154,13 @@ def _draft(settings: Settings) -> Draft | None:
     )
 
 
-def _pixel_limit(settings: Settings, solution: Solution) -> int | None:
+def _pixel_limit(settings: PlanSettings, solution: Solution) -> int | None:
     """The most pixels of an image; None where the processor's own limit, which the plan counts, is not above that."""
     asked = solution.image_pixels
     return asked if asked is not None and asked < largest_image(settings) else None
 
 
-def _image_tokens(settings: Settings, pixels: int) -> int | None:
+def _image_tokens(settings: PlanSettings, pixels: int) -> int | None:
     """What an image of so many pixels becomes in the prompt."""
-    towers = [tower for tower in settings.spec.towers if tower.media is Media.IMAGE]
+    towers = [tower for tower in settings.spec.towers if tower.media is MediaType.IMAGE]
     return max((ceil_div(pixels, one.pixels_per_patch * one.merge) for one in towers), default=None)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brim.model.weights import WeightBytes
-from brim.planning.activation import AttentionKind, StepShape, logits_bytes
+from brim.planning.activation import AttentionKind, ForwardShape, logits_bytes
 from brim.planning.encoder import MediaStep, media_step
 from brim.planning.engines import graph_bytes
-from brim.planning.pricer import Costs, Load, Pricer
-from brim.planning.settings import Settings
+from brim.planning.pricer import Costs, Pricer, StepLoad
+from brim.planning.settings import PlanSettings
 from brim.records.plan import LedgerItem, Source
 from brim.records.trace import ActivationCurve
 from brim.units import MIB
@@ -25,7 +25,9 @@ _SAMPLER_BYTES = 4 + 4 + 8  # fp32 logits, probabilities, sorted indices, for a 
 _NO_GRAPHS = LedgerItem("graphs", 0, Source.GIVEN, "switched off")
 
 
-def fixed_items(settings: Settings, pricer: Pricer, costs: Costs, load: Load, context: int) -> tuple[LedgerItem, ...]:
+def fixed_items(
+    settings: PlanSettings, pricer: Pricer, costs: Costs, load: StepLoad, context: int
+) -> tuple[LedgerItem, ...]:
     """Every item but state and KV, in the order of the ledger."""
     own = settings.engine is not None and settings.engine.own_rules
     running = _with_own_rules(settings, load, context) if own else _running_items(settings, pricer, load)
@@ -51,13 +53,13 @@ class _Running:
     graphs: LedgerItem
 
 
-def _running_items(settings: Settings, pricer: Pricer, load: Load) -> _Running:
+def _running_items(settings: PlanSettings, pricer: Pricer, load: StepLoad) -> _Running:
     activation = _activation(settings, pricer, load)
     workspace = _workspace(settings, pricer, load, activation.bytes)
     return _Running(activation, workspace, _graphs(settings, pricer, load))
 
 
-def _with_own_rules(settings: Settings, load: Load, context: int) -> _Running:
+def _with_own_rules(settings: PlanSettings, load: StepLoad, context: int) -> _Running:
     """What vLLM's own code takes in the worst steps that its API allows, and not what its profile believes."""
     from brim.planning.vllm.held import held_under_worst_load  # other plans do without
     from brim.planning.vllm.proof import margin_bytes
@@ -82,7 +84,7 @@ def _with_own_rules(settings: Settings, load: Load, context: int) -> _Running:
     )
 
 
-def _context(settings: Settings) -> LedgerItem:
+def _context(settings: PlanSettings) -> LedgerItem:
     device = settings.device
     source = device.source if device.source in (Source.CATALOGUE, Source.PUBLISHED) else Source.FORMULA
     detail = f"driver {device.hidden_bytes // MIB} MiB, context {device.context_bytes // MIB} MiB"
@@ -97,7 +99,7 @@ def _weights(found: WeightBytes) -> LedgerItem:
     return LedgerItem("weights", found.rank_bytes, source, found.detail + share)
 
 
-def _draft(settings: Settings, pricer: Pricer, costs: Costs, load: Load, activation: int) -> LedgerItem:
+def _draft(settings: PlanSettings, pricer: Pricer, costs: Costs, load: StepLoad, activation: int) -> LedgerItem:
     """The speculator's weights; its step only where it is wider than the target's. Its KV is added when solved."""
     if settings.draft is None or costs.draft_weights is None:
         return LedgerItem("draft", 0, Source.EXACT, "no draft model")
@@ -114,16 +116,16 @@ def _encoder(step: MediaStep, activation: int) -> LedgerItem:
     return LedgerItem("encoder", beyond, step.source, detail)
 
 
-def _logit_rows(settings: Settings, load: Load) -> int:
+def _logit_rows(settings: PlanSettings, load: StepLoad) -> int:
     """Rows of logits in a step: one for every request, and one for each of its drafted tokens."""
     return min(load.running * (1 + settings.draft_tokens), load.step_tokens)
 
 
-def _step_shape(settings: Settings, load: Load) -> StepShape:
-    return StepShape(load.step_tokens, 1, _logit_rows(settings, load), settings.attention, settings.tensor_ranks)
+def _step_shape(settings: PlanSettings, load: StepLoad) -> ForwardShape:
+    return ForwardShape(load.step_tokens, 1, _logit_rows(settings, load), settings.attention, settings.tensor_ranks)
 
 
-def _activation(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
+def _activation(settings: PlanSettings, pricer: Pricer, load: StepLoad) -> LedgerItem:
     """The layers of a step, or what scores its prompts behind them, where that is more."""
     layers = _layers(settings, pricer, load)
     scoring = settings.engine.scoring_bytes if settings.engine else 0
@@ -134,7 +136,7 @@ def _activation(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
     return LedgerItem("activation", hidden + scoring, Source.FORMULA, detail)
 
 
-def _layers(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
+def _layers(settings: PlanSettings, pricer: Pricer, load: StepLoad) -> LedgerItem:
     shape, step_tokens = _step_shape(settings, load), load.step_tokens
     curve = _step_curve(settings)
     if curve is not None:
@@ -147,7 +149,7 @@ def _layers(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
     return LedgerItem("activation", pricer.step(settings.spec, shape), Source.FORMULA, detail)
 
 
-def _workspace(settings: Settings, pricer: Pricer, load: Load, activation: int) -> LedgerItem:
+def _workspace(settings: PlanSettings, pricer: Pricer, load: StepLoad, activation: int) -> LedgerItem:
     rows = _logit_rows(settings, load)
     slack, words = _slack(settings, pricer, load.step_tokens, activation)
     sampler = rows * settings.spec.vocab * _SAMPLER_BYTES
@@ -157,7 +159,7 @@ def _workspace(settings: Settings, pricer: Pricer, load: Load, activation: int) 
     return LedgerItem("workspace", settings.device.workspace_bytes + slack + sampler + ranks, Source.FORMULA, detail)
 
 
-def _slack(settings: Settings, pricer: Pricer, step_tokens: int, activation: int) -> tuple[int, str]:
+def _slack(settings: PlanSettings, pricer: Pricer, step_tokens: int, activation: int) -> tuple[int, str]:
     """What the allocator reserves beyond a step's peak: by the curve with expandable segments, else a fixed share."""
     percent = settings.engine.slack_percent if settings.engine else _LOWEST_SLACK_PERCENT
     curve = _step_curve(settings)
@@ -168,7 +170,7 @@ def _slack(settings: Settings, pricer: Pricer, step_tokens: int, activation: int
     return slack, f"{slack // MIB} MiB as traced"
 
 
-def _step_curve(settings: Settings) -> ActivationCurve | None:
+def _step_curve(settings: PlanSettings) -> ActivationCurve | None:
     """The traced curve of a step, if it matches these settings: number of ranks, fused attention."""
     curve = settings.curves.step
     if curve is None or curve.ranks != settings.tensor_ranks or settings.attention is not AttentionKind.FUSED:
@@ -176,16 +178,16 @@ def _step_curve(settings: Settings) -> ActivationCurve | None:
     return curve
 
 
-def _graphs(settings: Settings, pricer: Pricer, load: Load) -> LedgerItem:
+def _graphs(settings: PlanSettings, pricer: Pricer, load: StepLoad) -> LedgerItem:
     if settings.graphs is False:
         return _NO_GRAPHS
     captured = min(load.running, _LARGEST_CAPTURE)
-    step = pricer.step(settings.spec, StepShape(captured, captured, captured, ranks=settings.tensor_ranks))
+    step = pricer.step(settings.spec, ForwardShape(captured, captured, captured, ranks=settings.tensor_ranks))
     size = graph_bytes(len(settings.spec.layers), step)
     return LedgerItem("graphs", size, Source.FORMULA, f"decode captured up to {captured} requests, one pool")
 
 
-def _neighbours(settings: Settings) -> LedgerItem:
+def _neighbours(settings: PlanSettings) -> LedgerItem:
     seen = settings.device.neighbour_bytes
     source = Source.MEASURED if seen and not settings.reserve_bytes else Source.GIVEN
     words = [f"{seen // MIB} MiB in use now"] if seen else []

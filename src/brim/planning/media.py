@@ -6,7 +6,7 @@ encoder runs over at once, and a description. Media become tokens of the prompt,
 
 from __future__ import annotations
 
-from brim.records.model import Media, TowerSpec
+from brim.records.model import MediaType, TowerSpec
 from brim.units import ceil_div
 
 
@@ -19,7 +19,7 @@ def worst_positions(
     max_len: int,
 ) -> tuple[int, str]:
     """(positions, explanation) of the largest input of a prompt."""
-    if tower.media is Media.AUDIO:
+    if tower.media is MediaType.AUDIO:
         seconds = min(audio_seconds or tower.limits.max_seconds, tower.limits.max_seconds)
         source = (
             "--audio-seconds" if audio_seconds and audio_seconds < tower.limits.max_seconds else tower.limits.source

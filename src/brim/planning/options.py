@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from brim.errors import InvalidRequest
 from brim.model.weights import format_name
 from brim.planning.flags import check_engine
-from brim.planning.gpus.cards import ARCHITECTURES, CARDS, Card, Kind, Vendor
+from brim.planning.gpus.cards import ARCHITECTURES, CARDS, CatalogueCard, DeviceClass, Vendor
 from brim.planning.pricer import Pricer
-from brim.planning.settings import Curves, Settings, resolve
+from brim.planning.settings import Curves, PlanSettings, resolve
 from brim.planning.solving.solve import Solution, solve
 from brim.records.model import ModelSpec
 from brim.records.plan import Device, PlanRequest
 
 _COUNTS = (1, 2, 4, 8)
 _OLDEST = 2020  # of the generations that are offered unless they are named
-_OFFERED = (Kind.DATACENTER, Kind.WORKSTATION, Kind.CONSUMER)
+_OFFERED = (DeviceClass.DATACENTER, DeviceClass.WORKSTATION, DeviceClass.CONSUMER)
 _SMALLER = (  # formats of weights and KV cache, least loss of quality first; None: as they are
     (None, None),
     (None, "fp8"),
@@ -76,7 +76,7 @@ def is_family(text: str) -> bool:
     return text.strip().lower() in _FAMILIES
 
 
-def offered(families: Sequence[str] = ()) -> tuple[Card, ...]:
+def offered(families: Sequence[str] = ()) -> tuple[CatalogueCard, ...]:
     """The cards to choose from: of the families named, else recent ones that are no laptop."""
     wanted = [text.strip().lower() for text in families]
     if not wanted:
@@ -147,7 +147,7 @@ class _Finder:
         solution = self._solution(settings)
         return _option(device, count, settings, solution, weights, kv_dtype) if solution else None
 
-    def _solution(self, settings: Settings) -> Solution | None:
+    def _solution(self, settings: PlanSettings) -> Solution | None:
         """What fits on a device; None where nothing does."""
         device = settings.device
         same = (device.total_bytes, device.hidden_bytes, device.context_bytes, device.workspace_bytes)
@@ -162,14 +162,14 @@ class _Finder:
         """Whether what was asked for fits, and all users run at once."""
         return solution.fits and (solution.mean_requests or 0) >= (self._request.users or 0)
 
-    def _least_bytes(self, settings: Settings) -> int:
+    def _least_bytes(self, settings: PlanSettings) -> int:
         """Weights and KV alone: where they are too much, there is nothing to solve."""
         costs = self._pricer.costs(settings, 1)
         return costs.weights.rank_bytes + settings.full_requests * costs.kv_bytes(settings.max_len or 1)
 
 
 def _option(
-    device: Device, count: int, settings: Settings, solution: Solution, weights: str | None, kv_dtype: str | None
+    device: Device, count: int, settings: PlanSettings, solution: Solution, weights: str | None, kv_dtype: str | None
 ) -> Option:
     return Option(
         device=device,
@@ -188,39 +188,39 @@ def _option(
     )
 
 
-def _year(card: Card) -> int:
+def _year(card: CatalogueCard) -> int:
     return ARCHITECTURES[card.architecture].year
 
 
-def _vendor(card: Card) -> Vendor:
+def _vendor(card: CatalogueCard) -> Vendor:
     return ARCHITECTURES[card.architecture].vendor
 
 
-def _is_gpu(card: Card) -> bool:
+def _is_gpu(card: CatalogueCard) -> bool:
     return card.architecture not in ("tpu", "ascend", "gaudi")
 
 
-def _by_vendor(vendor: Vendor) -> Callable[[Card], bool]:
+def _by_vendor(vendor: Vendor) -> Callable[[CatalogueCard], bool]:
     return lambda card: _vendor(card) is vendor
 
 
-def _by_kind(kind: Kind) -> Callable[[Card], bool]:
+def _by_kind(kind: DeviceClass) -> Callable[[CatalogueCard], bool]:
     return lambda card: card.kind is kind
 
 
-def _by_architecture(name: str) -> Callable[[Card], bool]:
+def _by_architecture(name: str) -> Callable[[CatalogueCard], bool]:
     return lambda card: card.architecture == name
 
 
-_FAMILIES: dict[str, Callable[[Card], bool]] = {
+_FAMILIES: dict[str, Callable[[CatalogueCard], bool]] = {
     **{str(vendor).lower(): _by_vendor(vendor) for vendor in Vendor},
-    **{str(kind): _by_kind(kind) for kind in Kind},
+    **{str(kind): _by_kind(kind) for kind in DeviceClass},
     **{name: _by_architecture(name) for name in ARCHITECTURES},
     "cdna": lambda card: card.architecture.startswith("cdna"),
     "rdna": lambda card: card.architecture.startswith("rdna"),
     "instinct": lambda card: card.key.startswith("mi"),
     "radeon": lambda card: card.architecture.startswith("rdna"),
     "geforce": lambda card: "GeForce" in card.name,
-    "rtx": lambda card: card.key.startswith("rtx-") and card.kind is not Kind.LAPTOP,
+    "rtx": lambda card: card.key.startswith("rtx-") and card.kind is not DeviceClass.LAPTOP,
     "jetson": lambda card: card.key.startswith("jetson"),
 }

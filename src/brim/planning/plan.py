@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brim.model.kv import kv_footprint
-from brim.planning.activation import AttentionKind, StepShape, step_bytes
+from brim.planning.activation import AttentionKind, ForwardShape, step_bytes
 from brim.planning.advise import advise
 from brim.planning.encoder import media_step
 from brim.planning.engine_default import engine_default
@@ -13,7 +13,7 @@ from brim.planning.engines import draft_notes, version_notes
 from brim.planning.flags import check_engine, engine_command, engine_ruling
 from brim.planning.node import ledgers, tightest
 from brim.planning.pricer import Pricer
-from brim.planning.settings import Curves, Settings, only_eager, resolve
+from brim.planning.settings import Curves, PlanSettings, only_eager, resolve
 from brim.planning.solving.instead import what_fits_instead
 from brim.planning.solving.solve import Solution, solve
 from brim.planning.users import answer_users
@@ -122,7 +122,7 @@ def _instead(solution: Solution | None) -> Instead | None:
     )
 
 
-def _commands(settings: Settings, solution: Solution, instead: Solution | None) -> tuple[PlannedCommand, ...]:
+def _commands(settings: PlanSettings, solution: Solution, instead: Solution | None) -> tuple[PlannedCommand, ...]:
     """The engine's command of what fits: as asked, or instead."""
     one = solution if solution.fits else instead
     command = None if one is None else engine_command(settings, one)
@@ -131,7 +131,7 @@ def _commands(settings: Settings, solution: Solution, instead: Solution | None) 
     return (PlannedCommand(one is solution, one.concurrency, one.max_len, command.args, command.env, command.shell),)
 
 
-def _engine_proof(settings: Settings, solution: Solution) -> EngineProof | None:
+def _engine_proof(settings: PlanSettings, solution: Solution) -> EngineProof | None:
     """What of the plan no fit has proven inside the engine, and the margin that it has for that."""
     if settings.engine is None or not settings.engine.own_rules:
         return None
@@ -143,7 +143,7 @@ def _engine_proof(settings: Settings, solution: Solution) -> EngineProof | None:
     return EngineProof(missing, margin_bytes(step, missing))
 
 
-def _proof_notes(proof: EngineProof, settings: Settings) -> list[str]:
+def _proof_notes(proof: EngineProof, settings: PlanSettings) -> list[str]:
     assert settings.engine is not None
     if not proof.unproven:
         return []
@@ -153,17 +153,17 @@ def _proof_notes(proof: EngineProof, settings: Settings) -> list[str]:
     ]
 
 
-def _traced_with(settings: Settings, solution: Solution) -> str | None:
+def _traced_with(settings: PlanSettings, solution: Solution) -> str | None:
     traced = any(item.name == "activation" and item.source is Source.TRACED for item in solution.items)
     return settings.curves.step.versions if traced and settings.curves.step else None
 
 
-def _encoder_bytes(settings: Settings, pricer: Pricer, solution: Solution, activation: int) -> int:
+def _encoder_bytes(settings: PlanSettings, pricer: Pricer, solution: Solution, activation: int) -> int:
     media = replace(settings, image_pixels=solution.image_pixels, images_per_prompt=solution.images_per_prompt)
     return media_step(media, pricer, solution.max_len, activation).bytes
 
 
-def _warnings(settings: Settings, solution: Solution) -> tuple[str, ...]:
+def _warnings(settings: PlanSettings, solution: Solution) -> tuple[str, ...]:
     spec, found = settings.spec, [*settings.spec.warnings]
     if settings.draft:
         found += [f"draft {settings.draft.name}: {text}" for text in settings.draft.warnings]
@@ -178,7 +178,7 @@ def _warnings(settings: Settings, solution: Solution) -> tuple[str, ...]:
     if settings.engine:
         found += _engine_warnings(settings, solution)
     elif settings.attention is AttentionKind.FUSED and only_eager(spec):
-        shape = StepShape(solution.batch_tokens, attention=AttentionKind.EAGER, ranks=settings.tensor_ranks)
+        shape = ForwardShape(solution.batch_tokens, attention=AttentionKind.EAGER, ranks=settings.tensor_ranks)
         found.append(
             "planned with fused attention, as in serving engines; transformers' own code materialises the scores, and "
             f"a step would take {format_bytes(step_bytes(spec, shape))} (--attn eager)"
@@ -186,7 +186,7 @@ def _warnings(settings: Settings, solution: Solution) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _engine_warnings(settings: Settings, solution: Solution) -> list[str]:
+def _engine_warnings(settings: PlanSettings, solution: Solution) -> list[str]:
     assert settings.engine is not None
     found = [
         *engine_ruling(settings, settings.engine).notes,
@@ -200,7 +200,7 @@ def _engine_warnings(settings: Settings, solution: Solution) -> list[str]:
             f"{solution.max_len:,} tokens, where the model needs {format_bytes(minimum)}"
         )
     if settings.attention is AttentionKind.EAGER:
-        fused = step_bytes(settings.spec, StepShape(solution.batch_tokens, ranks=settings.tensor_ranks))
+        fused = step_bytes(settings.spec, ForwardShape(solution.batch_tokens, ranks=settings.tensor_ranks))
         found.append(
             f"eager attention materialises its scores: with a fused kernel a step would take {format_bytes(fused)}"
         )

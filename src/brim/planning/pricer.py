@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 
 from brim.model.kv import MINIMUM, KvFootprint, KvStorage, kv_footprint
 from brim.model.weights import WeightBytes, weight_bytes
-from brim.planning.activation import StepShape, step_bytes
+from brim.planning.activation import ForwardShape, step_bytes
 from brim.planning.engines import device_specs
-from brim.planning.settings import Settings
+from brim.planning.settings import PlanSettings
 from brim.planning.vllm.pool import in_groups
 from brim.records.model import Dtype, ModelSpec, WeightFormat
 from brim.records.trace import ActivationCurve, CurvePoint
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class StepLoad:
     """What steps are sized for: their tokens, and the most requests that run at once."""
 
     step_tokens: int
@@ -51,7 +51,7 @@ class Pricer:
 
     def __init__(self) -> None:
         self._weights: dict[tuple[int, int, WeightFormat | None, Dtype | None], WeightBytes] = {}
-        self._steps: dict[tuple[int, StepShape], int] = {}
+        self._steps: dict[tuple[int, ForwardShape], int] = {}
         self._footprints: dict[tuple[int, Dtype, int, KvStorage, bool, bool], KvFootprint] = {}
         self._divided: dict[tuple[int, int], tuple[ModelSpec, ...]] = {}
         self._traced: dict[tuple[int, int], CurvePoint] = {}
@@ -64,7 +64,7 @@ class Pricer:
             self._weights[key] = weight_bytes(spec, ranks, stored, dtype)
         return self._weights[key]
 
-    def step(self, spec: ModelSpec, shape: StepShape) -> int:
+    def step(self, spec: ModelSpec, shape: ForwardShape) -> int:
         """The activation of a step."""
         key = (id(spec), shape)
         if key not in self._steps:
@@ -78,7 +78,7 @@ class Pricer:
             self._traced[key] = CurvePoint(size, curve.peak_bytes(size), curve.reserved_bytes(size))
         return self._traced[key]
 
-    def footprint(self, spec: ModelSpec, settings: Settings, storage: KvStorage) -> KvFootprint:
+    def footprint(self, spec: ModelSpec, settings: PlanSettings, storage: KvStorage) -> KvFootprint:
         key = (id(spec), settings.kv_dtype, settings.ranks, storage, settings.splits_layers, settings.groups_layers)
         if key not in self._footprints:
             found = self._fullest_footprint(spec, settings, storage)
@@ -87,14 +87,14 @@ class Pricer:
             self._footprints[key] = found
         return self._footprints[key]
 
-    def _fullest_footprint(self, spec: ModelSpec, settings: Settings, storage: KvStorage) -> KvFootprint:
+    def _fullest_footprint(self, spec: ModelSpec, settings: PlanSettings, storage: KvStorage) -> KvFootprint:
         if not settings.splits_layers:
             return kv_footprint(spec, settings.kv_dtype, settings.ranks, storage)
         parts = (kv_footprint(part, settings.kv_dtype, 1, storage) for part in self._parts(spec, settings.ranks))
         return max(parts, key=lambda part: part.request_bytes(spec.max_positions))
 
     def _fullest_weights(
-        self, spec: ModelSpec, settings: Settings, stored: WeightFormat | None, dtype: Dtype | None
+        self, spec: ModelSpec, settings: PlanSettings, stored: WeightFormat | None, dtype: Dtype | None
     ) -> WeightBytes:
         if not settings.splits_layers:
             return self.weights(spec, settings.ranks, stored, dtype)
@@ -111,7 +111,7 @@ class Pricer:
             self._divided[key] = device_specs(spec, devices)
         return self._divided[key]
 
-    def costs(self, settings: Settings, step_tokens: int) -> Costs:
+    def costs(self, settings: PlanSettings, step_tokens: int) -> Costs:
         storage = settings.engine.storage(step_tokens) if settings.engine else MINIMUM
         draft = settings.draft
         return Costs(

@@ -1,7 +1,7 @@
 """The request, resolved: text parsed, defaults filled in, contradictions refused.
 
-`PlanRequest` is what the user wrote; `Settings` is what the ledger and the solver read. Both are frozen: a setting
-changed for advice is a new `Settings`.
+`PlanRequest` is what the user wrote; `PlanSettings` is what the ledger and the solver read. Both are frozen: a setting
+changed for advice is a new `PlanSettings`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from brim.errors import InvalidRequest
 from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.model.weights import check_tensor_parallel
 from brim.planning.activation import AttentionKind
-from brim.planning.engines import DEFAULT_DRAFT_TOKENS, Engine, Split, draft_algorithm, find_engine
+from brim.planning.engines import DEFAULT_DRAFT_TOKENS, EngineRules, Split, draft_algorithm, find_engine
 from brim.planning.engines.vllm import FIRST_RUNNER_DRAFTS as VLLM_FIRST_RUNNER_DRAFTS
-from brim.records.model import Attention, Dtype, Media, ModelSpec, WeightFormat
+from brim.records.model import Attention, Dtype, MediaType, ModelSpec, WeightFormat
 from brim.records.plan import Device, PlanRequest
 from brim.records.trace import ActivationCurve
 from brim.units import round_up
 
 if TYPE_CHECKING:
-    from brim.planning.vllm.run import Run
+    from brim.planning.vllm.run import VllmRun
 
 DEFAULT_BATCH_TOKENS = 8192
 _LARGEST = 1 << 40
@@ -46,7 +46,7 @@ class Curves:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PlanSettings:
     """Everything a plan depends on."""
 
     spec: ModelSpec
@@ -69,7 +69,7 @@ class Settings:
     reserve_bytes: int
     canary_bytes: int
     graphs: bool | None
-    engine: Engine | None
+    engine: EngineRules | None
     attention: AttentionKind
     curves: Curves = Curves()
 
@@ -122,7 +122,7 @@ class Settings:
             return self.spec.max_positions
         return min(self.spec.max_positions, self.draft.max_positions)
 
-    def vllm_run(self, *, batch_tokens: int | None, max_seqs: int | None, max_len: int | None) -> Run:
+    def vllm_run(self, *, batch_tokens: int | None, max_seqs: int | None, max_len: int | None) -> VllmRun:
         """A start of vLLM with these limits; None: its own."""
         from brim.planning.vllm.run import plan_run  # other plans do without
 
@@ -140,7 +140,7 @@ class Settings:
             first_runner=self.draft is not None and draft_algorithm(self.draft) in VLLM_FIRST_RUNNER_DRAFTS,
         )
 
-    def vllm_unproven(self, run: Run) -> tuple[str, ...]:
+    def vllm_unproven(self, run: VllmRun) -> tuple[str, ...]:
         """What of such a start no stored fit inside vLLM has proven."""
         from brim.planning.vllm.proof import unproven
 
@@ -158,7 +158,7 @@ def resolve(
     request: PlanRequest,
     draft: ModelSpec | None = None,
     curves: Curves = Curves(),
-) -> Settings:
+) -> PlanSettings:
     """The request as settings, or `InvalidRequest` naming the option."""
     _check_numbers(request)
     _check_kinds(request)
@@ -181,7 +181,7 @@ def resolve(
         known = ", ".join(str(dtype) for dtype in engine.kv_dtypes)
         raise InvalidRequest(f"engine {engine.name} has no {kv_dtype} KV cache; kv-dtype may be {known}")
     stored, weights_dtype = _weights(request.weights)
-    return Settings(
+    return PlanSettings(
         spec=spec,
         draft=draft,
         device=device,
@@ -232,7 +232,7 @@ def _check_kinds(request: PlanRequest) -> None:
             raise InvalidRequest(f"{name} is {value!r}; it must be {words}, or left out")
 
 
-def check_ranks(spec: ModelSpec, ranks: int, engine: Engine | None, draft: ModelSpec | None) -> None:
+def check_ranks(spec: ModelSpec, ranks: int, engine: EngineRules | None, draft: ModelSpec | None) -> None:
     """Refuse a number of ranks that the models, or the engine that was asked for, cannot be divided by."""
     for model in (spec, draft):
         if model is None or (model is draft and engine is not None and engine.split is Split.LAYER):
@@ -272,12 +272,12 @@ def _check_media(request: PlanRequest, spec: ModelSpec) -> None:
     """Limits on media that the model does not take; 0 images are none."""
     taken = {tower.media for tower in spec.towers}
     images = {"image-pixels": request.image_pixels, "images-per-prompt": request.images_per_prompt}
-    given = [name for name, value in images.items() if value and Media.IMAGE not in taken]
-    given += ["audio-seconds"] if request.audio_seconds and Media.AUDIO not in taken else []
+    given = [name for name, value in images.items() if value and MediaType.IMAGE not in taken]
+    given += ["audio-seconds"] if request.audio_seconds and MediaType.AUDIO not in taken else []
     if given and not taken:
         raise InvalidRequest(f"{spec.name} has no vision or audio tower; leave out the media options")
     if given:
-        takes = "images" if Media.IMAGE in taken else "audio"
+        takes = "images" if MediaType.IMAGE in taken else "audio"
         raise InvalidRequest(f"{spec.name} takes {takes} and text only; leave out {' and '.join(given)}")
 
 
@@ -291,14 +291,14 @@ def _check_step(request: PlanRequest) -> None:
             )
 
 
-def _promised(request: PlanRequest, engine: Engine | None) -> int | None:
+def _promised(request: PlanRequest, engine: EngineRules | None) -> int | None:
     """The requests of full length that were asked for; slots that divide the context are such requests."""
     if request.concurrency is None and engine is not None and engine.slots_divide_context:
         return request.max_seqs
     return request.concurrency
 
 
-def _running(request: PlanRequest, engine: Engine | None) -> int | None:
+def _running(request: PlanRequest, engine: EngineRules | None) -> int | None:
     """The most requests that run at once: as asked, or one for every user; slots have the whole context, not a mean."""
     slots = engine is not None and engine.slots_divide_context
     return request.users if request.max_seqs is None and not slots else request.max_seqs
@@ -313,7 +313,7 @@ def _check_users(request: PlanRequest) -> None:
         raise InvalidRequest("users and concurrency are two ways to say how many; leave out concurrency")
 
 
-def _in_blocks(tokens: int | None, engine: Engine | None) -> int | None:
+def _in_blocks(tokens: int | None, engine: EngineRules | None) -> int | None:
     """A cache has whole blocks."""
     return tokens if tokens is None or engine is None else round_up(tokens, engine.block_tokens)
 
@@ -338,7 +338,7 @@ def _weights(asked: str | None) -> tuple[WeightFormat | None, Dtype | None]:
     return NAMED_FORMATS[asked], None
 
 
-def _attention(spec: ModelSpec, engine: Engine | None, asked: str | None) -> AttentionKind:
+def _attention(spec: ModelSpec, engine: EngineRules | None, asked: str | None) -> AttentionKind:
     if asked is not None:
         if asked not in tuple(AttentionKind):
             raise InvalidRequest(f"attn '{asked[:40]}' is not one of {', '.join(AttentionKind)}")

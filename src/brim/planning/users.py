@@ -13,13 +13,15 @@ from dataclasses import replace
 from brim.planning.engines import device_specs
 from brim.planning.gpus.cards import BANDWIDTH_GB
 from brim.planning.pricer import Pricer
-from brim.planning.settings import Settings
+from brim.planning.settings import PlanSettings
 from brim.planning.solving.solve import Solution
 from brim.records.model import FeedForward, ModelSpec
 from brim.records.plan import PlanRequest, UsersAnswer
 
 
-def answer_users(settings: Settings, pricer: Pricer, solution: Solution, request: PlanRequest) -> UsersAnswer | None:
+def answer_users(
+    settings: PlanSettings, pricer: Pricer, solution: Solution, request: PlanRequest
+) -> UsersAnswer | None:
     """What a plan means for the users that were asked about; None where none were."""
     if request.users is None or settings.mean_len is None:
         return None
@@ -35,7 +37,7 @@ def answer_users(settings: Settings, pricer: Pricer, solution: Solution, request
     )
 
 
-def _weights_read(settings: Settings, pricer: Pricer) -> int:
+def _weights_read(settings: PlanSettings, pricer: Pricer) -> int:
     """The weights of a rank that every step reads: no input embeddings, no towers, the experts of one token."""
     spec = replace(device_specs(settings.spec, 1)[0], towers=())
     whole = pricer.weights(spec, settings.ranks, settings.stored, settings.weights_dtype).rank_bytes

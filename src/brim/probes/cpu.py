@@ -49,7 +49,7 @@ class CpuProbe:
         self.fail_at = fail_at
         self.counts_serving = counts_serving
         self.allocations = 0  # storages that were asked for, refused ones too
-        self._live: dict[int, _Counted] = {}
+        self._live: dict[int, _CountedStorage] = {}
         self._live_bytes = 0
         self._unused_bytes = 0  # reserved, and nothing lives there
         self._peak_bytes = 0
@@ -204,7 +204,7 @@ class CpuProbe:
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         before = self._live.get(storage._cdata)
-        counted = _Counted(storage, self._died) if before is None else before
+        counted = _CountedStorage(storage, self._died) if before is None else before
         self._live_bytes += _rounded(storage) - (0 if before is None else before.bytes)
         counted.key, counted.bytes = storage._cdata, _rounded(storage)
         self._live[counted.key] = counted
@@ -216,7 +216,7 @@ class CpuProbe:
             self._live_bytes -= counted.bytes
 
 
-class _Counted(weakref.ref[Any]):
+class _CountedStorage(weakref.ref[Any]):
     """A counted storage: gone when the storage is."""
 
     __slots__ = ("bytes", "key")

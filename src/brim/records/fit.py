@@ -18,7 +18,7 @@ AUDIO_SHAPE = "audio"
 MEDIA_SHAPES = (IMAGE_SHAPE, AUDIO_SHAPE)
 
 
-class Outcome(StrEnum):
+class AttemptOutcome(StrEnum):
     """How an attempt ended."""
 
     PROVEN = "proven"
@@ -52,7 +52,7 @@ class Attempt:
     """One size that was built and stressed."""
 
     kv_tokens: int
-    outcome: Outcome
+    outcome: AttemptOutcome
     shortfall_bytes: int | None = None  # where it is known
 
 

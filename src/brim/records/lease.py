@@ -29,7 +29,7 @@ class ProcessId:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class SizeWish:
     """What a sizer wants of a device: a fraction, a size, or (neither) as much as the others leave."""
 
     fraction: float | None = None
@@ -52,7 +52,7 @@ class Lease:
     measured: bool  # held bytes are in the holder's allocator: the driver counts them. False: they are only set aside
     created_seconds: float
     heartbeat_seconds: float  # when the holder last wrote this record
-    share: Share | None = None
+    share: SizeWish | None = None
     keeper: ProcessId | None = None  # for which it stays when the holder dies: that will start another in its place
 
     @property

@@ -202,7 +202,7 @@ class LayerSpec:
     state: tuple[StateCache, ...] = ()
 
 
-class Media(StrEnum):
+class MediaType(StrEnum):
     IMAGE = "image"
     AUDIO = "audio"
 
@@ -226,7 +226,7 @@ class MediaLimits:
 class TowerSpec:
     """A vision or audio encoder. `hidden` of 0 means its dimensions are not in the config."""
 
-    media: Media
+    media: MediaType
     hidden: int
     intermediate: int
     layers: int

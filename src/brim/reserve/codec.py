@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from brim.records.lease import Lease, LeaseState, ProcessId, Share
+from brim.records.lease import Lease, LeaseState, ProcessId, SizeWish
 from brim.reserve.files import BadFile
 
 VERSION = 1
@@ -15,7 +15,7 @@ MOST_GENERATIONS = 1 << 53
 _LARGEST = 1 << 62
 
 
-class FromTheFuture(BadFile):
+class NewerFormat(BadFile):
     """Written by a newer Brim, perhaps by one that runs: not to be moved."""
 
 
@@ -29,7 +29,7 @@ def from_body(body: dict[str, Any], name: str, device: str) -> Lease:
     if not isinstance(version, int):
         raise BadFile("no version")
     if version > VERSION:
-        raise FromTheFuture(f"version {version}, written by a newer Brim (this one reads {VERSION})")
+        raise NewerFormat(f"version {version}, written by a newer Brim (this one reads {VERSION})")
     try:
         lease = _lease(body)
     except (KeyError, TypeError, ValueError) as error:
@@ -76,11 +76,11 @@ def process_of(body: dict[str, Any]) -> ProcessId:
     )
 
 
-def _share(raw: dict[str, Any]) -> Share:
+def _share(raw: dict[str, Any]) -> SizeWish:
     fraction = raw["fraction"]
     if fraction is not None and not 0 < _seconds(raw, "fraction") <= 1:
         raise ValueError(f"fraction is {fraction!r}")
-    return Share(fraction, _count_or_none(raw, "bytes"))
+    return SizeWish(fraction, _count_or_none(raw, "bytes"))
 
 
 def _part(body: dict[str, Any], key: str) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from brim.errors import DoesNotFit, InvalidRequest
 from brim.folders import leases_folder
-from brim.records.lease import Lease, LeaseState, LedgerProblem, ProcessId, Share
+from brim.records.lease import Lease, LeaseState, LedgerProblem, ProcessId, SizeWish
 from brim.reserve.codec import LONGEST_ROLE
 from brim.reserve.devices import LeasedDevice, find_leased
 from brim.reserve.ledger import Ledger
-from brim.reserve.locks import LifeMark
+from brim.reserve.locks import LivenessLock
 from brim.reserve.page import Page
 from brim.reserve.parts import available_bytes
 from brim.reserve.processes import boot_clock, this_process
@@ -38,7 +38,7 @@ class OwnLease:
         self,
         device: LeasedDevice,
         ledger: Ledger,
-        added: tuple[Lease, LifeMark],
+        added: tuple[Lease, LivenessLock],
         problems: tuple[LedgerProblem, ...] = (),
     ) -> None:
         self.device = device
@@ -85,7 +85,7 @@ class OwnLease:
         self.change(lambda _: replace(self._lease, state=LeaseState.RELEASING, held_bytes=held))
 
     def change(self, decided: Callable[[Page], Lease]) -> None:
-        """Publish the lease anew, as it is decided from the ledger; nobody else changes that meanwhile."""
+        """Publish the lease again, as it is decided from the ledger; nobody else changes that meanwhile."""
         if self._lease.holder.pid != os.getpid() or self._given_up.is_set():
             why = "was given up" if self._given_up.is_set() else f"belongs to process {self._lease.holder.pid}"
             raise InvalidRequest(f"the lease of {self._lease.role} on {self._lease.device} {why}; take one of your own")
@@ -114,7 +114,7 @@ class OwnLease:
         if self._lease.holder.pid != os.getpid() or self._given_up.is_set():
             return
         with self._changing:
-            self._mark.write(b"")  # whoever finds it deleted must not write the lease again
+            self._mark.write(b"")  # a process that finds it deleted must not write the lease again
             self.ledger.change(lambda page: page.remove(self._lease))
             self._mark.end()
             self._given_up.set()
@@ -175,7 +175,7 @@ def enter(device: LeasedDevice, lease: Lease, admit: Callable[[Page], None], fol
     """Put a lease on the ledger, unless `admit` raises; nobody comes in between."""
     ledger = Ledger(leases_folder() if folder is None else folder, device.key)
 
-    def added(page: Page) -> tuple[tuple[Lease, LifeMark], tuple[LedgerProblem, ...]]:
+    def added(page: Page) -> tuple[tuple[Lease, LivenessLock], tuple[LedgerProblem, ...]]:
         check_size(device, page)
         admit(page)
         return page.add(lease), tuple(page.problems)
@@ -189,7 +189,7 @@ def _check_count(size: object, what: str, least: int = 1) -> None:
         raise InvalidRequest(f"{what} is {size!r:.40}; write whole bytes, at least {least}")
 
 
-def blank(device: LeasedDevice, role: str, share: Share | None = None) -> Lease:
+def blank(device: LeasedDevice, role: str, share: SizeWish | None = None) -> Lease:
     """A lease of this process that nobody has seen yet: name and generation are the ledger's to give."""
     words = " ".join(role.split())
     if not is_role(words):

@@ -6,10 +6,10 @@
     ROOT/cpu%3Alab/3-812-9f21c0.alive   the same again, locked by its process for as long as that runs
     ROOT/cpu%3Alab/isolated/            what was no lease
 
-There is no daemon: whoever looks removes the leases of processes that have gone. A process of the same pid namespace is
-looked up in /proc (pid and start time); one of another container, or that /proc hides, by its `.alive` file. A
-suspended process has not gone: it still holds its memory. Files that are no leases are moved away and reported, never
-an error. A process that runs and has no record that can be read is an `UnknownLease`: nothing new can be promised
+There is no daemon: any process that looks removes the leases of processes that have gone. A process of the same pid
+namespace is looked up in /proc (pid and start time); one of another container, or that /proc hides, by its `.alive`
+file. A suspended process has not gone: it still holds its memory. Files that are no leases are moved away and reported,
+never an error. A process that runs and has no record that can be read is an `UnknownLease`: nothing new can be promised
 beside it.
 """
 

@@ -3,7 +3,7 @@
 `exclusive` guards a ledger for the moment of a change. It waits for a limited time: a process that is suspended inside
 keeps it. A forked child closes its copy, so that no lock outlives its process.
 
-`LifeMark` says for as long as a process runs that it does: a POSIX lock, which stays over an exec and is never a
+`LivenessLock` says for as long as a process runs that it does: a POSIX lock, which stays over an exec and is never a
 child's. Processes of other containers on the same kernel see it, although they cannot see the process. What the
 process has published is written in it too.
 """
@@ -86,7 +86,7 @@ def _no_lock(path: Path) -> NeighboursUnknown:
     return NeighboursUnknown(f"leases: {path} is no plain file and cannot be locked; remove it")
 
 
-class LifeMark:
+class LivenessLock:
     """This process runs; and, should its record be lost, what that said."""
 
     def __init__(self, path: Path) -> None:

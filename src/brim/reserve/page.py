@@ -1,9 +1,9 @@
 """A ledger while it is locked: its leases, read and swept, and changes that can be taken back.
 
 A holder writes its record twice: as a file that others read, and into the mark that it keeps open. Cleaners of /tmp
-delete files, locked ones too. What they delete of a process that runs is written again by whoever looks next: from the
-mark, or, where that was deleted too, through the descriptor of it that /proc shows (`lost`). The lock's file says how
-many records there must be, so that nobody looks there without need.
+delete files, locked ones too. What they delete of a process that runs is written again by the next process that looks:
+from the mark, or, where that was deleted too, through the descriptor of it that /proc shows (`lost`). The lock's file
+says how many records there must be, so that nobody looks there without need.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from brim.errors import DeviceError
 from brim.records.lease import Lease, LeaseState, LedgerProblem, ProcessId, UnknownLease
-from brim.reserve.codec import MOST_GENERATIONS, FromTheFuture, from_body, to_body
+from brim.reserve.codec import MOST_GENERATIONS, NewerFormat, from_body, to_body
 from brim.reserve.files import (
     LARGEST_BYTES,
     TEMPORARY,
@@ -30,7 +30,7 @@ from brim.reserve.files import (
     read_sealed,
     write_private,
 )
-from brim.reserve.locks import LifeMark, has_life, own_descriptor
+from brim.reserve.locks import LivenessLock, has_life, own_descriptor
 from brim.reserve.lost import MARK, lost_marks
 from brim.reserve.processes import boot_clock, is_running, this_process
 from brim.sealed import seal
@@ -74,11 +74,11 @@ class Page:
 
     # -- changes -------------------------------------------------------------------------------------------------
 
-    def add(self, lease: Lease) -> tuple[Lease, LifeMark]:
+    def add(self, lease: Lease) -> tuple[Lease, LivenessLock]:
         """Publish a lease of this process under a new name and generation."""
         generation = self._newest + 1
         name = f"{generation}-{os.getpid()}-{secrets.token_hex(3)}"
-        mark = LifeMark(self._path(name, MARK))
+        mark = LivenessLock(self._path(name, MARK))
         try:
             self._count(generation, len(self.leases) + 1)
             added = self.publish(replace(lease, name=name, generation=generation), mark)
@@ -89,7 +89,7 @@ class Page:
         self._newest = generation
         return added, mark
 
-    def publish(self, lease: Lease, mark: LifeMark) -> Lease:
+    def publish(self, lease: Lease, mark: LivenessLock) -> Lease:
         """Write a lease, new or changed, as a whole; as it is now in the ledger."""
         written = replace(lease, heartbeat_seconds=boot_clock())
         body = to_body(written)
@@ -133,11 +133,11 @@ class Page:
                 self._undo.pop()()
         self.leases = self._found
 
-    def _take_back(self, added: Lease, mark: LifeMark) -> None:
+    def _take_back(self, added: Lease, mark: LivenessLock) -> None:
         self._path(added.name, RECORD).unlink(missing_ok=True)
         mark.end()
 
-    def _put_back(self, before: Lease, mark: LifeMark | None) -> None:
+    def _put_back(self, before: Lease, mark: LivenessLock | None) -> None:
         if mark is not None:
             mark.write(_sealed(to_body(before)))
         write_private(self._path(before.name, RECORD), to_body(before))
@@ -193,7 +193,7 @@ class Page:
     def _read(self, path: Path) -> Lease | None:
         try:
             return from_body(read_private(path), path.name.removesuffix(RECORD), self._ledger.device)
-        except FromTheFuture as error:
+        except NewerFormat as error:
             self.problems.append(LedgerProblem(path, str(error)))
         except BadFile as error:
             self._isolate(path, str(error))

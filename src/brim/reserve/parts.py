@@ -35,7 +35,7 @@ class DeviceNow:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DevicePart:
     """A sizer's part of a device."""
 
     promised_bytes: int  # all that the process may hold, as published
@@ -47,20 +47,20 @@ def available_bytes(others: Iterable[Lease], now: DeviceNow) -> int:
     return now.free_bytes - sum(now.outstanding(lease) for lease in others)
 
 
-def part_of(me: Lease, others: Sequence[Lease], now: DeviceNow) -> Part:
+def part_of(me: Lease, others: Sequence[Lease], now: DeviceNow) -> DevicePart:
     """The part of a sizer whose turn it is: everyone before it holds."""
     assert me.share is not None
     sizers = [lease for lease in others if lease.sizes]
     undecided = [lease for lease in sizers if lease.promised_bytes is None]
     if me.promised_bytes is not None:  # a size, admitted when it was asked for
-        return Part(me.promised_bytes, limited=True)
+        return DevicePart(me.promised_bytes, limited=True)
     room = _room_bytes(me, others, now)
     rest = room - sum(max(lease.claim_bytes, now.taken(lease)) for lease in sizers)
     if me.share.fraction is not None:
-        return Part(max(0, min(floor(me.share.fraction * room), rest)), limited=True)
+        return DevicePart(max(0, min(floor(me.share.fraction * room), rest)), limited=True)
     rest -= sum(_kept_for(lease, room, now) for lease in undecided)
     equals = sum(_fraction(lease) is None for lease in undecided)
-    return Part(max(0, rest // (1 + equals)), limited=bool(undecided))
+    return DevicePart(max(0, rest // (1 + equals)), limited=bool(undecided))
 
 
 def _room_bytes(me: Lease, others: Sequence[Lease], now: DeviceNow) -> int:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from brim.errors import DoesNotFit, InvalidRequest, NeighboursLate
-from brim.records.lease import Expected, Lease, Share
+from brim.records.lease import Expected, Lease, SizeWish
 from brim.records.memory import MemoryReading
 from brim.records.progress import Stage, Told, silent
 from brim.reserve.devices import LeasedDevice
 from brim.reserve.hold import OwnLease, blank, check_known, check_room, described, enter
 from brim.reserve.page import Page
-from brim.reserve.parts import Part, late_neighbours, part_of
+from brim.reserve.parts import DevicePart, late_neighbours, part_of
 from brim.reserve.processes import is_suspended
 from brim.units import GIB, format_bytes
 
@@ -47,7 +47,7 @@ class Sizer:
         self.device = device
         self._own = own
         self._barrier = barrier
-        self._part: Part | None = None
+        self._part: DevicePart | None = None
         self._at_first = _Taken(0, 0, 0)
 
     @property
@@ -55,7 +55,7 @@ class Sizer:
         return self._part is not None
 
     @property
-    def part(self) -> Part:
+    def part(self) -> DevicePart:
         assert self._part is not None, "a part is decided before it is used"
         return self._part
 
@@ -124,7 +124,7 @@ def sizing(
     device: LeasedDevice,
     *,
     role: str = "llm",
-    share: Share | None = None,
+    share: SizeWish | None = None,
     expected: Expected | None = None,
     wait_seconds: float = WAIT_SECONDS,
     told: Told = silent,
@@ -136,7 +136,7 @@ def sizing(
     `started` are roles of neighbours that this process has started itself. Then only the others are waited for here: it
     may load its weights while those start, and `Sizer.decide` waits for them and decides.
     """
-    own = _registered(device, role, share or Share(), folder)
+    own = _registered(device, role, share or SizeWish(), folder)
     try:
         for problem in own.problems:
             told(Stage("neighbours", str(problem)))
@@ -151,7 +151,7 @@ def sizing(
         own.release()
 
 
-def _registered(device: LeasedDevice, role: str, share: Share, folder: Path | None) -> OwnLease:
+def _registered(device: LeasedDevice, role: str, share: SizeWish, folder: Path | None) -> OwnLease:
     """On the ledger, so that neighbours know of it. A size that was asked for is promised at once, if it fits."""
     lease = replace(blank(device, role, share), promised_bytes=share.bytes)
 
@@ -198,9 +198,9 @@ class _Barrier:
 
         self._until(look)
 
-    def decided(self, taken_bytes: int, reserved_bytes: int) -> Part:
+    def decided(self, taken_bytes: int, reserved_bytes: int) -> DevicePart:
         """The last look, the decision and its publication are one step: nobody comes in between."""
-        parts: list[Part] = []
+        parts: list[DevicePart] = []
         expected = replace(self.expected, roles=(*self.expected.roles, *self.started))
 
         def decide(page: Page) -> Lease:
@@ -228,7 +228,7 @@ class _Barrier:
             time.sleep(min(_PAUSE_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
-def _part(device: LeasedDevice, lease: Lease, page: Page, taken_bytes: int, reserved_bytes: int) -> Part:
+def _part(device: LeasedDevice, lease: Lease, page: Page, taken_bytes: int, reserved_bytes: int) -> DevicePart:
     """What a sizer gets that has taken so much of the device already."""
     check_known(lease.role, page, lease)
     others = page.others(lease)

@@ -4,7 +4,7 @@ asked/     what a client wrote, as checked records; raw JSON ends here
 prepare/   templates, tokens, images and audio, in a process of their own
 shape/     what a client gets: OpenAI's objects, and errors
 http/      the endpoints
-life.py    starting, ready, degraded, draining, failed
+lifecycle.py    starting, ready, degraded, draining, failed
 gate.py    how many requests may be inside
 server.py  the process: socket, signals, start and drain
 """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from brim.guard.shares import EVERYBODY, Share, displaced, fair_places
+from brim.guard.shares import EVERYBODY, ClientShare, displaced, fair_places
 from brim.serve.problems import Problem, invalid
 
 if TYPE_CHECKING:
@@ -27,26 +27,26 @@ _LONGEST_WAIT = 120  # seconds
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class QueuedRequest:
     """The places of one request, from when it was let in."""
 
-    share: Share
+    share: ClientShare
     places: int
     task: Task[Any] | None = None  # that answers it, and is cancelled when it gives way; None: it cannot
     begun: bool = False  # something of its answer is known
-    gave_way: bool = False
+    was_displaced: bool = False
 
     @property
     def waiting(self) -> bool:
         return self.task is not None and not self.begun
 
-    def give_way(self) -> None:
+    def displace(self) -> None:
         assert self.task is not None
-        self.gave_way = True
+        self.was_displaced = True
         self.task.cancel()
 
 
-class Gate:
+class RequestGate:
     """Counts answers, in the event loop's thread alone."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Gate:
         self.refused = 0  # requests, because it was full
         self.refused_by_share = 0  # requests, because their share had as many inside as it may
         self.displaced = 0  # requests that gave way
-        self._holders: dict[Place, None] = {}  # in the order in which they were let in
+        self._holders: dict[QueuedRequest, None] = {}  # in the order in which they were let in
         self._clock = clock
         self._busy_before = 0.0  # seconds with somebody inside, up to the last time that it became empty
         self._busy_since = 0.0  # by the clock; where somebody is inside
@@ -71,11 +71,13 @@ class Gate:
         self._remembered_from = 0.0  # busy seconds
 
     @contextmanager
-    def entered(self, answers: int, share: Share = EVERYBODY, task: Task[Any] | None = None) -> Iterator[Place]:
+    def entered(
+        self, answers: int, share: ClientShare = EVERYBODY, task: Task[Any] | None = None
+    ) -> Iterator[QueuedRequest]:
         """Take a place for each answer, or refuse. A `task` is cancelled here if the request has to give way."""
         self._check(answers, share)
         self._make_room(answers, share)
-        place = Place(share, answers, task)
+        place = QueuedRequest(share, answers, task)
         if not self.inside:
             self._busy_since = self._clock()
         self.inside += answers
@@ -84,13 +86,13 @@ class Gate:
             yield place
             self._remember(place)
         except CancelledError:
-            if place.gave_way and task is not None and task.uncancel() == 0:
+            if place.was_displaced and task is not None and task.uncancel() == 0:
                 raise self._full("it gave its place to a client that has fewer", "displaced", answers) from None
             raise  # the client has left
         finally:
             self._leave(place)
 
-    def _check(self, answers: int, share: Share) -> None:
+    def _check(self, answers: int, share: ClientShare) -> None:
         most = self.places if self.most_per_share is None else min(self.places, self.most_per_share)
         if answers > most:
             raise invalid("n", f"{answers} answers were asked for at once, and the server holds {most} of one client")
@@ -107,7 +109,7 @@ class Gate:
                 retry_after=wait,
             )
 
-    def _make_room(self, answers: int, share: Share) -> None:
+    def _make_room(self, answers: int, share: ClientShare) -> None:
         missing = self.inside + answers - self.places
         if missing <= 0:
             return
@@ -117,7 +119,7 @@ class Gate:
             raise self._full("the queue is full", "queue_full", missing)
         for place in leaving:
             self.displaced += 1
-            place.give_way()
+            place.displace()
             self._leave(place)
 
     def _full(self, said: str, code: str, missing: int) -> Problem:
@@ -130,7 +132,7 @@ class Gate:
             retry_after=wait,
         )
 
-    def _leave(self, place: Place) -> None:
+    def _leave(self, place: QueuedRequest) -> None:
         """Its places are free. One that gave way has left before its task notices."""
         if place in self._holders:
             busy = self._busy_seconds()
@@ -146,7 +148,7 @@ class Gate:
         """Requests that were told that the queue is full."""
         return self.refused + self.displaced
 
-    def held(self, share: Share) -> int:
+    def held(self, share: ClientShare) -> int:
         """Answers of one share that are inside."""
         return self.by_share[share.name]
 
@@ -158,7 +160,7 @@ class Gate:
             found[place.share.name] += place.places
         return found
 
-    def report(self, share: Share) -> dict[str, Any]:
+    def report(self, share: ClientShare) -> dict[str, Any]:
         """What one client has of the places: for itself, with stable keys."""
         weights = {one.share.name: one.share.weight for one in self._holders}
         return {
@@ -170,7 +172,7 @@ class Gate:
             "clients": len(weights),
         }
 
-    def wait_seconds(self, places: int, share: Share | None = None) -> int:
+    def wait_seconds(self, places: int, share: ClientShare | None = None) -> int:
         """Until so many more places are free (of a share's own), as far as the past tells."""
         if len(self._ended) < 2:
             return 1
@@ -178,7 +180,7 @@ class Gate:
         ended = len(self._ended) if share is None else sum(name == share.name for _, name in self._ended)
         return max(1, min(_LONGEST_WAIT, ceil(places * taken / max(1, ended))))
 
-    def _remember(self, place: Place) -> None:
+    def _remember(self, place: QueuedRequest) -> None:
         """Answers that were given; requests that were refused inside say nothing of how long one takes."""
         self._ended.extend([(self._busy_seconds(), place.share.name)] * place.places)
         while len(self._ended) > _REMEMBERED:

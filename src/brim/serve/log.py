@@ -16,7 +16,7 @@ from brim.serve.prepare.jobs import Prepared
 
 
 @dataclass(slots=True)
-class Entry:
+class RequestLogEntry:
     """A request while it is answered."""
 
     path: str
@@ -91,20 +91,20 @@ def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 1)
 
 
-class Journal:
+class RequestLog:
     """Requests under way, and where their entries go when they are done."""
 
-    def __init__(self, write: Callable[[str], object] | None, count: Callable[[Entry], None]) -> None:
-        self.under_way: dict[str, Entry] = {}  # by id
+    def __init__(self, write: Callable[[str], object] | None, count: Callable[[RequestLogEntry], None]) -> None:
+        self.under_way: dict[str, RequestLogEntry] = {}  # by id
         self._write = write
         self._count = count
 
-    def entry(self, path: str, tenant: str, address: str | None = None) -> Entry:
-        entry = Entry(path, tenant, address)
+    def entry(self, path: str, tenant: str, address: str | None = None) -> RequestLogEntry:
+        entry = RequestLogEntry(path, tenant, address)
         self.under_way[entry.id] = entry
         return entry
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: RequestLogEntry) -> None:
         self.under_way.pop(entry.id, None)
         entry.seconds = time.monotonic() - entry.began
         self._count(entry)

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from brim.records.lease import Lease
-from brim.serve.card import Card, card_parts, ledger_lines
-from brim.serve.life import Running
-from brim.serve.log import Entry
+from brim.serve.device_bar import DeviceSnapshot, card_parts, ledger_lines
+from brim.serve.lifecycle import RunningServer
+from brim.serve.log import RequestLogEntry
 from brim.version import __version__
 
 if TYPE_CHECKING:
@@ -29,18 +29,18 @@ class Asking:
 
     salt: bytes
     client: Mapping[str, Any]  # what it has of the queue
-    under_way: Mapping[str, Entry]  # by id
+    under_way: Mapping[str, RequestLogEntry]  # by id
     watched: Mapping[str, Any]
 
 
-def memory_report(running: Running, asking: Asking) -> dict[str, Any]:
+def memory_report(running: RunningServer, asking: Asking) -> dict[str, Any]:
     """The ledger, with stable keys. Reads the leases from disk, so it runs in a thread."""
     started, figures = running.started, running.engine.figures
     own, neighbours = _leases(started.neighbours)
     now = None if started.probe is None else started.probe.reading()
     health = running.serving.health
     whole = None if started.neighbours is None else started.neighbours.device.total_bytes
-    card = Card(figures, health, started.report, now, whole, neighbours)
+    card = DeviceSnapshot(figures, health, started.report, now, whole, neighbours)
     parts = card_parts(card)
     return {
         "object": "brim.memory",
@@ -74,7 +74,7 @@ def memory_report(running: Running, asking: Asking) -> dict[str, Any]:
     }
 
 
-def _device_name(running: Running) -> str:
+def _device_name(running: RunningServer) -> str:
     device = running.engine.device
     if not str(device).startswith("cuda"):
         return "CPU"
@@ -83,7 +83,7 @@ def _device_name(running: Running) -> str:
     return str(torch.cuda.get_device_name(device))
 
 
-def _kv(card: Card, longest_request: int) -> dict[str, Any]:
+def _kv(card: DeviceSnapshot, longest_request: int) -> dict[str, Any]:
     figures: EngineFigures = card.figures
     return {
         "tokens": figures.kv_tokens,
@@ -109,7 +109,7 @@ def _requests(found: tuple[RequestFigures, ...], asking: Asking) -> dict[str, An
     }
 
 
-def _request(one: RequestFigures, under_way: Mapping[str, Entry]) -> dict[str, Any]:
+def _request(one: RequestFigures, under_way: Mapping[str, RequestLogEntry]) -> dict[str, Any]:
     entry = under_way.get(one.id.partition("/")[0])
     return {
         "id": one.id,

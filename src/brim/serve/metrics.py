@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from brim.serve.life import HttpFigures, Life, Running, State
-from brim.serve.log import Entry
+from brim.serve.lifecycle import HttpFigures, RunningServer, ServerLifecycle, ServerState
+from brim.serve.log import RequestLogEntry
 
 _FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -18,10 +18,10 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 class Metrics:
     """The registry of one server."""
 
-    def __init__(self, life: Life, *, names_clients: bool = False) -> None:
+    def __init__(self, lifecycle: ServerLifecycle, *, names_clients: bool = False) -> None:
         """`names_clients`: they have keys, whose names tell nothing; addresses are not for everybody's eyes."""
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(_EngineCollector(life, names_clients))
+        self.registry.register(_EngineCollector(lifecycle, names_clients))
 
         def counter(name: str, said: str, *labels: str) -> Counter:
             return Counter(name, said, labels, registry=self.registry)
@@ -38,7 +38,7 @@ class Metrics:
             "brim_request_seconds", "To the end of a request", buckets=_SECONDS, registry=self.registry
         )
 
-    def count(self, entry: Entry) -> None:
+    def count(self, entry: RequestLogEntry) -> None:
         self._requests.labels(entry.path, str(entry.status)).inc()
         self._prompt.inc(entry.prompt_tokens)
         self._cached.inc(entry.cached_tokens)
@@ -50,24 +50,24 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, life: Life, names_clients: bool) -> None:
-        self._life = life
+    def __init__(self, lifecycle: ServerLifecycle, names_clients: bool) -> None:
+        self._lifecycle = lifecycle
         self._names_clients = names_clients
 
     def collect(self) -> Iterator[Metric]:
         state = GaugeMetricFamily("brim_state", "1 for the state that the server is in", labels=["state"])
-        now = self._life.state
-        for one in State:
+        now = self._lifecycle.state
+        for one in ServerState:
             state.add_metric([str(one)], float(one is now))
         yield state
-        yield from _of_connections(self._life.http)
-        if self._life.running is not None:
-            yield from _of_engine(self._life.running)
+        yield from _of_connections(self._lifecycle.http)
+        if self._lifecycle.running is not None:
+            yield from _of_engine(self._lifecycle.running)
             if self._names_clients:
-                yield _of_clients(self._life.running)
+                yield _of_clients(self._lifecycle.running)
 
 
-def _of_clients(running: Running) -> Metric:
+def _of_clients(running: RunningServer) -> Metric:
     inside = GaugeMetricFamily("brim_client_inside", "Answers of a key that are inside", labels=["key"])
     for name, answers in running.gate.by_share.items():
         inside.add_metric([name], answers)
@@ -83,7 +83,7 @@ def _of_connections(http: HttpFigures) -> Iterator[Metric]:
     yield refused
 
 
-def _of_engine(running: Running) -> Iterator[Metric]:
+def _of_engine(running: RunningServer) -> Iterator[Metric]:
     figures, health = running.engine.figures, running.serving.health
     admission, gate = figures.admission, running.gate
     blocks = GaugeMetricFamily("brim_kv_blocks", "Blocks of the KV pool", labels=["state"])
@@ -120,6 +120,6 @@ def _of_engine(running: Running) -> Iterator[Metric]:
         ("brim_client_refusals", "Requests refused because their client had --max-per-key", gate.refused_by_share),
         ("brim_rescues", "Steps that ran out of memory and were run again in parts", health.rescues),
         ("brim_ended_by_memory", "Requests that ended because they could not run alone", health.ended_requests),
-        ("brim_rebuilds", "Times that the KV pool was built anew", health.rebuilds),
+        ("brim_rebuilds", "Times that the KV pool was rebuilt", health.rebuilds),
     ):
         yield CounterMetricFamily(name, said, value=count)

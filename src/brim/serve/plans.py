@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any, TypeVar
 
 from brim.errors import BrimError, InvalidRequest
-from brim.serve.asked.plan import KV_DTYPES, MOST_GPUS, WEIGHTS, PlanAsked
 from brim.serve.prepare.processes import processes
 from brim.serve.problems import SERVER, Problem
+from brim.serve.requests.plan import KV_DTYPES, MOST_GPUS, WEIGHTS, PlanQuery
 
 Result = TypeVar("Result")
 _MOST_WAITING = 16
@@ -33,7 +33,7 @@ class Planning:
     async def catalogue(self) -> dict[str, Any]:
         return await self._run(catalogue)
 
-    async def plan(self, asked: PlanAsked) -> dict[str, Any]:
+    async def plan(self, asked: PlanQuery) -> dict[str, Any]:
         return await self._run(made, asked)
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Planning:
 # -- in the worker -------------------------------------------------------------------------------------------------
 
 
-def made(asked: PlanAsked) -> dict[str, Any]:
+def made(asked: PlanQuery) -> dict[str, Any]:
     """A plan, with the keys of `brim plan --json`."""
     from brim.api import plan
 
@@ -86,7 +86,7 @@ def catalogue() -> dict[str, Any]:
     from brim.model.source import load_model
     from brim.planning.devices import catalogue as gpus
     from brim.planning.engines import ENGINES
-    from brim.records.model import Media
+    from brim.records.model import MediaType
 
     models = [(entry, load_model(entry.name)) for entry in entries().values()]
     return {
@@ -98,7 +98,7 @@ def catalogue() -> dict[str, Any]:
                 "family": spec.family,
                 "parameters": spec.parameters,
                 "max_positions": spec.max_positions,
-                "images": any(tower.media is Media.IMAGE for tower in spec.towers),
+                "images": any(tower.media is MediaType.IMAGE for tower in spec.towers),
             }
             for entry, spec in models
         ],

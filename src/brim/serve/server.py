@@ -22,11 +22,11 @@ from brim.errors import DeviceError, InvalidRequest
 from brim.progress import showing
 from brim.records.fit import FitReport
 from brim.records.progress import Progress, Stage, Told
-from brim.serve.gate import Gate
+from brim.serve.gate import RequestGate
 from brim.serve.http.app import make_app
 from brim.serve.http.connections.connection import Connection, OpenConnections
 from brim.serve.http.connections.open_files import connections_allowed
-from brim.serve.life import Life, Running, Started
+from brim.serve.lifecycle import RunningServer, ServerLifecycle, SizedEngine
 from brim.serve.parse.table import Formats
 from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import TokenizerSource
@@ -90,14 +90,14 @@ class Server:
         progress: Progress = False,
         tokenising: Callable[[TokenizerSource], Tokenising] = Tokenising,
     ) -> None:
-        self.life = Life()
+        self.lifecycle = ServerLifecycle()
         self._settings = settings
         self._starter = starter
         self._say = say
         self._progress = progress
         self._tokenising = tokenising
         self._planning = Planning()
-        self._app = make_app(self.life, settings, write_log, self._planning)
+        self._app = make_app(self.lifecycle, settings, write_log, self._planning)
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -115,7 +115,7 @@ class Server:
         if self._stopping.is_set():
             self._forced.set()
         self._stopping.set()
-        self.life.draining = True
+        self.lifecycle.draining = True
 
     async def run(self, listening: socket.socket, *, signals: bool = True) -> int:
         """Serve until it is stopped; the exit code: 1 where requests were cut off."""
@@ -146,7 +146,7 @@ class Server:
             self._say(
                 f"at most {allowed} connections, not {limits.connections}: raise the limit of open files (ulimit -n)"
             )
-        connections = OpenConnections(replace(limits, connections=allowed), self.life.http)
+        connections = OpenConnections(replace(limits, connections=allowed), self.lifecycle.http)
         return uvicorn.Config(
             self._app,
             http=cast("type[asyncio.Protocol]", partial(Connection, connections)),
@@ -183,7 +183,7 @@ class Server:
             def told(stage: Stage) -> None:
                 if self._stopping.is_set():
                     raise _Abandoned
-                self.life.tell(stage)
+                self.lifecycle.set_stage(stage)
                 shown(stage)
 
             loaded = await in_thread(self._starter.load, told)
@@ -201,13 +201,15 @@ class Server:
                 raise
         serving = StreamingEngine(loaded.driven or engine)
         serving.start()
-        gate = Gate(engine.settings.max_batch, self._settings.max_queue, most_per_share=self._settings.max_per_key)
-        started = Started(engine, source, report, loaded.probe, loaded.neighbours)
+        gate = RequestGate(
+            engine.settings.max_batch, self._settings.max_queue, most_per_share=self._settings.max_per_key
+        )
+        started = SizedEngine(engine, source, report, loaded.probe, loaded.neighbours)
         trials = Trials(engine.grammars)
         trials.prepare()
         texts = TokenTexts(engine.tokenizer)
-        self.life.running = Running(started, serving, tokenising, gate, texts, trials, formats)
-        self._watching = asyncio.create_task(self.life.watch.keep_looking(self.life.look))
+        self.lifecycle.running = RunningServer(started, serving, tokenising, gate, texts, trials, formats)
+        self._watching = asyncio.create_task(self.lifecycle.watch.keep_sampling(self.lifecycle.sample))
         for warning in () if report is None else report.warnings:
             self._say(f"warning: {warning}")
         self._say(f"ready: {self._settings.model_name}, {engine.kv_tokens:,} tokens of KV on {engine.device}")
@@ -216,7 +218,7 @@ class Server:
 
     async def _drained(self) -> bool:
         """Wait until all that are inside have been answered; False: some were not, and it was enough."""
-        running = self.life.running
+        running = self.lifecycle.running
         if running is None or not running.gate.inside:
             return True
         self._say(f"draining: {running.gate.inside} answers are left; a second signal ends at once")
@@ -228,7 +230,7 @@ class Server:
 
     async def _close(self) -> None:
         self._planning.close()
-        running, self._loop = self.life.running, None
+        running, self._loop = self.lifecycle.running, None
         if running is None:
             return
         if self._watching is not None:

@@ -16,7 +16,7 @@ LOCAL_NAMES = ("localhost", "ip6-localhost")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What one request may bring."""
 
     body_bytes: int = 16 * MIB
@@ -70,7 +70,7 @@ class ServeSettings:
     drain_seconds: float = 60.0
     tool_parser: str = "auto"  # how the model writes calls (`brim.serve.parse.table`)
     reasoning_parser: str = "auto"
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     connection_limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
     def __post_init__(self) -> None:

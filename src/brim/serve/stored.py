@@ -16,7 +16,7 @@ _MOST_OF_ONE_KEY = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredResponse:
     """An answer, and the items of the conversation with it, both as JSON: what is counted is what is held."""
 
     response: bytes
@@ -33,11 +33,13 @@ class StoredResponses:
     def __init__(self, most_bytes: int = _MOST_BYTES, most_of_one_key: int = _MOST_OF_ONE_KEY) -> None:
         self._most_bytes = most_bytes
         self._most_of_one_key = most_of_one_key
-        self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()  # by key's name and answer's id, oldest first
+        self._kept: OrderedDict[tuple[str, str], StoredResponse] = (
+            OrderedDict()
+        )  # by key's name and answer's id, oldest first
         self._counts: dict[str, int] = {}
         self.held_bytes = 0
 
-    def keep(self, tenant: str, name: str, kept: Kept) -> None:
+    def keep(self, tenant: str, name: str, kept: StoredResponse) -> None:
         """Keep an answer under its id, unless it is larger than all that may be kept."""
         if kept.size_bytes > self._most_bytes:
             return
@@ -49,7 +51,7 @@ class StoredResponses:
         while self.held_bytes > self._most_bytes:
             self._drop(next(iter(self._kept)))
 
-    def find(self, tenant: str, name: str) -> Kept | None:
+    def find(self, tenant: str, name: str) -> StoredResponse | None:
         return self._kept.get((tenant, name))
 
     def delete(self, tenant: str, name: str) -> bool:

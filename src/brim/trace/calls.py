@@ -17,23 +17,23 @@ from brim.trace.watch import StorageWatch, watching
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TracedCall:
     """A function to run under the watch, and the tensors that were there before."""
 
     run: Callable[[], Any]
     inputs: tuple[Any, ...]
 
 
-def make_call(model: Any, shape: TraceShape) -> Call:
+def make_call(model: Any, shape: TraceShape) -> TracedCall:
     """The call that a shape describes."""
     if shape.phase in (Phase.VISION, Phase.AUDIO):
         tower = find_tower(model, shape.phase)
         made = vision_inputs(tower, shape) if shape.phase is Phase.VISION else audio_inputs(tower, shape)
-        return Call(lambda: tower(**made), tuple(made.values()))
+        return TracedCall(lambda: tower(**made), tuple(made.values()))
     return _text(model, shape)
 
 
-def _text(model: Any, shape: TraceShape) -> Call:
+def _text(model: Any, shape: TraceShape) -> TracedCall:
     import torch
 
     packed = shape.phase is Phase.PACKED
@@ -54,8 +54,8 @@ def _text(model: Any, shape: TraceShape) -> Call:
         options["position_ids"] = positions
         before.append(positions)
     if shape.head_sees_last and rows and "logits_to_keep" not in signature(model.forward).parameters:
-        return Call(lambda: _with_cut_head(model, rows, ids, options), tuple(before))
-    return Call(lambda: model(input_ids=ids, **options), tuple(before))
+        return TracedCall(lambda: _with_cut_head(model, rows, ids, options), tuple(before))
+    return TracedCall(lambda: model(input_ids=ids, **options), tuple(before))
 
 
 def _with_cut_head(model: Any, rows: int, ids: Any, options: dict[str, Any]) -> Any:

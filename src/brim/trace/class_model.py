@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from brim.errors import CannotTrace, UnsupportedModel
 from brim.model.architectures import generates
-from brim.model.families.common import TextModel
+from brim.model.families.common import TextModelSpec
 from brim.model.families.multimodal import Multimodal
 from brim.model.transformers_classes import is_encoder, missing_library
-from brim.records.model import FeedForward, LayerSpec, Media, MediaLimits, Tensor, TowerSpec
+from brim.records.model import FeedForward, LayerSpec, MediaLimits, MediaType, Tensor, TowerSpec
 from brim.trace.attention import FUSED
 from brim.trace.build import build_model
 from brim.trace.class_caches import LayerCaches, caches_by_config, find_caches, stated
@@ -89,7 +89,7 @@ def _built(config: Mapping[str, Any], attention: str, read_caches: CacheReader) 
     caches = read_caches(model, decoder, settings, len(modules))
     outer = {name: one for name, one in parameters.items() if not name.startswith(f"{layers_name}.")}
     towers, rest = _split_towers(outer, model, decoder)
-    text = TextModel(
+    text = TextModelSpec(
         hidden=_first(settings, ("hidden_size", "d_model", "n_embd")) or 1,
         vocab=_first(settings, ("vocab_size",)) or 1,
         max_positions=_first(settings, _CONTEXT_FIELDS) or _UNNAMED_CONTEXT,
@@ -165,10 +165,10 @@ def _units(name: str, settings: Any) -> int:
 def _split_towers(
     outer: Mapping[str, Tensor], model: Any, decoder: Any
 ) -> tuple[tuple[TowerSpec, ...], dict[str, Tensor]]:
-    """(towers, what is left): what stands outside the decoder and sees images or hears."""
+    """(towers, what is left): modules outside the decoder that see images or hear."""
     own = {id(parameter) for parameter in decoder.parameters()}
     speaks = model.main_input_name == "input_features" or "audio" in str(getattr(model, "input_modalities", ""))
-    found: dict[Media, dict[str, Tensor]] = {Media.IMAGE: {}, Media.AUDIO: {}}
+    found: dict[MediaType, dict[str, Tensor]] = {MediaType.IMAGE: {}, MediaType.AUDIO: {}}
     for name, parameter in model.named_parameters():
         if name not in outer or id(parameter) in own:
             continue
@@ -180,18 +180,18 @@ def _split_towers(
     return towers, {name: one for name, one in outer.items() if name not in taken}
 
 
-def _media(name: str, *, hears: bool, encoder: bool) -> Media | None:
+def _media(name: str, *, hears: bool, encoder: bool) -> MediaType | None:
     lowered = name.lower()
     if _AUDIO.search(lowered) or (hears and encoder):
-        return Media.AUDIO
+        return MediaType.AUDIO
     if _VISION.search(lowered) or _PROJECTOR.search(lowered):
-        return Media.AUDIO if hears and not _VISION.search(lowered) else Media.IMAGE
+        return MediaType.AUDIO if hears and not _VISION.search(lowered) else MediaType.IMAGE
     return None
 
 
-def _tower(media: Media, tensors: tuple[Tensor, ...], model: Any) -> TowerSpec:
+def _tower(media: MediaType, tensors: tuple[Tensor, ...], model: Any) -> TowerSpec:
     """A tower with the widths its config states under the usual names; 0 where it does not."""
-    name = "vision_config" if media is Media.IMAGE else "audio_config"
+    name = "vision_config" if media is MediaType.IMAGE else "audio_config"
     own = getattr(model.config, name, None) or getattr(getattr(model.config, "thinker_config", None), name, None)
     width = _first(own, ("hidden_size", "embed_dim", "d_model")) or 0
     patch, image = _first(own, ("patch_size",)) or 0, _first(own, ("image_size",)) or 0
@@ -256,7 +256,7 @@ def _first(settings: Any, names: tuple[str, ...]) -> int | None:
     return None
 
 
-def _notes(name: str, text: TextModel, towers: tuple[TowerSpec, ...], settings: Any) -> Iterator[str]:
+def _notes(name: str, text: TextModelSpec, towers: tuple[TowerSpec, ...], settings: Any) -> Iterator[str]:
     yield f"read from the transformers class {name}, which Brim has no reader for: activations are by its widths"
     if any(layer.state and layer.mixer is None for layer in text.layers):
         yield "what its recurrent layers hold while they run is not counted; --trace finds it out"

@@ -16,7 +16,7 @@ from brim.records.trace import Trace, TraceShape
 from brim.trace.allocator import CachingAllocator, ExpandableAllocator, SegmentAllocator
 from brim.trace.attention import interception
 from brim.trace.build import build_model
-from brim.trace.calls import Call, make_call
+from brim.trace.calls import TracedCall, make_call
 from brim.trace.parallel import rank_config
 from brim.trace.watch import StorageWatch, watching
 from brim.units import MIB
@@ -108,7 +108,7 @@ def _named_modules(model: Any, watch: StorageWatch) -> Iterator[None]:
             hook.remove()
 
 
-def _reserved(model: Any, call: Call, watch: StorageWatch, kind: type[CachingAllocator]) -> int:
+def _reserved(model: Any, call: TracedCall, watch: StorageWatch, kind: type[CachingAllocator]) -> int:
     """What the allocator reserves for the call beyond weights, matmul workspace and inputs.
 
     Pages of 20 MiB make the result depend on what is allocated next to the weights. The call is simulated twice, with

@@ -14,12 +14,12 @@ from typing import Any
 from brim.errors import InvalidRequest
 from brim.folders import fits_folder
 from brim.records.fit import CANARY_BYTES
-from brim.records.lease import Expected, Share
+from brim.records.lease import Expected, SizeWish
 from brim.reserve.sizing import WAIT_SECONDS
 from brim.suggest import shown
 from brim.units import parse_bytes, parse_seconds
 
-_ALL_THAT_IS_LEFT, _NOBODY = Share(), Expected()
+_ALL_THAT_IS_LEFT, _NOBODY = SizeWish(), Expected()
 KEY = "brim"  # in vLLM's additional config
 SWITCH = "BRIM"  # in the environment: "off" gives stock vLLM
 UTILIZATION = "BRIM_UTILIZATION_GIVEN"  # in the environment, by `brim vllm`: "1": --gpu-memory-utilization was written
@@ -28,7 +28,7 @@ _ON = ("", "on", "1", "true")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WorkerSettings:
     """How a worker is sized. A field of the additional config has the same name, without its unit."""
 
     enabled: bool = True
@@ -43,12 +43,12 @@ class Settings:
     report: Path | None = None  # where rank 0 writes the report as JSON
     budget_bytes: int | None = None  # of the CPU; None: gpu_memory_utilization of the machine, as in stock vLLM
     budget_name: str | None = None  # of a budget on the CPU that other processes share
-    share: Share = _ALL_THAT_IS_LEFT
+    share: SizeWish = _ALL_THAT_IS_LEFT
     expected: Expected = _NOBODY
     wait_seconds: float = WAIT_SECONDS
 
 
-def read_settings(additional_config: Any, environment: Mapping[str, str]) -> Settings:
+def read_settings(additional_config: Any, environment: Mapping[str, str]) -> WorkerSettings:
     """The settings of a worker."""
     raw = additional_config.get(KEY, {}) if isinstance(additional_config, Mapping) else {}
     if not isinstance(raw, Mapping):
@@ -68,7 +68,7 @@ def read_settings(additional_config: Any, environment: Mapping[str, str]) -> Set
         wanted.setdefault("utilization_given", True)
     if not switched_on(environment):
         wanted["enabled"] = False
-    return Settings(**wanted)
+    return WorkerSettings(**wanted)
 
 
 def switched_on(environment: Mapping[str, str]) -> bool:
@@ -124,10 +124,10 @@ def _refusal(value: Any, name: str) -> bool:
     return bool(value == "stock")
 
 
-def _share(value: Any, name: str) -> Share:
+def _share(value: Any, name: str) -> SizeWish:
     if isinstance(value, str):
-        return Share(bytes=parse_bytes(value, name))
-    return Share(fraction=_fraction(value, name))
+        return SizeWish(bytes=parse_bytes(value, name))
+    return SizeWish(fraction=_fraction(value, name))
 
 
 def _expected(value: Any, name: str) -> Expected:

@@ -18,7 +18,7 @@ from brim.fit.clock import Clock
 from brim.fit.fit import fit, validate_stored
 from brim.fit.items import with_note
 from brim.fit.keep_free import KeepFree, keep_free, with_device_warning
-from brim.fit.ranks import ONE_RANK, Ranks, gathered
+from brim.fit.ranks import ONE_RANK, FitRanks, gathered
 from brim.fit.store import find_stored
 from brim.ports import MemoryProbe
 from brim.probes.cpu import CpuProbe
@@ -32,7 +32,7 @@ from brim.units import GIB, MIB
 from brim.version import __version__
 from brim.vllm.runner.engine import VllmEngine
 from brim.vllm.runner.lockstep import Lockstep
-from brim.vllm.settings import Settings
+from brim.vllm.settings import WorkerSettings
 
 _LATE_BUFFERS_BYTES = 256 * MIB  # cuBLAS workspaces, and buffers that vLLM makes when it first needs them
 _LATE_BUFFERS_CPU_BYTES = 4 * MIB
@@ -62,7 +62,7 @@ class Pinned:
     keep_free_bytes: int = 0
 
 
-def size_worker(worker: Any, engine: VllmEngine, settings: Settings, say: Say) -> Sized:
+def size_worker(worker: Any, engine: VllmEngine, settings: WorkerSettings, say: Say) -> Sized:
     """Fit the worker; it is left built at the proven size, with the canary given to its allocator."""
     ranks = _ranks(worker)
     with ExitStack() as opened:
@@ -86,8 +86,8 @@ def _fitted(
     worker: Any,
     engine: VllmEngine,
     probe: MemoryProbe,
-    settings: Settings,
-    ranks: Ranks,
+    settings: WorkerSettings,
+    ranks: FitRanks,
     sizer: Sizer | None,
     say: Say,
 ) -> FitReport:
@@ -125,7 +125,7 @@ def _said_once(say: Say) -> Callable[[Stage], None]:
     return told
 
 
-def _request(worker: Any, engine: VllmEngine, settings: Settings, kept_free: KeepFree) -> FitRequest:
+def _request(worker: Any, engine: VllmEngine, settings: WorkerSettings, kept_free: KeepFree) -> FitRequest:
     on_gpu = worker.device.type == "cuda"
     pinned = _pinned(worker, engine, settings)
     return FitRequest(
@@ -144,7 +144,7 @@ def _request(worker: Any, engine: VllmEngine, settings: Settings, kept_free: Kee
     )
 
 
-def _pinned(worker: Any, engine: VllmEngine, settings: Settings) -> Pinned:
+def _pinned(worker: Any, engine: VllmEngine, settings: WorkerSettings) -> Pinned:
     """A size is validated only; a utilization stays a cap of the process."""
     cache = worker.vllm_config.cache_config
     if cache.num_gpu_blocks_override is not None:
@@ -172,13 +172,13 @@ def front_bytes(worker: Any) -> int:
     )
 
 
-def is_cap(cache_config: Any, settings: Settings) -> bool:
+def is_cap(cache_config: Any, settings: WorkerSettings) -> bool:
     """Whether the operator gave `gpu_memory_utilization`: said so, or it is not vLLM's default."""
     default = type(cache_config)().gpu_memory_utilization
     return bool(settings.utilization_given or cache_config.gpu_memory_utilization != default)
 
 
-def _ranks(worker: Any) -> Ranks:
+def _ranks(worker: Any) -> FitRanks:
     """All that meet in collectives: vLLM's world has the ranks of every replica of a mixture of experts.
 
     Replicas of a dense model meet in none: each of them has a world of its own.
@@ -186,10 +186,12 @@ def _ranks(worker: Any) -> Ranks:
     from vllm.distributed.parallel_state import get_world_group
 
     world = get_world_group()
-    return ONE_RANK if world.world_size == 1 else Ranks(world.rank, gathered(world.cpu_group))
+    return ONE_RANK if world.world_size == 1 else FitRanks(world.rank, gathered(world.cpu_group))
 
 
-def _device_probe(worker: Any, settings: Settings, sizer: Sizer | None) -> tuple[Any, AbstractContextManager[Any]]:
+def _device_probe(
+    worker: Any, settings: WorkerSettings, sizer: Sizer | None
+) -> tuple[Any, AbstractContextManager[Any]]:
     """The probe of the worker's device, and what must be open while it counts."""
     if worker.device.type == "cuda":
         from brim.probes.cuda import CudaProbe
@@ -209,7 +211,7 @@ def device_facts(worker: Any) -> DeviceFacts:
     return gpu_facts(worker.device.index or 0)
 
 
-def _sizer(worker: Any, settings: Settings, leases: ExitStack, say: Say) -> Sizer | None:
+def _sizer(worker: Any, settings: WorkerSettings, leases: ExitStack, say: Say) -> Sizer | None:
     """This worker's part of a device that others share; None where nobody can be asked."""
     shares = settings.share.fraction is not None or settings.share.bytes is not None
     asked = shares or settings.expected.count or settings.expected.roles
@@ -233,7 +235,7 @@ def _sizer(worker: Any, settings: Settings, leases: ExitStack, say: Say) -> Size
         return None
 
 
-def leased_device(worker: Any, settings: Settings) -> LeasedDevice | None:
+def leased_device(worker: Any, settings: WorkerSettings) -> LeasedDevice | None:
     """The device of a worker as its neighbours know it; None for a budget on the CPU without a name."""
     if worker.device.type == "cuda":
         from brim.probes.nvml import device_uuid
@@ -246,7 +248,7 @@ def leased_device(worker: Any, settings: Settings) -> LeasedDevice | None:
     return Budget(budget_key(settings.budget_name, "budget_name"), cpu_budget_bytes(worker, settings))
 
 
-def cpu_budget_bytes(worker: Any, settings: Settings) -> int:
+def cpu_budget_bytes(worker: Any, settings: WorkerSettings) -> int:
     return int(settings.budget_bytes or worker.requested_cpu_memory)
 
 
@@ -268,7 +270,12 @@ def plain_values(value: Any) -> Any:
 
 
 def _decisive(
-    worker: Any, engine: VllmEngine, request: FitRequest, settings: Settings, before: MemoryReading, ranks: Ranks
+    worker: Any,
+    engine: VllmEngine,
+    request: FitRequest,
+    settings: WorkerSettings,
+    before: MemoryReading,
+    ranks: FitRanks,
 ) -> dict[str, Any]:
     """Everything that the size depends on."""
     import torch

@@ -22,7 +22,7 @@ from brim.vllm.refusals import check_allowed, refusals
 from brim.vllm.report import report_lines, shared_file, signed, write_json
 from brim.vllm.runner.engine import StockCalls, VllmEngine, same_cache
 from brim.vllm.runner.pieces import score_in_pieces
-from brim.vllm.settings import KEY, Settings, read_settings
+from brim.vllm.settings import KEY, WorkerSettings, read_settings
 from brim.vllm.sizing import Sized, is_cap, size_worker
 
 _AUTO_LENGTH = -1  # vLLM would lower such a length after it has measured
@@ -132,7 +132,7 @@ class FittedWorker:
             "kept": self._brim_kept,
         }
 
-    def _sized(self, engine: VllmEngine, settings: Settings) -> Sized:
+    def _sized(self, engine: VllmEngine, settings: WorkerSettings) -> Sized:
         try:
             return size_worker(self, engine, settings, self._say)
         except DoesNotFit as error:
@@ -210,7 +210,7 @@ def _as_stock(vllm_config: Any) -> Any:
     return found
 
 
-def _begun(vllm_config: Any) -> Settings | None:
+def _begun(vllm_config: Any) -> WorkerSettings | None:
     """The settings of a worker that Brim sizes; None: stock vLLM."""
     import vllm
     from vllm.logger import init_logger
@@ -232,7 +232,7 @@ def _begun(vllm_config: Any) -> Settings | None:
     return settings
 
 
-def _grown_segments(vllm_config: Any, settings: Settings) -> bool:
+def _grown_segments(vllm_config: Any, settings: WorkerSettings) -> bool:
     """Let segments grow, but not where ranks open each other's memory by handles, which such segments have none of."""
     parallel = vllm_config.parallel_config
     shares_memory = parallel.tensor_parallel_size > 1 and not parallel.disable_custom_all_reduce

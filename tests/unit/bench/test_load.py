@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from brim.bench.lengths import Between, LongTailed, parse_lengths
 from brim.bench.loops import Mix, poisson
 from brim.bench.records import Ask
-from brim.bench.trace import Trace, parse_trace
+from brim.bench.trace import RequestTrace, parse_trace
 from brim.bench.words import known_by_word, known_on_average
 from brim.errors import InvalidRequest
 
@@ -65,7 +65,7 @@ def test_a_trace_begins_at_zero_and_may_be_replayed_faster() -> None:
         '{"at": 10, "prompt_tokens": 7, "completion_tokens": 0, "leaves_after": 3}',
     ]
     found = parse_trace(lines, "t")
-    assert found == Trace((Ask(7, 22, 0.0, leaves_after=3), Ask(30, 5, 2.0, images=2)), 0)
+    assert found == RequestTrace((Ask(7, 22, 0.0, leaves_after=3), Ask(30, 5, 2.0, images=2)), 0)
     assert [ask.at for ask in found.faster(4).asks] == [0.0, 0.5]
 
 
@@ -80,7 +80,7 @@ def test_the_log_of_a_server_is_a_trace() -> None:
         logged(2.0, 1000.0, 499, 9, 4),
         logged(3.0, 1.0, 429, 0, 0),
     ]
-    assert parse_trace(log, "log") == Trace((Ask(9, 24, 0.0, leaves_after=4), Ask(9, 4, 1.0)), 2)
+    assert parse_trace(log, "log") == RequestTrace((Ask(9, 24, 0.0, leaves_after=4), Ask(9, 4, 1.0)), 2)
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.bench.records import Ask, Ending, MemoryPoint, Outcome
+from brim.bench.records import Ask, Ending, MemoryPoint, RequestOutcome
 from brim.bench.report import Report, Slo, latency
 from brim.cli.bench.table import summary
 from brim.cli.show.load_picture import load_svg
 
 ASK = Ask(10, 3)
-GOOD = Outcome(ASK, Ending.ANSWERED, 0.0, 1.0, 0.5, array("f", [0.25, 0.25]), 10, 3)
-SLOW = Outcome(ASK, Ending.ANSWERED, 0.0, 4.0, 3.0, array("f", [0.5, 0.5]), 10, 3, 4)
-FULL = Outcome(ASK, Ending.REFUSED, 1.0, 1.0, error="429 queue_full", said="come back", retry_after=1)
-GONE = Outcome(ASK, Ending.LEFT, 1.0, 2.0, 1.5, array("f"), 0, 1)
+GOOD = RequestOutcome(ASK, Ending.ANSWERED, 0.0, 1.0, 0.5, array("f", [0.25, 0.25]), 10, 3)
+SLOW = RequestOutcome(ASK, Ending.ANSWERED, 0.0, 4.0, 3.0, array("f", [0.5, 0.5]), 10, 3, 4)
+FULL = RequestOutcome(ASK, Ending.REFUSED, 1.0, 1.0, error="429 queue_full", said="come back", retry_after=1)
+GONE = RequestOutcome(ASK, Ending.LEFT, 1.0, 2.0, 1.5, array("f"), 0, 1)
 POINTS = (
     MemoryPoint(0.0, 100, 0, 0, 0, 0, 1, 0, 0, 1000),
     MemoryPoint(1.0, 100, 40, 5, 3, 2, 3, 1, 0, 1200),
@@ -25,7 +25,7 @@ POINTS = (
 )
 
 
-def report(*outcomes: Outcome, slo: Slo | None = None) -> Report:
+def report(*outcomes: RequestOutcome, slo: Slo | None = None) -> Report:
     return Report("http://s", "m", "2 clients", 4.0, outcomes, POINTS, slo or Slo(), 0.1)
 
 

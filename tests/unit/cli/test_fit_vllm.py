@@ -14,7 +14,7 @@ import pytest
 from brim.cli.fit_vllm import PASSED_ON, advice, llm_arguments
 from brim.cli.main import make_parser, run
 from brim.errors import InvalidRequest
-from brim.records.lease import Share
+from brim.records.lease import SizeWish
 from brim.units import GIB
 from brim.vllm.settings import read_settings
 from brim.vllm.stock.advice import check_device
@@ -91,7 +91,7 @@ def test_neighbours_are_settings_of_the_worker() -> None:
     assert found["share"] == f"{12 * GIB}B"
     assert found["expect_neighbours"] == ["embedder", "tower"]
     assert found["wait_neighbours"] == 30.0
-    assert read_settings({"brim": found}, {}).share == Share(bytes=12 * GIB)
+    assert read_settings({"brim": found}, {}).share == SizeWish(bytes=12 * GIB)
     assert settings("--share", "50%", "--expect-neighbours", "2") == settings() | {"share": 0.5, "expect_neighbours": 2}
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.client.events import Events
-from brim.client.http1 import BadResponse, Head, ResponseReader, Take, request_bytes
+from brim.client.http1 import BadResponse, ResponseHead, ResponseReader, Take, request_bytes
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1;x=y\r\n!\r\n0\r\nTrailer: t\r\n\r\n"
 COUNTED = b"HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\nhello!"
@@ -18,11 +18,11 @@ CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + COUNTED
 UNTIL_CLOSED = b"HTTP/1.0 200 OK\r\n\r\nhello!"
 
 
-def read(pieces: list[bytes]) -> tuple[ResponseReader, Head | None, bytes]:
+def read(pieces: list[bytes]) -> tuple[ResponseReader, ResponseHead | None, bytes]:
     taken: list[bytes] = []
-    heads: list[Head] = []
+    heads: list[ResponseHead] = []
 
-    def begun(head: Head) -> Take:
+    def begun(head: ResponseHead) -> Take:
         heads.append(head)
         return taken.append
 

@@ -14,7 +14,7 @@ from brim.fit.fit import fit, validate_stored
 from brim.fit.measure import least_free_bytes
 from brim.fit.target import most_tokens_within
 from brim.probes.cpu import ROUNDING
-from brim.records.fit import Attempt, FitItem, FitReport, FitRequest, FitSeconds, Outcome
+from brim.records.fit import Attempt, AttemptOutcome, FitItem, FitReport, FitRequest, FitSeconds
 from brim.records.memory import MemoryReading
 from brim.records.progress import Stage
 from brim.units import GIB, KIB, MIB, round_up
@@ -38,7 +38,7 @@ def test_what_is_left_goes_to_the_kv_cache() -> None:
         kv_tokens=proven,
         kv_bytes=proven * 512,
         canary_bytes=8 * KIB,
-        attempts=(Attempt(proven, Outcome.PROVEN),),
+        attempts=(Attempt(proven, AttemptOutcome.PROVEN),),
         items=tuple(
             FitItem(name, None, size * KIB)
             for name, size in {
@@ -95,7 +95,7 @@ def test_phases_are_reported_and_timed() -> None:
 def test_out_of_memory_shrinks_by_the_shortfall() -> None:
     engine = HonestEngine(WatchedProbe(1024 * KIB), growth_bytes=64)
     report = fitted(engine, request())
-    assert [one.outcome for one in report.attempts] == [Outcome.OUT_OF_MEMORY, Outcome.PROVEN]
+    assert [one.outcome for one in report.attempts] == [AttemptOutcome.OUT_OF_MEMORY, AttemptOutcome.PROVEN]
     first, second = report.attempts
     assert first.shortfall_bytes is not None
     assert second.kv_tokens == (engine.price(first.kv_tokens) - first.shortfall_bytes) // 512
@@ -252,7 +252,7 @@ def test_a_leak_of_a_disturbed_measurement_is_no_weight() -> None:
 def test_libraries_may_keep_what_was_agreed() -> None:
     engine = HonestEngine(WatchedProbe(256 * KIB), leaks=(3 * KIB,))
     report = fitted(engine, request(leak_tolerance_bytes=3 * KIB))
-    assert report.attempts[-1].outcome is Outcome.PROVEN
+    assert report.attempts[-1].outcome is AttemptOutcome.PROVEN
 
 
 def test_a_second_fit_with_the_same_probe_finds_the_same() -> None:
@@ -439,7 +439,7 @@ def test_nothing_is_left_where_memory_does_not_grow(case: tuple[HonestEngine, Fi
             fit(engine, engine.probe, asked, engine.price)
     else:
         report = fit(engine, engine.probe, asked, engine.price)
-        assert report.attempts == (Attempt(most, Outcome.PROVEN),)
+        assert report.attempts == (Attempt(most, AttemptOutcome.PROVEN),)
 
 
 class PromisedProbe(WatchedProbe):

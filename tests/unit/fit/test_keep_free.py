@@ -14,7 +14,7 @@ from brim.fit.keep_free import KeepFree, keep_free
 from brim.fit.measure import least_free_bytes
 from brim.fit.target import tokens_left
 from brim.probes.facts import drives_display, under_wsl
-from brim.records.fit import FitItem, FitRequest, Outcome, Usage
+from brim.records.fit import AttemptOutcome, FitItem, FitRequest, Usage
 from brim.records.memory import DeviceFacts, MemoryReading
 from brim.units import GIB, KIB, MIB
 
@@ -111,7 +111,7 @@ def test_a_neighbour_that_uses_some_of_it_shrinks_the_size() -> None:
     """It fits, and yet less stays free than was asked for: 200 MiB of a neighbour came after measuring."""
     engine = HonestEngine(WatchedProbe(GIB, neighbours=(*(0,) * 8, 200 * MIB)), token_bytes=64 * KIB)
     report = fit(engine, engine.probe, request(keep_free_bytes=300 * MIB), engine.price)
-    assert [one.outcome for one in report.attempts] == [Outcome.OUT_OF_MEMORY, Outcome.PROVEN]
+    assert [one.outcome for one in report.attempts] == [AttemptOutcome.OUT_OF_MEMORY, AttemptOutcome.PROVEN]
     missing = report.attempts[0].shortfall_bytes
     assert missing is not None
     assert 200 * MIB - 64 * KIB < missing <= 200 * MIB  # less what no token fits into

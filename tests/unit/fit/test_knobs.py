@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.errors import DoesNotFit
-from brim.fit.knobs import Knob, Standing, explained, knobs
+from brim.fit.knobs import CurrentSettings, Knob, explained, knobs
 from brim.fit.target import target_tokens
 from brim.records.fit import FitItem, FitRequest, Usage
 from brim.units import MIB
 
-STANDING = Standing(
+STANDING = CurrentSettings(
     max_batch=63,
     max_batch_tokens=2048,
     max_length=4096,

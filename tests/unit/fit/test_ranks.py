@@ -11,8 +11,8 @@ import pytest
 
 from brim.errors import DeviceError, DoesNotFit, InvalidRequest, OutOfMemory
 from brim.fit.fit import fit, validate_stored
-from brim.fit.ranks import ONE_RANK, Exchange, Ranks
-from brim.records.fit import Attempt, FitReport, Outcome
+from brim.fit.ranks import ONE_RANK, Exchange, FitRanks
+from brim.records.fit import Attempt, AttemptOutcome, FitReport
 from brim.units import GIB, KIB, MIB
 
 torch = pytest.importorskip("torch")
@@ -40,16 +40,16 @@ class Table:
         return exchange
 
 
-def on_ranks(size: int, task: Callable[[Ranks], Any]) -> list[Any]:
+def on_ranks(size: int, task: Callable[[FitRanks], Any]) -> list[Any]:
     """What each rank returns or raises."""
     table = Table(size)
     with ThreadPoolExecutor(size) as pool:
-        futures = [pool.submit(task, Ranks(rank, table.seat(rank))) for rank in range(size)]
+        futures = [pool.submit(task, FitRanks(rank, table.seat(rank))) for rank in range(size)]
     return [future.exception() or future.result() for future in futures]
 
 
 def fit_all(engines: list[HonestEngine], **changes: Any) -> list[Any]:
-    def task(ranks: Ranks) -> FitReport:
+    def task(ranks: FitRanks) -> FitReport:
         engine = engines[ranks.rank]
         return fit(engine, engine.probe, request(**changes), engine.price, ranks=ranks)
 
@@ -69,12 +69,12 @@ def test_a_single_rank() -> None:
     assert ONE_RANK.all(True)
     assert not ONE_RANK.all(False)
     assert ONE_RANK.agree("word")
-    assert ONE_RANK.worst(Attempt(4, Outcome.PROVEN)) == Attempt(4, Outcome.PROVEN)
+    assert ONE_RANK.worst(Attempt(4, AttemptOutcome.PROVEN)) == Attempt(4, AttemptOutcome.PROVEN)
 
 
 def test_outcomes_of_ranks_are_combined() -> None:
-    oom = Outcome.OUT_OF_MEMORY
-    attempts = [Attempt(9, Outcome.PROVEN), Attempt(9, oom, 5), Attempt(9, oom), Attempt(9, oom, 7)]
+    oom = AttemptOutcome.OUT_OF_MEMORY
+    attempts = [Attempt(9, AttemptOutcome.PROVEN), Attempt(9, oom, 5), Attempt(9, oom), Attempt(9, oom, 7)]
     assert on_ranks(4, lambda ranks: ranks.worst(attempts[ranks.rank])) == [Attempt(9, oom, 7)] * 4
     assert on_ranks(2, lambda ranks: ranks.worst(Attempt(9, oom))) == [Attempt(9, oom)] * 2
     assert on_ranks(3, lambda ranks: ranks.fewest(7 - ranks.rank)) == [5] * 3
@@ -84,7 +84,7 @@ def test_outcomes_of_ranks_are_combined() -> None:
 
 
 def test_a_failure_is_raised_as_it_is_where_it_happened_and_told_elsewhere() -> None:
-    def task(ranks: Ranks) -> None:
+    def task(ranks: FitRanks) -> None:
         with ranks.together("part"):
             if ranks.rank == 1:
                 raise ValueError("boom")
@@ -98,7 +98,7 @@ def test_a_failure_is_raised_as_it_is_where_it_happened_and_told_elsewhere() -> 
 
 @pytest.mark.parametrize(("missing", "known"), [([None, 3, 7], 7), ([None, None, None], None)])
 def test_out_of_memory_in_a_part_of_one_is_out_of_memory_on_all(missing: list[int | None], known: int | None) -> None:
-    def task(ranks: Ranks) -> None:
+    def task(ranks: FitRanks) -> None:
         with ranks.together("attempt"), ranks.fitting("step"):
             if ranks.rank > 0:
                 raise OutOfMemory(f"mine {ranks.rank}", missing[ranks.rank])
@@ -111,7 +111,7 @@ def test_out_of_memory_in_a_part_of_one_is_out_of_memory_on_all(missing: list[in
 def test_after_a_failure_in_a_part_nobody_is_waited_for() -> None:
     """Each rank sends one message: where another came in too late, the barrier of this test would break."""
 
-    def task(ranks: Ranks) -> None:
+    def task(ranks: FitRanks) -> None:
         with ranks.together("attempt"), ranks.fitting("step"):
             if ranks.rank == 1:
                 raise ValueError("boom")
@@ -126,9 +126,9 @@ def test_an_error_is_not_hidden_by_ranks_that_are_gone() -> None:
     def gone(word: Any) -> list[Any]:
         raise DeviceError("a rank does not respond")
 
-    with pytest.raises(ValueError, match="boom"), Ranks(0, gone).together("part"):
+    with pytest.raises(ValueError, match="boom"), FitRanks(0, gone).together("part"):
         raise ValueError("boom")
-    with pytest.raises(DeviceError, match="does not respond"), Ranks(0, gone).together("part"):
+    with pytest.raises(DeviceError, match="does not respond"), FitRanks(0, gone).together("part"):
         pass
 
 
@@ -138,7 +138,7 @@ def test_all_end_at_the_size_of_the_smallest(budgets: tuple[int, ...]) -> None:
     reports = fit_all(made)
     expected = (200 * KIB - KEPT) // 512
     assert [report.kv_tokens for report in reports] == [expected] * len(budgets)
-    assert [report.attempts for report in reports] == [(Attempt(expected, Outcome.PROVEN),)] * len(budgets)
+    assert [report.attempts for report in reports] == [(Attempt(expected, AttemptOutcome.PROVEN),)] * len(budgets)
     for engine in made:
         engine.assert_proven(expected, 8 * KIB)
 
@@ -152,7 +152,7 @@ def test_out_of_memory_on_one_shrinks_all(error: OutOfMemory) -> None:
     second = first - 6 if error.missing_bytes else int(first * 512 * 0.95) // 512
     assert [report.kv_tokens for report in reports] == [second] * 3
     assert {report.attempts for report in reports} == {
-        (Attempt(first, Outcome.OUT_OF_MEMORY, error.missing_bytes), Attempt(second, Outcome.PROVEN))
+        (Attempt(first, AttemptOutcome.OUT_OF_MEMORY, error.missing_bytes), Attempt(second, AttemptOutcome.PROVEN))
     }
 
 
@@ -208,7 +208,7 @@ def test_an_exception_on_one_ends_all(phase: tuple[str, int], size: int) -> None
 def test_a_wrong_request_of_one_ends_all() -> None:
     made = engines(256 * KIB, 256 * KIB)
 
-    def task(ranks: Ranks) -> FitReport:
+    def task(ranks: FitRanks) -> FitReport:
         engine, fraction = made[ranks.rank], 1.0 - 2 * ranks.rank
         return fit(engine, engine.probe, request(memory_fraction=fraction), engine.price, ranks=ranks)
 
@@ -220,7 +220,7 @@ def test_a_stored_size_that_fails_on_one_fails_on_all() -> None:
     stored = fit_all(before)[0]
     made = engines(256 * KIB, 250 * KIB)
 
-    def task(ranks: Ranks) -> FitReport | None:
+    def task(ranks: FitRanks) -> FitReport | None:
         engine = made[ranks.rank]
         return validate_stored(engine, engine.probe, request(), engine.price, stored, ranks=ranks)
 

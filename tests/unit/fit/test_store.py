@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.fit.store import FitStore, find_stored, fingerprint
-from brim.records.fit import Attempt, FitItem, FitReport, FitSeconds, Outcome
+from brim.records.fit import Attempt, AttemptOutcome, FitItem, FitReport, FitSeconds
 from brim.records.scaling import (
     Coefficients,
     Law,
@@ -32,7 +32,7 @@ REPORT = FitReport(
     kv_tokens=1000,
     kv_bytes=128_000,
     canary_bytes=4096,
-    attempts=(Attempt(1100, Outcome.OUT_OF_MEMORY, 512), Attempt(1000, Outcome.PROVEN)),
+    attempts=(Attempt(1100, AttemptOutcome.OUT_OF_MEMORY, 512), Attempt(1000, AttemptOutcome.PROVEN)),
     items=(FitItem("weights", 10, 11, "a note"), FitItem("kv", None, 128_000)),
     seconds=FitSeconds(0.5, 1.0, 0.25, 0.5, 1.5, 0.25, 0.125, 4.125),
     from_store=False,
@@ -86,7 +86,9 @@ def test_what_has_changed_since_a_start_of_the_same_model_is_named(tmp_path: Pat
 
 def test_a_report_says_why_the_stored_one_was_not_used_and_takes_its_place(tmp_path: Path) -> None:
     store = kept(tmp_path)
-    fresh = store.find(PARTS, 18 * GIB).kept(replace(REPORT, kv_tokens=900, attempts=(Attempt(900, Outcome.PROVEN),)))
+    fresh = store.find(PARTS, 18 * GIB).kept(
+        replace(REPORT, kv_tokens=900, attempts=(Attempt(900, AttemptOutcome.PROVEN),))
+    )
     assert fresh.stored_unused == "20.00 GiB were free at that start, and 18.00 GiB are now"
     again = store.find(PARTS, 18 * GIB)
     assert again.report == fresh

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from brim.errors import DoesNotFit
 from brim.fit.target import KvPrice, limit_tokens, most_tokens_within, shrunk_tokens, target_tokens
-from brim.records.fit import Attempt, FitRequest, Outcome, Usage
+from brim.records.fit import Attempt, AttemptOutcome, FitRequest, Usage
 
 BLOCK = 16
 
@@ -84,7 +84,7 @@ def test_the_reported_shortfall_is_the_least_that_is_enough(
 @given(st.integers(1, 5000), st.none() | st.integers(0, 10**6), st.integers(1, 100))
 def test_a_shrink_is_the_shortfall_and_never_zero(tokens: int, missing: int | None, token_bytes: int) -> None:
     price = blocks(token_bytes)
-    smaller = shrunk_tokens(Attempt(tokens, Outcome.OUT_OF_MEMORY, missing), price)
+    smaller = shrunk_tokens(Attempt(tokens, AttemptOutcome.OUT_OF_MEMORY, missing), price)
     assert smaller < tokens
     size = price(tokens)
     allowed = size - (ceil(size * 0.05) if missing is None else max(missing, ceil(size * 0.01)))

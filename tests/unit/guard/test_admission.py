@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.errors import InvalidRequest
-from brim.guard.admission import FITS, AdmissionSettings, AdmissionView, Cause, Decision, may_start, passable
+from brim.guard.admission import FITS, AdmissionSettings, AdmissionView, Cause, Decision, may_overtake, may_start
 
 BUSY = AdmissionView(needed=(5, 2), peaks=(90, 20), blocks=(100, 20), kept_free=(10, 0), running=3, free_slots=1)
 
@@ -59,11 +59,11 @@ def test_a_request_starts_if_and_only_if_it_fits(view: AdmissionView) -> None:
     assert may_start(view).start == (view.free_slots > 0 and alone and (beside or not view.running))
 
 
-@given(passed=st.lists(st.integers(0, 4), max_size=6), passes=st.integers(0, 3), reach=st.integers(0, 5))
-def test_nobody_is_passed_more_often_than_allowed(passed: list[int], passes: int, reach: int) -> None:
-    behind = passable(passed, AdmissionSettings(passes=passes, reach=reach))
+@given(passed=st.lists(st.integers(0, 4), max_size=6), passes=st.integers(0, 3), lookahead=st.integers(0, 5))
+def test_nobody_is_passed_more_often_than_allowed(passed: list[int], passes: int, lookahead: int) -> None:
+    behind = may_overtake(passed, AdmissionSettings(passes=passes, lookahead=lookahead))
     assert all(times < passes for times in passed[:behind])
-    assert behind == min(reach, len(passed)) or passed[behind] >= passes
+    assert behind == min(lookahead, len(passed)) or passed[behind] >= passes
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_nobody_is_passed_more_often_than_allowed(passed: list[int], passes: int
         ({"watermark": -0.1}, "admission_watermark is -0.1; it must be at least 0 and below 1"),
         ({"prior": 0}, "admission_prior is 0; it must be an integer, at least 1"),
         ({"passes": -1}, "admission_passes is -1; it must be an integer, at least 0"),
-        ({"reach": True}, "admission_reach is True; it must be an integer, at least 0"),
+        ({"lookahead": True}, "admission_lookahead is True; it must be an integer, at least 0"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any], message: str) -> None:

@@ -53,11 +53,11 @@ def test_the_peak_is_that_of_every_step_counted_out(
     left = {number: one for number, one in enumerate(batch) if number not in gone}
     expected = counted_out(list(left.values()), claim, size, lent, returned, always)
     assert future.peaks_with(claim, lent, returned) == expected
-    anew = Future(POOLS, size)
-    anew.always = always
-    anew.replace_all(dict(left))
-    assert anew.peaks_with(claim, lent, returned) == expected
-    assert (len(anew), len(future)) == (len(left), len(left))
+    fresh = Future(POOLS, size)
+    fresh.always = always
+    fresh.replace_all(dict(left))
+    assert fresh.peaks_with(claim, lent, returned) == expected
+    assert (len(fresh), len(future)) == (len(left), len(left))
 
 
 def test_what_ends_first_makes_room_for_what_grows_later() -> None:

@@ -1,4 +1,4 @@
-"""How long answers are reckoned to become."""
+"""How long answers are expected to become."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_before_enough_have_ended_a_prior_is_taken() -> None:
     assert growth.tokens(200, 100_000) == 400
 
 
-def test_an_answer_longer_than_usual_is_reckoned_anew_among_the_longer_ones() -> None:
+def test_an_answer_longer_than_usual_is_expected_among_the_longer_ones() -> None:
     growth = ExpectedGrowth(0.9, prior=8)
     for length in range(1, 101):
         growth.ended(length)

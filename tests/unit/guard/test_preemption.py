@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.guard.preemption import Fate, PreemptionRates, PreemptionView, keep_or_compute
+from brim.guard.preemption import PreemptionAction, PreemptionRates, PreemptionView, keep_or_compute
 from brim.units import MIB
 
 RATES = PreemptionRates(out_bytes=1000 * MIB, back_bytes=500 * MIB, prefill_tokens=1000)
@@ -17,22 +17,26 @@ VIEW = PreemptionView(tokens=100, out_bytes=20 * MIB, back_bytes=10 * MIB, room_
 
 def test_copying_is_weighed_against_computing() -> None:
     choice = keep_or_compute(VIEW, RATES)
-    assert (choice.fate, choice.copy_seconds, choice.compute_seconds) == (Fate.KEPT, pytest.approx(0.04), 0.1)
+    assert (choice.fate, choice.copy_seconds, choice.compute_seconds) == (
+        PreemptionAction.KEPT,
+        pytest.approx(0.04),
+        0.1,
+    )
     assert choice.reason == "20.0 MiB are copied out and back in 40 ms, 100 tokens computed in 100 ms"
     assert keep_or_compute(replace(VIEW, tokens=41), RATES).keep
     dearer = keep_or_compute(replace(VIEW, tokens=39), RATES)
-    assert (dearer.fate, dearer.keep) == (Fate.DEARER, False)
+    assert (dearer.fate, dearer.keep) == (PreemptionAction.DEARER, False)
 
 
 def test_the_last_byte_of_room_is_used_and_no_more() -> None:
     assert keep_or_compute(VIEW, RATES).keep
     full = keep_or_compute(replace(VIEW, room_bytes=20 * MIB - 1), RATES)
-    assert (full.fate, full.keep) == (Fate.ROOM, False)
+    assert (full.fate, full.keep) == (PreemptionAction.ROOM, False)
     assert full.reason == "its 20.0 MiB do not fit: 20.0 MiB of host memory are free"
 
 
 def test_what_others_still_hold_is_not_kept() -> None:
-    assert keep_or_compute(replace(VIEW, tokens=0, back_bytes=0), RATES).fate is Fate.NOTHING
+    assert keep_or_compute(replace(VIEW, tokens=0, back_bytes=0), RATES).fate is PreemptionAction.NOTHING
 
 
 amounts = st.integers(0, 10**9)

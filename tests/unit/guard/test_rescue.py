@@ -13,9 +13,9 @@ from brim.guard.rescue import (
     DETOURS,
     LAST_TRIES,
     Condition,
-    Part,
     RequestKey,
     RescuePolicy,
+    RetryPart,
     Work,
     after_rebuild,
     after_rescue,
@@ -35,7 +35,7 @@ class Device:
     indivisible: set[RequestKey] = field(default_factory=set)
     steps: int = 0
 
-    def planned(self, part: Part) -> tuple[Work, ...]:
+    def planned(self, part: RetryPart) -> tuple[Work, ...]:
         """Whole requests as long as there are tokens left, as a scheduler plans them."""
         left, work = part.tokens, []
         for key in part.requests:
@@ -101,14 +101,14 @@ def test_a_heavy_request_is_alone_after_one_failure() -> None:
     decodes = tuple(Work((str(number), 0), 1) for number in range(100))
     heavy = Work(("long", 0), 2000)
     assert smaller_parts((*decodes, heavy)) == (
-        Part(tuple(one.request for one in decodes), 100),
-        Part((heavy.request,), 2000),
+        RetryPart(tuple(one.request for one in decodes), 100),
+        RetryPart((heavy.request,), 2000),
     )
 
 
 def test_alone_it_gets_fewer_tokens_then_a_few_last_tries() -> None:
     key = ("a", 0)
-    part: Part | None = None
+    part: RetryPart | None = None
     seen = []
     work = (Work(key, 40),)
     while True:
@@ -124,9 +124,9 @@ def test_alone_it_gets_fewer_tokens_then_a_few_last_tries() -> None:
 def test_what_cannot_be_divided_is_tried_as_often() -> None:
     image = (Work(("image", 0), 300),)
     (first,) = smaller_parts(image)
-    assert first == Part((("image", 0),), 150)
+    assert first == RetryPart((("image", 0),), 150)
     (second,) = smaller_parts(image, first)  # it took 300 all the same
-    assert second == Part((("image", 0),), 300, tries_left=3)
+    assert second == RetryPart((("image", 0),), 300, tries_left=3)
     (third,) = smaller_parts(image, second)
     (fourth,) = smaller_parts(image, third)
     assert fourth.tries_left == 1
@@ -136,22 +136,22 @@ def test_what_cannot_be_divided_is_tried_as_often() -> None:
 def test_a_failure_on_the_way_back_takes_no_try_unless_it_is_in_the_same_place_again() -> None:
     key = ("a", 0)
     (part,) = smaller_parts((Work(key, 100, start=300),))
-    assert part == Part((key,), 50, start=300)
+    assert part == RetryPart((key,), 50, start=300)
     (part,) = smaller_parts((Work(key, 300, start=0, reached=300),), part)
-    assert part == Part((key,), 50, start=300, failed_at=0, detours_left=15)
+    assert part == RetryPart((key,), 50, start=300, failed_at=0, detours_left=15)
     (part,) = smaller_parts((Work(key, 100, start=200, reached=300),), part)
-    assert part == Part((key,), 50, start=300, failed_at=200, detours_left=14)
+    assert part == RetryPart((key,), 50, start=300, failed_at=200, detours_left=14)
     (part,) = smaller_parts((Work(key, 100, start=200, reached=300),), part)
-    assert part == Part((key,), 50, start=300, way_tokens=50, failed_at=200, detours_left=14)
+    assert part == RetryPart((key,), 50, start=300, way_tokens=50, failed_at=200, detours_left=14)
     (part,) = smaller_parts((Work(key, 50, start=300, reached=300),), part)
-    assert part == Part((key,), 25, start=300, way_tokens=50, failed_at=200, detours_left=14)
+    assert part == RetryPart((key,), 25, start=300, way_tokens=50, failed_at=200, detours_left=14)
 
 
 def test_getting_further_restores_all_tries() -> None:
     key = ("a", 0)
-    tired = Part((key,), 16, tries_left=1, start=300, way_tokens=16, failed_at=200, detours_left=0)
+    tired = RetryPart((key,), 16, tries_left=1, start=300, way_tokens=16, failed_at=200, detours_left=0)
     assert smaller_parts((Work(key, 16, start=300, reached=300),), tired) == ()
-    assert smaller_parts((Work(key, 16, start=301, reached=300),), tired) == (Part((key,), 16, 3, start=301),)
+    assert smaller_parts((Work(key, 16, start=301, reached=300),), tired) == (RetryPart((key,), 16, 3, start=301),)
 
 
 @given(
@@ -167,7 +167,7 @@ def test_a_request_that_is_set_back_fails_as_often_as_it_gets_further(
 ) -> None:
     """Alone, from its first token after each failure. After these faults it passes, or fails for good after `room`."""
     key, computed, furthest = ("a", 0), 0, 0
-    part: Part | None = None
+    part: RetryPart | None = None
     failures = raises = 0
     chance = iter(faults)
     while computed < tokens:
@@ -191,15 +191,15 @@ def test_a_request_that_is_set_back_fails_as_often_as_it_gets_further(
     assert (computed == tokens) or faults or (not passes and room < tokens)
 
 
-def _step_tokens(part: Part, computed: int, usual: int) -> int:
+def _step_tokens(part: RetryPart, computed: int, usual: int) -> int:
     if computed < part.start:
         return min(part.way_tokens or usual, usual, part.start - computed)
     return min(usual, part.tokens)
 
 
 def test_the_last_of_a_part_of_several_requests_is_given_fewer_tokens_first() -> None:
-    several = Part((("a", 0), ("b", 0)), 2)
-    assert smaller_parts((Work(("b", 0), 500, start=10),), several) == (Part((("b", 0),), 250, start=10),)
+    several = RetryPart((("a", 0), ("b", 0)), 2)
+    assert smaller_parts((Work(("b", 0), 500, start=10),), several) == (RetryPart((("b", 0),), 250, start=10),)
 
 
 POLICY = RescuePolicy(usual_tokens=1024, least_tokens=100, window_steps=10, lowered_by=2, calm_steps=20)

@@ -7,29 +7,33 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.guard.shares import EVERYBODY, Share, Turns, displaced, fair_places
+from brim.guard.shares import EVERYBODY, ClientShare, Turns, displaced, fair_places
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    share: Share
+    share: ClientShare
     places: int
     waiting: bool = True
 
 
-SHARES = [Share("a"), Share("b"), Share("c", 3.0)]
+SHARES = [ClientShare("a"), ClientShare("b"), ClientShare("c", 3.0)]
 requests = st.lists(
     st.builds(Request, st.sampled_from(SHARES), st.integers(1, 8), st.booleans()), min_size=1, max_size=30
 )
 
 
-def places_of(found: list[Request], share: Share) -> int:
+def places_of(found: list[Request], share: ClientShare) -> int:
     return sum(one.places for one in found if one.share == share)
 
 
-@given(holders=requests, share=st.sampled_from([*SHARES, Share("new"), Share("heavy", 10.0)]), wanted=st.integers(1, 8))
+@given(
+    holders=requests,
+    share=st.sampled_from([*SHARES, ClientShare("new"), ClientShare("heavy", 10.0)]),
+    wanted=st.integers(1, 8),
+)
 def test_who_gives_way_waits_and_is_above_its_part_and_the_newcomer_stays_within_its_own(
-    holders: list[Request], share: Share, wanted: int
+    holders: list[Request], share: ClientShare, wanted: int
 ) -> None:
     places = sum(one.places for one in holders)  # it is full
     leaving = displaced(share, wanted, holders, places)
@@ -58,17 +62,17 @@ def test_one_client_alone_makes_nobody_give_way() -> None:
 def test_a_newcomer_gets_the_place_of_the_newest_of_who_has_most() -> None:
     many = [Request(SHARES[0], 8) for _ in range(30)]
     few = [Request(SHARES[1], 1) for _ in range(10)]
-    assert displaced(Share("new"), 1, [*many, *few], 250) == [many[-1]]
+    assert displaced(ClientShare("new"), 1, [*many, *few], 250) == [many[-1]]
 
 
 def test_answers_that_have_begun_do_not_give_way() -> None:
     running = [Request(SHARES[0], 8, waiting=False) for _ in range(30)]
-    assert displaced(Share("new"), 1, running, 240) == []
+    assert displaced(ClientShare("new"), 1, running, 240) == []
 
 
 def test_a_share_that_was_away_begins_at_the_level_of_those_that_wait() -> None:
     turns = Turns()
-    here, away = turns.enter(Share("here")), turns.enter(Share("away"))
+    here, away = turns.enter(ClientShare("here")), turns.enter(ClientShare("away"))
     turns.begins_to_wait(here)
     for _ in range(10):
         turns.start(here, 100, [here])
@@ -78,7 +82,7 @@ def test_a_share_that_was_away_begins_at_the_level_of_those_that_wait() -> None:
 
 def test_a_share_that_was_served_more_than_others_waits_for_them() -> None:
     turns = Turns()
-    much, little = turns.enter(Share("much")), turns.enter(Share("little"))
+    much, little = turns.enter(ClientShare("much")), turns.enter(ClientShare("little"))
     for account in (much, little):
         turns.begins_to_wait(account)
     turns.start(much, 1000, [little])

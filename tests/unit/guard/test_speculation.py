@@ -14,8 +14,8 @@ from brim.guard.speculation import (
     OPEN,
     Acceptance,
     BatchView,
-    Gate,
     GateCause,
+    SpeculationGate,
     SpeculationSettings,
     decide,
     depth_for,
@@ -24,11 +24,11 @@ from brim.guard.speculation import (
 
 SETTINGS = SpeculationSettings(max_batch=16, max_weight=0.75, depth=7)
 views = st.builds(BatchView, st.integers(0, 64), st.floats(0, 2), st.booleans())
-gates = st.builds(Gate, st.booleans(), st.sampled_from(GateCause))
+gates = st.builds(SpeculationGate, st.booleans(), st.sampled_from(GateCause))
 
 
 @given(view=views, before=gates)
-def test_the_gate_is_open_only_within_its_limits(view: BatchView, before: Gate) -> None:
+def test_the_gate_is_open_only_within_its_limits(view: BatchView, before: SpeculationGate) -> None:
     gate = decide(view, before, SETTINGS)
     if gate.open:
         assert view.requests <= 16

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from brim.errors import BrimError, DeviceError, InvalidRequest, UnknownDevice
 from brim.planning.devices import catalogue, find_device, find_devices, larger_devices
-from brim.planning.gpus.cards import ARCHITECTURES, CARDS, CLASSES, Card, Kind
+from brim.planning.gpus.cards import ARCHITECTURES, CARDS, CLASSES, CatalogueCard, DeviceClass
 from brim.planning.gpus.names import find_card
 from brim.records.plan import Device, Source
 from brim.units import GIB, MIB
@@ -18,14 +18,14 @@ from tests.unit.probes.fake_nvml import FakeGpu, FakeNvml
 def test_the_catalogue() -> None:
     devices = catalogue()
     assert len({device.key for device in devices}) == len(devices) == len(CARDS) >= 60
-    unified = {card.key for card in CARDS if card.kind is Kind.UNIFIED}  # the CPU and its system have their part
+    unified = {card.key for card in CARDS if card.kind is DeviceClass.UNIFIED}  # the CPU and its system have their part
     for device in devices:
         assert 0 <= device.hidden_bytes < device.total_bytes // (20 if device.key not in unified else 2)
         assert device.context_bytes > 200 * MIB or device.generation == "metal"
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.key)
-def test_a_card_is_sold_with_about_what_its_driver_reports(card: Card) -> None:
+def test_a_card_is_sold_with_about_what_its_driver_reports(card: CatalogueCard) -> None:
     assert 0.93 * card.sold_gb * 1024 <= card.reported_mib <= 1.0 * card.sold_gb * 1024 + 1024
 
 
@@ -38,7 +38,7 @@ def as_words(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.key)
-def test_every_card_by_key_name_and_spelling(card: Card) -> None:
+def test_every_card_by_key_name_and_spelling(card: CatalogueCard) -> None:
     for spelling in (card.key, card.name, *card.also):
         for text in as_words(spelling):
             assert find_device(text).key == card.key, text
@@ -265,7 +265,7 @@ def test_apple_has_the_share_that_metal_gives() -> None:
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.key)
-def test_a_larger_device_is_of_the_same_vendor_and_no_older_and_its_own_kind_comes_first(card: Card) -> None:
+def test_a_larger_device_is_of_the_same_vendor_and_no_older_and_its_own_kind_comes_first(card: CatalogueCard) -> None:
     by_key = {one.key: one for one in CARDS}
     own, found = ARCHITECTURES[card.architecture], larger_devices(find_device(card.key))
     for larger in found:

@@ -19,8 +19,8 @@ from brim.planning.activation import AttentionKind
 from brim.planning.engines import (
     ENGINES,
     Algorithm,
-    Command,
-    Draft,
+    EngineCommand,
+    PlannedDraft,
     Sizes,
     checkpoint_format,
     device_specs,
@@ -28,10 +28,10 @@ from brim.planning.engines import (
     limits_pixels,
 )
 from brim.planning.engines.split import layers_by_device
-from brim.records.model import Dtype, Media
+from brim.records.model import Dtype, MediaType
 from brim.units import GIB
 
-DRAFT = Draft(model="org/small", algorithm=Algorithm.DRAFT_MODEL, tokens=3, weights_bytes=GIB)
+DRAFT = PlannedDraft(model="org/small", algorithm=Algorithm.DRAFT_MODEL, tokens=3, weights_bytes=GIB)
 SIZES = Sizes(
     model="org/model",
     dtype=Dtype.BF16,
@@ -48,7 +48,7 @@ SIZES = Sizes(
     free_bytes=79 * GIB,
     spare_bytes=2 * GIB,
     weights_bytes=40 * GIB,
-    media=frozenset({Media.IMAGE, Media.AUDIO}),
+    media=frozenset({MediaType.IMAGE, MediaType.AUDIO}),
     image_pixels=1 << 20,
     image_tokens=1338,
     images_per_prompt=2,
@@ -82,11 +82,11 @@ def sizes_for(engine: str, **turned: Any) -> Sizes:
     return replace(SIZES, block_tokens=ENGINES[engine].block_tokens, **turned)
 
 
-def told(command: Command) -> tuple[object, ...]:
+def told(command: EngineCommand) -> tuple[object, ...]:
     return command.args, command.files, command.notes
 
 
-def attempt(engine: str, **turned: Any) -> tuple[Command | None, str]:
+def attempt(engine: str, **turned: Any) -> tuple[EngineCommand | None, str]:
     """A command, or the words it is refused with."""
     try:
         return ENGINES[engine].command(sizes_for(engine, **turned)), ""
@@ -94,7 +94,7 @@ def attempt(engine: str, **turned: Any) -> tuple[Command | None, str]:
         return None, str(refusal)
 
 
-def value(command: Command, name: str) -> str:
+def value(command: EngineCommand, name: str) -> str:
     return command.args[command.args.index(name) + 1]
 
 

@@ -12,7 +12,7 @@ import brim
 from brim.cli.main import run
 from brim.model.source import load_model
 from brim.planning.devices import card_device
-from brim.planning.gpus.cards import ARCHITECTURES, Kind, Vendor
+from brim.planning.gpus.cards import ARCHITECTURES, DeviceClass, Vendor
 from brim.planning.options import find_options, is_family, offered
 from brim.records.plan import PlanRequest
 
@@ -69,7 +69,7 @@ def test_families_narrow_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert is_family("Hopper")
     assert not is_family("h100")
     assert {card.architecture for card in offered(["hopper", "ada"])} == {"hopper", "ada"}
-    assert all(card.kind is Kind.CONSUMER for card in offered(["consumer"]))
+    assert all(card.kind is DeviceClass.CONSUMER for card in offered(["consumer"]))
     assert all(ARCHITECTURES[card.architecture].vendor is Vendor.APPLE for card in offered(["apple"]))
 
 

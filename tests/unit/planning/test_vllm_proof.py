@@ -17,7 +17,7 @@ from brim.model.weights import weight_bytes
 from brim.planning.devices import find_device
 from brim.planning.vllm.attention import most_splits
 from brim.planning.vllm.held import Held, held_under_worst_load
-from brim.planning.vllm.run import Run, plan_run
+from brim.planning.vllm.run import VllmRun, plan_run
 from brim.planning.vllm.worst import scored_chunk
 from brim.records.model import Dtype, ModelSpec
 from brim.records.plan import MemoryPlan
@@ -110,7 +110,7 @@ def test_each_line_is_about_what_was_measured(name: str) -> None:
     assert held.step + held.slack + held.graph_pool >= seen["activation"] + seen["workspace"] + seen["graphs"]
 
 
-def started(row: dict[str, Any]) -> tuple[ModelSpec, Run]:
+def started(row: dict[str, Any]) -> tuple[ModelSpec, VllmRun]:
     """The model and the run of a stored fit, as vLLM chose them."""
     names = {
         "llama31-8b": "llama-3.1-8b",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from brim.records.lease import Lease, LeaseState, ProcessId, Share
+from brim.records.lease import Lease, LeaseState, ProcessId, SizeWish
 from brim.reserve.devices import Budget
 from brim.reserve.hold import blank
 from brim.units import MIB
@@ -33,8 +33,8 @@ def holder(promised: int, held: int | None = None, *, generation: int = 1, **cha
     return replace(lease, **changes)
 
 
-def sizer(share: Share | None = None, *, generation: int = 1, **changes: Any) -> Lease:
-    waiting = {"promised_bytes": None, "share": share or Share(), "role": "llm", **changes}
+def sizer(share: SizeWish | None = None, *, generation: int = 1, **changes: Any) -> Lease:
+    waiting = {"promised_bytes": None, "share": share or SizeWish(), "role": "llm", **changes}
     return holder(0, generation=generation, **waiting)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from brim.errors import DeviceError, NeighboursUnknown
-from brim.records.lease import Lease, Share
+from brim.records.lease import Lease, SizeWish
 from brim.reserve import files
 from brim.reserve.codec import BadFile, from_body, to_body
 from brim.reserve.ledger import Ledger, known_devices
@@ -62,7 +62,7 @@ def write_sealed(path: Path, body: dict[str, Any]) -> None:
 def test_a_lease_is_read_as_it_was_written_and_arrivals_are_numbered(book: Ledger) -> None:
     with book.opened() as page:
         first, _ = page.add(mine(100))
-        second, _ = page.add(replace(mine(200), share=Share(fraction=0.25)))
+        second, _ = page.add(replace(mine(200), share=SizeWish(fraction=0.25)))
     assert found(book) == (first, second)
     assert [first.generation, second.generation] == [1, 2]
     with book.opened() as page:

@@ -13,7 +13,7 @@ import pytest
 
 from brim.errors import NeighboursUnknown
 from brim.reserve import processes
-from brim.reserve.locks import LifeMark, exclusive, has_life
+from brim.reserve.locks import LivenessLock, exclusive, has_life
 from brim.reserve.processes import descendants, identify, is_running, this_process
 
 
@@ -62,7 +62,7 @@ def test_a_mark_is_kept_by_its_process_alone(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        mark = LifeMark(path)
+        mark = LivenessLock(path)
         grandchild = os.fork()
         if grandchild:
             os.write(writing, str(grandchild).encode())

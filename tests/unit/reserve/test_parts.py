@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.records.lease import Expected, Lease, LeaseState, Share
-from brim.reserve.parts import DeviceNow, Part, available_bytes, late_neighbours, part_of
+from brim.records.lease import Expected, Lease, LeaseState, SizeWish
+from brim.reserve.parts import DeviceNow, DevicePart, available_bytes, late_neighbours, part_of
 from tests.unit.reserve.made import holder, sizer
 
 BUDGET = DeviceNow(1000)
@@ -29,34 +29,36 @@ def test_what_the_driver_counts_is_not_counted_twice() -> None:
 
 
 def test_one_sizer_takes_what_is_left() -> None:
-    assert part_of(sizer(), [], BUDGET) == Part(1000, limited=False)
-    assert part_of(sizer(), [holder(300, 200, generation=2)], BUDGET) == Part(800, limited=False)
-    assert part_of(sizer(), [holder(2000, 1200, generation=2)], BUDGET) == Part(0, limited=False)
+    assert part_of(sizer(), [], BUDGET) == DevicePart(1000, limited=False)
+    assert part_of(sizer(), [holder(300, 200, generation=2)], BUDGET) == DevicePart(800, limited=False)
+    assert part_of(sizer(), [holder(2000, 1200, generation=2)], BUDGET) == DevicePart(0, limited=False)
 
 
 def test_two_sizers_divide_by_fractions_by_size_or_equally() -> None:
     me, you = sizer(), sizer(generation=2)
-    assert part_of(me, [you], BUDGET) == Part(500, limited=True)
-    assert part_of(me, [replace(you, share=Share(fraction=0.3))], BUDGET) == Part(700, limited=True)
-    assert part_of(me, [replace(you, share=Share(bytes=250), promised_bytes=250)], BUDGET) == Part(750, limited=False)
-    assert part_of(replace(me, share=Share(fraction=0.4)), [you], BUDGET) == Part(400, limited=True)
-    assert part_of(replace(me, promised_bytes=600), [you], BUDGET) == Part(600, limited=True)
+    assert part_of(me, [you], BUDGET) == DevicePart(500, limited=True)
+    assert part_of(me, [replace(you, share=SizeWish(fraction=0.3))], BUDGET) == DevicePart(700, limited=True)
+    assert part_of(me, [replace(you, share=SizeWish(bytes=250), promised_bytes=250)], BUDGET) == DevicePart(
+        750, limited=False
+    )
+    assert part_of(replace(me, share=SizeWish(fraction=0.4)), [you], BUDGET) == DevicePart(400, limited=True)
+    assert part_of(replace(me, promised_bytes=600), [you], BUDGET) == DevicePart(600, limited=True)
 
 
 def test_the_second_sizer_gets_the_rest_of_what_the_first_has_decided_or_holds() -> None:
     first = replace(sizer(), promised_bytes=500)
-    assert part_of(sizer(generation=2), [first], BUDGET) == Part(500, limited=False)
+    assert part_of(sizer(generation=2), [first], BUDGET) == DevicePart(500, limited=False)
     held = replace(first, state=LeaseState.HELD, held_bytes=350)
-    assert part_of(sizer(generation=2), [held], BUDGET) == Part(650, limited=False)
-    half = sizer(Share(fraction=0.9), generation=2)
-    assert part_of(half, [held], BUDGET) == Part(650, limited=True)  # a fraction of all, and no more than is left
+    assert part_of(sizer(generation=2), [held], BUDGET) == DevicePart(650, limited=False)
+    half = sizer(SizeWish(fraction=0.9), generation=2)
+    assert part_of(half, [held], BUDGET) == DevicePart(650, limited=True)  # a fraction of all, and no more than is left
 
 
 def test_on_a_gpu_a_part_is_of_the_whole_card_and_not_of_what_is_free() -> None:
     first = replace(sizer(), promised_bytes=500, state=LeaseState.HELD, held_bytes=480, measured=True)
     now = DeviceNow(420, {first.name: 480})  # 100 belong to processes without a lease
-    assert part_of(sizer(Share(fraction=0.5), generation=2), [first], now) == Part(420, limited=True)
-    assert part_of(sizer(Share(fraction=0.4), generation=2), [first], now) == Part(360, limited=True)
+    assert part_of(sizer(SizeWish(fraction=0.5), generation=2), [first], now) == DevicePart(420, limited=True)
+    assert part_of(sizer(SizeWish(fraction=0.4), generation=2), [first], now) == DevicePart(360, limited=True)
 
 
 def test_who_is_late() -> None:
@@ -75,13 +77,13 @@ def test_who_is_late() -> None:
     assert late_neighbours(me, [leaving], Expected(roles=("embedder",))) == ("embedder (not started)",)
 
 
-WANTS = st.one_of(st.just(Share()), st.floats(0.05, 0.5).map(lambda part: Share(fraction=part)))
+WANTS = st.one_of(st.just(SizeWish()), st.floats(0.05, 0.5).map(lambda part: SizeWish(fraction=part)))
 MOVES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 700), st.floats(0, 1)), max_size=40)
 
 
 @given(shares=st.lists(WANTS, min_size=1, max_size=2), moves=MOVES, total=st.integers(1, 1000))
 def test_no_order_of_events_gives_out_more_than_there_is(
-    shares: list[Share], moves: list[tuple[int, int, float]], total: int
+    shares: list[SizeWish], moves: list[tuple[int, int, float]], total: int
 ) -> None:
     """Holders come, hold and go, sizers decide in their order; the claims never exceed the budget."""
     now = DeviceNow(total)
@@ -106,7 +108,7 @@ def test_no_order_of_events_gives_out_more_than_there_is(
 
 @given(total=st.integers(1, 10**12), given_shares=st.lists(WANTS, min_size=1, max_size=4), held=st.integers(0, 10**12))
 def test_sizers_that_are_all_there_get_what_they_asked_for_and_nothing_is_wasted(
-    total: int, given_shares: list[Share], held: int
+    total: int, given_shares: list[SizeWish], held: int
 ) -> None:
     fractions = [share.fraction or 0.0 for share in given_shares]
     if sum(fractions) > 1 or held > total:

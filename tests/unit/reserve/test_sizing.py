@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from brim.errors import DoesNotFit, InvalidRequest, NeighboursLate
-from brim.records.lease import Expected, LeaseState, Share
+from brim.records.lease import Expected, LeaseState, SizeWish
 from brim.records.memory import MemoryReading
 from brim.records.progress import Stage
 from brim.reserve import devices
@@ -109,15 +109,15 @@ def test_the_order_does_not_matter_where_neighbours_are_expected() -> None:
 @pytest.mark.parametrize(
     ("shares", "parts"),
     [
-        ((Share(), Share()), (400, 400)),
-        ((Share(fraction=0.25), Share(fraction=0.75)), (200, 600)),
-        ((Share(fraction=0.25), Share()), (200, 600)),
-        ((Share(), Share(fraction=0.25)), (600, 200)),
-        ((Share(bytes=300 * MIB), Share()), (300, 500)),
-        ((Share(), Share(bytes=300 * MIB)), (500, 300)),
+        ((SizeWish(), SizeWish()), (400, 400)),
+        ((SizeWish(fraction=0.25), SizeWish(fraction=0.75)), (200, 600)),
+        ((SizeWish(fraction=0.25), SizeWish()), (200, 600)),
+        ((SizeWish(), SizeWish(fraction=0.25)), (600, 200)),
+        ((SizeWish(bytes=300 * MIB), SizeWish()), (300, 500)),
+        ((SizeWish(), SizeWish(bytes=300 * MIB)), (500, 300)),
     ],
 )
-def test_two_sizers_divide_what_the_holders_leave(shares: tuple[Share, Share], parts: tuple[int, int]) -> None:
+def test_two_sizers_divide_what_the_holders_leave(shares: tuple[SizeWish, SizeWish], parts: tuple[int, int]) -> None:
     """Both are there before the first decides; the second sizes itself when the first holds, and not before."""
     first_holds = threading.Event()
 
@@ -175,7 +175,7 @@ def test_on_a_gpu_what_was_loaded_before_is_part_of_the_part(
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([card]))
     loaded = MemoryReading(24 * GIB, 21 * GIB, 2 * GIB, 2 * GIB, 2 * GIB, 2 * GIB, GIB, process_bytes)
     with (
-        sizing(Gpu("GPU-aa", 24 * GIB), share=Share(fraction=0.5), started=("tower",)) as sizer,
+        sizing(Gpu("GPU-aa", 24 * GIB), share=SizeWish(fraction=0.5), started=("tower",)) as sizer,
         hold(gpu="GPU-aa", bytes=4 * GIB, role="tower"),
     ):
         sizer.decide(loaded)
@@ -188,7 +188,7 @@ def test_on_a_gpu_what_was_loaded_before_is_part_of_the_part(
 
 
 def test_between_deciding_and_holding_a_part_is_promised() -> None:
-    with sizing(LAB, share=Share(fraction=0.6)) as sizer:
+    with sizing(LAB, share=SizeWish(fraction=0.6)) as sizer:
         with pytest.raises(DoesNotFit, match=r"llm .* promised 600.0 MiB"), holding(401):
             pass
         sizer.hold(replace(FULL, reserved_bytes=300 * MIB, peak_reserved_bytes=500 * MIB))
@@ -224,11 +224,11 @@ def test_who_is_suspended_is_named_and_still_waited_for(folder: Path) -> None:
 
 
 def test_what_cannot_be_shared() -> None:
-    with sizing(LAB, role="first", share=Share(fraction=0.7)):
+    with sizing(LAB, role="first", share=SizeWish(fraction=0.7)):
         refused = r"together these are 1.1 of cpu:lab \(first .* 0.7, llm .* 0.4\)"
-        with pytest.raises(InvalidRequest, match=refused), sizing(LAB, share=Share(fraction=0.4)):
+        with pytest.raises(InvalidRequest, match=refused), sizing(LAB, share=SizeWish(fraction=0.4)):
             pass
-        with pytest.raises(DoesNotFit, match=r"shortfall is 101.0 MiB"), sizing(LAB, share=Share(bytes=401 * MIB)):
+        with pytest.raises(DoesNotFit, match=r"shortfall is 101.0 MiB"), sizing(LAB, share=SizeWish(bytes=401 * MIB)):
             pass
     refused = r"nothing of cpu:lab \(1000.0 MiB\) is left for llm: holder"
     with holding(1000), pytest.raises(DoesNotFit, match=refused), sizing(LAB):
@@ -283,7 +283,7 @@ def test_on_a_gpu_a_promise_is_not_free_and_what_is_taken_of_it_is_not_counted_t
 def test_on_a_gpu_a_share_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     card = FakeGpu("NVIDIA L4", "GPU-aa", 24 * GIB, 4 * GIB)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([card]))
-    with sizing(Gpu("GPU-aa", 24 * GIB), share=Share(fraction=0.5)) as sizer:
+    with sizing(Gpu("GPU-aa", 24 * GIB), share=SizeWish(fraction=0.5)) as sizer:
         assert sizer.part.promised_bytes == 10 * GIB
         known = MemoryReading(24 * GIB, 18 * GIB, GIB, GIB, GIB, GIB, 5 * GIB, 2 * GIB)
         assert sizer.seen(known).free_bytes == 8 * GIB  # two of the ten are taken

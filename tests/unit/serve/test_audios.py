@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from brim.errors import InvalidRequest
-from brim.serve.asked.media import Audio
 from brim.serve.prepare.audios import decode_all
-from brim.serve.settings import Limits
+from brim.serve.requests.media import Audio
+from brim.serve.settings import RequestLimits
 
 pytest.importorskip("torch")
 
@@ -36,29 +36,29 @@ def patched(offset: int, form: str, *values: int) -> bytes:
 def test_audio_comes_at_the_rate_of_the_model_and_in_one_channel() -> None:
     both = np.stack([SOUND, SOUND * 0], axis=1)
     audios = [sent(FILE), sent(wav(both, 32, floats=True), "other")]
-    found = decode_all(audios, Limits(), None, RATE)
+    found = decode_all(audios, RequestLimits(), None, RATE)
     assert np.abs(found[audios[0]][0] - SOUND).max() < 1e-4
     assert np.abs(found[audios[1]][0] - SOUND / 2).max() < 1e-6
-    (samples, rate) = decode_all(audios[:1], Limits(), None, RATE // 2)[audios[0]]
+    (samples, rate) = decode_all(audios[:1], RequestLimits(), None, RATE // 2)[audios[0]]
     assert (len(samples), rate) == (len(SOUND) // 2, RATE // 2)
 
 
 def test_all_audio_of_a_request_shares_the_limit() -> None:
     audios = [sent(FILE, f"audio {number}") for number in range(3)]
-    assert len(decode_all(audios, Limits(audio_seconds=3 * SECONDS), None, RATE)) == 3
+    assert len(decode_all(audios, RequestLimits(audio_seconds=3 * SECONDS), None, RATE)) == 3
     with pytest.raises(InvalidRequest, match=r"^audio 2: .* lasts 0\.03 seconds, more than the 0\.02 that are left"):
-        decode_all(audios, Limits(audio_seconds=3 * SECONDS - 0.001), None, RATE)
+        decode_all(audios, RequestLimits(audio_seconds=3 * SECONDS - 0.001), None, RATE)
 
 
 def test_what_is_longer_than_the_model_takes_is_refused_before_it_is_read() -> None:
     long = wav(np.full((RATE, 1), np.nan, np.float32), 32, floats=True)  # reading it would say that it is not finite
     with pytest.raises(InvalidRequest, match=r"^data: the audio lasts 1\.00 seconds, more than the 0\.5 of the tower"):
-        decode_all([sent(long)], Limits(), AudioLimits(50, "the tower", 100.0), RATE)
+        decode_all([sent(long)], RequestLimits(), AudioLimits(50, "the tower", 100.0), RATE)
 
 
 def test_a_length_that_was_unknown_when_the_file_was_written_is_taken() -> None:
     audio = sent(patched(DATA, "<I", 0xFFFFFFFF))
-    assert len(decode_all([audio], Limits(), None, RATE)[audio][0]) == len(SOUND)
+    assert len(decode_all([audio], RequestLimits(), None, RATE)[audio][0]) == len(SOUND)
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_a_length_that_was_unknown_when_the_file_was_written_is_taken() -> None:
 )
 def test_what_is_no_audio_is_said(audio: Audio, said: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^data: the audio .*{said}"):
-        decode_all([audio], Limits(audio_bytes=2048), None, RATE)
+        decode_all([audio], RequestLimits(audio_bytes=2048), None, RATE)

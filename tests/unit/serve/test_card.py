@@ -14,7 +14,7 @@ from brim.records.lease import Lease, LeaseState, ProcessId
 from brim.records.memory import MemoryReading
 
 pytest.importorskip("torch")
-from brim.serve.card import Card, card_parts, ledger_lines
+from brim.serve.device_bar import DeviceSnapshot, card_parts, ledger_lines
 from tests.unit.serve.test_watch import IDLE, READY
 
 FIGURES = replace(IDLE, blocks_held=3, blocks_cached=2, blocks_free=5)  # 1,600 bytes of KV, 500 of weights
@@ -62,12 +62,12 @@ def lease(promised: int, held: int, state: LeaseState = LeaseState.HELD) -> Leas
 FIT = report(context=200, weights=500, activation=300, encoder=350, canary=100, kv=1600, neighbours=0)
 
 
-def parts(card: Card) -> dict[str, int]:
+def parts(card: DeviceSnapshot) -> dict[str, int]:
     return {part.name: part.bytes for part in card_parts(card)}
 
 
 def test_the_parts_add_up_to_the_device() -> None:
-    card = Card(
+    card = DeviceSnapshot(
         FIGURES, READY, FIT, reading(4000, other=650), leases=(lease(300, 250), lease(90, 0, LeaseState.STARTING))
     )
     assert parts(card) == {
@@ -87,18 +87,18 @@ def test_the_parts_add_up_to_the_device() -> None:
 
 def test_a_canary_that_is_lent_is_not_shown_as_held() -> None:
     lent = Health(Status.DEGRADED, "a step ran out of memory", canary_held=False)
-    card = Card(FIGURES, lent, FIT, reading(4000))
+    card = DeviceSnapshot(FIGURES, lent, FIT, reading(4000))
     assert "canary" not in parts(card)
     assert sum(parts(card).values()) == 4000
 
 
 def test_without_a_fit_or_a_reading_only_what_is_counted_is_shown() -> None:
-    assert parts(Card(FIGURES, READY)) == {"weights": 500, "kv_used": 480, "kv_cached": 320, "kv_free": 800}
-    assert [line["name"] for line in ledger_lines(Card(FIGURES, READY))] == ["weights", "kv"]
+    assert parts(DeviceSnapshot(FIGURES, READY)) == {"weights": 500, "kv_used": 480, "kv_cached": 320, "kv_free": 800}
+    assert [line["name"] for line in ledger_lines(DeviceSnapshot(FIGURES, READY))] == ["weights", "kv"]
 
 
 def test_a_ledger_line_has_predicted_measured_and_used() -> None:
-    card = Card(FIGURES, READY, FIT, reading(4000, allocated=2500))
+    card = DeviceSnapshot(FIGURES, READY, FIT, reading(4000, allocated=2500))
     lines = {line["name"]: line for line in ledger_lines(card)}
     assert lines["kv"] == {
         "name": "kv",
@@ -122,7 +122,7 @@ def test_nothing_is_negative_and_the_pool_is_whole(
     held: int, cached: int, free: int, kv_bytes: int, total: int, other: int
 ) -> None:
     figures = replace(IDLE, kv_bytes=kv_bytes, blocks_held=held, blocks_cached=cached, blocks_free=free)
-    card = Card(figures, READY, FIT, reading(total, other))
+    card = DeviceSnapshot(figures, READY, FIT, reading(total, other))
     found = card_parts(card)
     assert all(part.bytes > 0 for part in found)
     assert sum(part.bytes for part in found if part.name.startswith("kv_")) == kv_bytes
@@ -131,4 +131,4 @@ def test_nothing_is_negative_and_the_pool_is_whole(
 
 def test_a_pool_without_a_free_block_has_nothing_free() -> None:
     figures = replace(IDLE, kv_bytes=1000, blocks_held=2, blocks_cached=1, blocks_free=0)
-    assert parts(Card(figures, READY)) == {"weights": 500, "kv_used": 666, "kv_cached": 334}
+    assert parts(DeviceSnapshot(figures, READY)) == {"weights": 500, "kv_used": 666, "kv_cached": 334}

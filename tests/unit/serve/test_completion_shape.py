@@ -8,14 +8,14 @@ from brim.engine.front.answers import Completion, Update
 from brim.engine.requests.request import FinishReason
 from brim.engine.schedule.events import TokenLogprobs
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.shape.answers import Ended, Head
-from brim.serve.shape.completion import CompletionShape
+from brim.serve.responses.answers import FinishedAnswer, ResponseHeader
+from brim.serve.responses.completion import CompletionFormatter
 from brim.serve.token_texts import TokenTexts
 
 
-def shape(prompts: tuple[str, ...] = (), scored_only: bool = False) -> CompletionShape:
-    return CompletionShape(
-        Head.new("cmpl", "tiny"),
+def shape(prompts: tuple[str, ...] = (), scored_only: bool = False) -> CompletionFormatter:
+    return CompletionFormatter(
+        ResponseHeader.new("cmpl", "tiny"),
         (Prepared((1, 2)),),
         prompts=prompts,
         answers=2,
@@ -29,7 +29,7 @@ def shape(prompts: tuple[str, ...] = (), scored_only: bool = False) -> Completio
 def test_offsets_of_a_stream_are_those_of_the_whole_answer() -> None:
     scores = [TokenLogprobs(token, -1.0, ()) for token in (7, 123, 5)]
     done = Completion("r", 1, 2, 0, (7, 123, 5), "abc", FinishReason.LENGTH, logprobs=tuple(scores))
-    whole = shape().whole([Ended(1, done)])["choices"][0]["logprobs"]["text_offset"]
+    whole = shape().whole([FinishedAnswer(1, done)])["choices"][0]["logprobs"]["text_offset"]
     streamed = shape()
     streamed.events(0, Update("r", 0, 9, "x", TokenLogprobs(9, -1.0, ())))
     chunks = [streamed.events(1, Update("r", 1, score.token, "a", score))[0] for score in scores]
@@ -48,7 +48,7 @@ def test_a_scored_prompt_is_streamed_before_its_answer(scored_only: bool) -> Non
         Update("r", 1, 7, "a", scores[0], prompt_logprobs=prompt),
         Update("r", 1, 8, "b", scores[1], completion=done),
     ]
-    whole = shape(("one",), scored_only).whole([Ended(1, done)])["choices"][0]
+    whole = shape(("one",), scored_only).whole([FinishedAnswer(1, done)])["choices"][0]
     streamed = shape(("one",), scored_only)
     events = [*streamed.opening(), *(event for update in updates for event in streamed.events(1, update))]
     choices = [event["choices"][0] for event in events]

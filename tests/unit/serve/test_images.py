@@ -10,9 +10,9 @@ from io import BytesIO
 import pytest
 
 from brim.errors import InvalidRequest
-from brim.serve.asked.media import Image
 from brim.serve.prepare.images import decode_all
-from brim.serve.settings import Limits
+from brim.serve.requests.media import Image
+from brim.serve.settings import RequestLimits
 
 pillow = pytest.importorskip("PIL.Image")
 
@@ -40,21 +40,21 @@ def bomb(side: int) -> bytes:
 
 def test_an_image_is_decoded() -> None:
     image = uri(png(4, 3))
-    assert decode_all([image], Limits())[image].size == (4, 3)
+    assert decode_all([image], RequestLimits())[image].size == (4, 3)
 
 
 def test_all_images_of_a_request_share_the_limit() -> None:
     images = [Image(uri(png(10, 10)).uri, f"image {number}") for number in range(3)]
-    assert len(decode_all(images, Limits(image_pixels=300))) == 3
+    assert len(decode_all(images, RequestLimits(image_pixels=300))) == 3
     with pytest.raises(InvalidRequest, match=r"^image 2: .* more than the 99 that are left of 299"):
-        decode_all(images, Limits(image_pixels=299))
+        decode_all(images, RequestLimits(image_pixels=299))
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("side", [6000, 12_000, 60_000])
 def test_a_decompression_bomb_dies_at_the_door(side: int) -> None:
     with pytest.raises(InvalidRequest, match=r"pixels, more than|no image that can be read"):
-        decode_all([uri(bomb(side))], Limits())
+        decode_all([uri(bomb(side))], RequestLimits())
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_a_decompression_bomb_dies_at_the_door(side: int) -> None:
 )
 def test_what_is_no_image_is_said(image: Image, said: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^url: .*{said}"):
-        decode_all([image], Limits(image_bytes=2048))
+        decode_all([image], RequestLimits(image_bytes=2048))
 
 
 def test_bytes_that_are_no_image_are_told_what_would_be_one() -> None:
     with pytest.raises(InvalidRequest, match=r"^url: it is no image that can be read; send PNG, JPEG, WEBP, GIF$"):
-        decode_all([uri(b"no image")], Limits())
+        decode_all([uri(b"no image")], RequestLimits())

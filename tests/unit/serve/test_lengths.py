@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("transformers")
 
 from brim.errors import InvalidRequest
-from brim.serve.asked.requests import read_chat
-from brim.serve.prepare.desk import Desk
 from brim.serve.prepare.jobs import ChatJob, TokenizerSource
 from brim.serve.prepare.lengths import ROLLED_CHARACTERS
-from brim.serve.settings import Limits
+from brim.serve.prepare.preparer import PromptPreparer
+from brim.serve.requests.generation import read_chat
+from brim.serve.settings import RequestLimits
 from tests.unit.serve.parse.marked import END, marked_tokenizer
 
 LONGEST = 100
@@ -35,15 +35,15 @@ class Counted:
         return getattr(self._tokenizer, name)
 
 
-def desk(monkeypatch: pytest.MonkeyPatch) -> tuple[Desk, Counted]:
+def desk(monkeypatch: pytest.MonkeyPatch) -> tuple[PromptPreparer, Counted]:
     counted = Counted()
-    monkeypatch.setattr("brim.serve.prepare.desk._find", lambda source: counted)
-    return Desk(TokenizerSource(None)), counted
+    monkeypatch.setattr("brim.serve.prepare.preparer._find", lambda source: counted)
+    return PromptPreparer(TokenizerSource(None)), counted
 
 
 def job(*said: str) -> ChatJob:
     turns = [{"role": "user" if number % 2 == 0 else "assistant", "content": one} for number, one in enumerate(said)]
-    limits = Limits()
+    limits = RequestLimits()
     return ChatJob(read_chat({"messages": turns}, LONGEST, limits).dialogue, limits, LONGEST, room=10)
 
 

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from brim.serve.asked import fields
 from brim.serve.http.parsing import LARGE_BYTES, MOST, READ_BESIDE_BYTES, checked, parsed
 from brim.serve.problems import Problem
+from brim.serve.requests import fields
 
 
 @pytest.mark.parametrize("padding", [0, LARGE_BYTES])

@@ -12,9 +12,9 @@ import pytest
 
 import brim
 from brim.errors import InvalidRequest
-from brim.serve.asked.plan import PlanAsked, read_plan
 from brim.serve.plans import _MOST_WAITING, Planning, catalogue, made
 from brim.serve.problems import Problem
+from brim.serve.requests.plan import PlanQuery, read_plan
 
 ASKED = {"model": "qwen2.5-vl-7b", "gpu": "rtx-4090", "max_len": 8192, "kv_dtype": "fp8", "engine": "vllm"}
 
@@ -35,10 +35,10 @@ def test_the_plan_is_that_of_the_command() -> None:
 
 
 def test_several_gpus_share_the_model() -> None:
-    found = made(PlanAsked("llama-3.1-70b", "h100-80gb", gpus=4))
+    found = made(PlanQuery("llama-3.1-70b", "h100-80gb", gpus=4))
     assert (found["device"]["count"], found["fits"]) == (4, True)
     with pytest.raises(InvalidRequest, match="3"):
-        made(PlanAsked("llama-3.1-70b", "h100-80gb", gpus=3))
+        made(PlanQuery("llama-3.1-70b", "h100-80gb", gpus=3))
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_the_catalogue_says_what_may_be_asked() -> None:
 def test_plans_are_made_elsewhere_and_only_a_few_may_wait() -> None:
     async def asked() -> list[Any]:
         planning = Planning(partial(ThreadPoolExecutor, 1))
-        crowd = (planning.plan(PlanAsked("qwen3-0.6b", "l4")) for _ in range(_MOST_WAITING + 3))
+        crowd = (planning.plan(PlanQuery("qwen3-0.6b", "l4")) for _ in range(_MOST_WAITING + 3))
         found = await asyncio.gather(*crowd, return_exceptions=True)
-        found.append(await planning.plan(PlanAsked("qwen3-0.6b", "l4")))
+        found.append(await planning.plan(PlanQuery("qwen3-0.6b", "l4")))
         planning.close()
         return found
 
@@ -106,8 +106,8 @@ def test_a_worker_that_died_is_replaced() -> None:
     async def asked() -> tuple[int, bool]:
         planning = Planning(lambda: next(pools))
         with pytest.raises(Problem) as died:
-            await planning.plan(PlanAsked("qwen3-0.6b", "l4"))
-        found = await planning.plan(PlanAsked("qwen3-0.6b", "l4"))
+            await planning.plan(PlanQuery("qwen3-0.6b", "l4"))
+        found = await planning.plan(PlanQuery("qwen3-0.6b", "l4"))
         planning.close()
         return died.value.status, bool(found["fits"])
 

@@ -21,17 +21,17 @@ from brim.engine.media.limits import ImageLimits
 from brim.engine.media.processed import part_digest
 from brim.errors import InvalidRequest
 from brim.model.packaged import packaged_folder
-from brim.serve.asked.requests import read_chat
 from brim.serve.prepare import images as decoding
 from brim.serve.prepare.jobs import ChatJob, Prepared, TokenizerSource
 from brim.serve.prepare.media import processor_of
 from brim.serve.prepare.worker import Tokenising
-from brim.serve.settings import DEFAULT_MEDIA_CACHE, Limits
+from brim.serve.requests.generation import read_chat
+from brim.serve.settings import DEFAULT_MEDIA_CACHE, RequestLimits
 
 pillow = pytest.importorskip("PIL.Image")
 
 LONGEST = 2048
-LIMITS = Limits()
+LIMITS = RequestLimits()
 FOLDER = packaged_folder("brim-tiny-vl")
 SOURCE = TokenizerSource(FOLDER, media=AllowedMedia(ImageLimits(1024, "the model's processor", 256, 4)))
 
@@ -46,7 +46,7 @@ def image(colour: str, width: int = 64) -> dict[str, Any]:
 RED, BLUE, WIDE = image("red"), image("blue"), image("green", 128)
 
 
-def job(*parts: Any, salt: bytes = b"", rolls: bool = False, limits: Limits = LIMITS) -> ChatJob:
+def job(*parts: Any, salt: bytes = b"", rolls: bool = False, limits: RequestLimits = LIMITS) -> ChatJob:
     turns = [{"role": "user", "content": [part, {"type": "text", "text": "What is it?"}]} for part in parts]
     said = {"role": "assistant", "content": "A colour."}
     messages = [one for turn in turns for one in (turn, said)][:-1]
@@ -132,6 +132,6 @@ def test_what_was_not_used_for_longest_gives_way(decoded: list[str]) -> None:
 
 
 def test_pixels_of_an_image_that_is_known_count_too() -> None:
-    few = Limits(image_pixels=64 * 96 + 1)
+    few = RequestLimits(image_pixels=64 * 96 + 1)
     with pytest.raises(InvalidRequest, match=r"the image has 6144 pixels, more than the 1 that are left"):
         prepared(job(RED), job(BLUE), job(RED, BLUE, limits=few))

@@ -29,9 +29,9 @@ LONGEST = 100
 
 def about(tokenising: Any) -> _About:
     running = SimpleNamespace(engine=SimpleNamespace(longest_request=LONGEST), tokenising=tokenising)
-    life: Any = SimpleNamespace(admit=lambda: running)
+    lifecycle: Any = SimpleNamespace(admit=lambda: running)
     nobody: Any = None
-    return _About(life, ServeSettings("tiny"), nobody, nobody)
+    return _About(lifecycle, ServeSettings("tiny"), nobody, nobody)
 
 
 def request(body: Any) -> Request:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from brim.records.health import Health, Status
-from brim.serve.watch.changes import QUIET_SECONDS, Changes
-from brim.serve.watch.record import SAMPLE_COLUMNS, Counts, Kind
-from brim.serve.watch.watch import Watch
+from brim.serve.watch.changes import QUIET_SECONDS, ChangeDetector
+from brim.serve.watch.record import SAMPLE_COLUMNS, Counts, EventKind
+from brim.serve.watch.watch import ServerWatch
 
 pytest.importorskip("torch")
 from brim.engine.figures import EngineFigures
@@ -40,14 +40,14 @@ READY = Health(Status.READY, "")
 @dataclass
 class Clock:
     seconds: float = 100.0
-    watch: Watch = field(init=False)
+    watch: ServerWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self.watch = Watch(lambda: self.seconds, lambda: self.seconds + 1e9)
+        self.watch = ServerWatch(lambda: self.seconds, lambda: self.seconds + 1e9)
 
     def look(self, figures: EngineFigures, health: Health = READY, refused: int = 0, after: float = 1.0) -> None:
         self.seconds += after
-        self.watch.look(figures, health, refused)
+        self.watch.sample(figures, health, refused)
 
 
 def kinds(clock: Clock) -> list[str]:
@@ -101,7 +101,7 @@ def test_the_gate_holds_until_nobody_waits() -> None:
 
 def test_what_comes_often_is_told_once_in_a_while() -> None:
     now = [0.0]
-    changes = Changes(lambda: now[0])
+    changes = ChangeDetector(lambda: now[0])
     told: list[int] = []
     for number in range(1, 26):
         now[0] = float(number)
@@ -121,7 +121,7 @@ def test_what_is_grave_is_told_at_once() -> None:
     assert texts[2] == "2 steps ran out of memory and were run again in parts"
     assert texts[4] == "a request failed"
     assert texts[6] == "conversations rolled: 40 tokens were dropped"
-    assert set(kinds(clock)) <= {str(kind) for kind in Kind}
+    assert set(kinds(clock)) <= {str(kind) for kind in EventKind}
 
 
 def test_a_pool_that_was_rebuilt_counts_from_zero() -> None:

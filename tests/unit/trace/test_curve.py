@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import brim
 from brim.model.catalogue import entries
 from brim.model.source import load_model
-from brim.planning.activation import StepShape, step_bytes
+from brim.planning.activation import ForwardShape, step_bytes
 from brim.records.plan import Source
 from brim.records.trace import ActivationCurve, CurvePoint, Phase
 from brim.trace.store import CurveStore, fingerprint, shipped_curve
@@ -85,7 +85,7 @@ def test_shipped_curves_agree_with_the_formula() -> None:
         if found is None or spec.indexes:
             continue
         compared += 1
-        formula = step_bytes(spec, StepShape(8192))
+        formula = step_bytes(spec, ForwardShape(8192))
         assert -0.06 <= formula / found.peak_bytes(8192) - 1 <= 0.30, name
     assert compared >= 60
 

@@ -24,7 +24,7 @@ def test_the_only_front_process_has_the_worker_s_id() -> None:
 
 
 def test_several_front_processes_find_what_was_started_beside_them() -> None:
-    beside = signed({"kv_tokens": 8})  # by this process, as by a child of whoever started it
+    beside = signed({"kv_tokens": 8})  # by this process, as by a child of the process that started it
     write_json(shared_file("17", 1), beside)
     assert found_report("18", 1, fronts=2) == beside
     assert found_report("18", 0, fronts=2) is None

@@ -9,14 +9,14 @@ import pytest
 
 from brim.errors import InvalidRequest
 from brim.folders import fits_folder
-from brim.records.lease import Expected, Share
+from brim.records.lease import Expected, SizeWish
 from brim.units import GIB, MIB
-from brim.vllm.settings import Settings, read_settings
+from brim.vllm.settings import WorkerSettings, read_settings
 
 
 def test_without_settings_everything_has_its_default() -> None:
-    assert read_settings({}, {}) == Settings(store=fits_folder())
-    assert read_settings(None, {}) == Settings(store=fits_folder())
+    assert read_settings({}, {}) == WorkerSettings(store=fits_folder())
+    assert read_settings(None, {}) == WorkerSettings(store=fits_folder())
 
 
 def test_all_settings() -> None:
@@ -36,7 +36,7 @@ def test_all_settings() -> None:
         "expect_neighbours": ["embedder"],
         "wait_neighbours": "30s",
     }
-    assert read_settings({"brim": raw, "other": 1}, {"BRIM": "on"}) == Settings(
+    assert read_settings({"brim": raw, "other": 1}, {"BRIM": "on"}) == WorkerSettings(
         enabled=True,
         stock_where_refused=True,
         canary_bytes=512 * MIB,
@@ -48,7 +48,7 @@ def test_all_settings() -> None:
         report=Path("/tmp/fit.json"),
         budget_bytes=64 * MIB,
         budget_name="cpu:lab",
-        share=Share(bytes=2 * GIB),
+        share=SizeWish(bytes=2 * GIB),
         expected=Expected(roles=("embedder",)),
         wait_seconds=30.0,
     )

@@ -13,8 +13,8 @@ from brim.fit.ranks import ONE_RANK
 from brim.records.memory import DeviceFacts
 from brim.units import KIB, MIB
 from brim.vllm import sizing
-from brim.vllm.runner.steps import Limits
-from brim.vllm.settings import Settings
+from brim.vllm.runner.steps import SchedulerLimits
+from brim.vllm.settings import WorkerSettings
 from brim.vllm.sizing import is_cap
 from tests.unit.fit.sizable import HonestEngine, WatchedProbe
 
@@ -27,12 +27,12 @@ class CacheConfig:
 
 
 def test_a_utilization_that_is_not_the_default_is_a_cap() -> None:
-    assert is_cap(CacheConfig(0.5), Settings())
-    assert not is_cap(CacheConfig(), Settings())
+    assert is_cap(CacheConfig(0.5), WorkerSettings())
+    assert not is_cap(CacheConfig(), WorkerSettings())
 
 
 def test_the_default_is_a_cap_where_the_operator_wrote_it() -> None:
-    assert is_cap(CacheConfig(), Settings(utilization_given=True))
+    assert is_cap(CacheConfig(), WorkerSettings(utilization_given=True))
 
 
 @pytest.mark.parametrize(("device", "taken"), [("cuda", 5 * MIB), ("cpu", 0)])
@@ -73,7 +73,7 @@ class Runner(HonestEngine):
     """An engine with what only vLLM's has."""
 
     probe_tokens, least_tokens = 16, 8
-    limits = Limits(batch_tokens=64, rows=4, length=16)
+    limits = SchedulerLimits(batch_tokens=64, rows=4, length=16)
 
     @property
     def blocks(self) -> Runner:
@@ -85,7 +85,7 @@ def test_where_the_driver_spills_nothing_is_proven(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(sizing, "_decisive", lambda *parts: {})
     cache = SimpleNamespace(num_gpu_blocks_override=None, kv_cache_memory_bytes=None)
     worker = SimpleNamespace(device=SimpleNamespace(type="cpu"), vllm_config=SimpleNamespace(cache_config=cache))
-    settings = Settings(canary_bytes=8 * KIB, store=tmp_path)
+    settings = WorkerSettings(canary_bytes=8 * KIB, store=tmp_path)
     for from_store in (False, True):
         engine = Runner(WatchedProbe(8 * MIB))
         report = sizing._fitted(worker, engine, engine.probe, settings, ONE_RANK, None, lambda words: None)  # type: ignore[arg-type]

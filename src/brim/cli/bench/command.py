@@ -16,7 +16,7 @@ from brim.errors import InvalidRequest
 from brim.units import parse_count, parse_seconds
 
 if TYPE_CHECKING:
-    from brim.bench.measure import Closed, Load, Measurement, Open, Replay, State
+    from brim.bench.measure import Closed, LoadMeasurement, LoadProgress, LoadSettings, Open, Replay
     from brim.bench.report import Report, Slo
     from brim.cli.options import Commands
 
@@ -70,12 +70,12 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     check_svg(options.svg)
-    from brim.bench.measure import Measurement
+    from brim.bench.measure import LoadMeasurement
     from brim.client.address import parse_url
 
     load = _load(options)
     key = options.api_key or os.environ.get(KEY_VARIABLE)
-    measurement = Measurement(parse_url(options.url), key, options.model, load)
+    measurement = LoadMeasurement(parse_url(options.url), key, options.model, load)
     report = _measured(measurement, load, quiet=options.quiet)
     if not options.quiet:
         for note in measurement.notes:
@@ -93,14 +93,14 @@ def run(options: argparse.Namespace) -> int:
     return 0 if report.answered else 1
 
 
-def _measured(measurement: Measurement, load: Load, *, quiet: bool) -> Report:
+def _measured(measurement: LoadMeasurement, load: LoadSettings, *, quiet: bool) -> Report:
     """The run with its progress. An interrupt ends it, and what there is is reported."""
     import asyncio
 
     total = load.requests or (len(load.loop.trace.asks) if hasattr(load.loop, "trace") else None)
     with bar("load", not quiet) as shown:
 
-        def told(state: State) -> None:
+        def told(state: LoadProgress) -> None:
             done, most = (state.seconds, load.seconds) if total is None else (state.ended, total)
             rate = state.tokens / state.seconds if state.seconds else 0.0
             shown(done, most, f"{state.ended:,} ended, {state.in_flight} under way, {rate:,.0f} tokens/s")
@@ -115,11 +115,11 @@ def _measured(measurement: Measurement, load: Load, *, quiet: bool) -> Report:
             return report
 
 
-def _load(options: argparse.Namespace) -> Load:
+def _load(options: argparse.Namespace) -> LoadSettings:
     """The load that the options describe."""
     from brim.bench.lengths import parse_lengths
     from brim.bench.loops import Mix
-    from brim.bench.measure import Load, Replay
+    from brim.bench.measure import LoadSettings, Replay
 
     mix = Mix(
         parse_lengths(options.prompt_tokens, "prompt-tokens"),
@@ -131,7 +131,7 @@ def _load(options: argparse.Namespace) -> Load:
     if options.requests is not None and options.requests < 1:
         raise InvalidRequest(f"requests is {options.requests}; it must be at least 1")
     bounded = options.requests is not None or seconds is not None or isinstance(loop, Replay)
-    return Load(
+    return LoadSettings(
         loop=loop,
         mix=mix,
         requests=options.requests if bounded else _REQUESTS,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.cli.chat.gauge import gauge
+from brim.cli.chat.local import LocalChat
 from brim.cli.chat.local_commands import COMMANDS
 from brim.cli.chat.loop import converse
 from brim.cli.chat.reading import reader
-from brim.cli.chat.talk import Talk
 from brim.cli.engine_options import add_engine_options, add_model, make_engine, serving
 from brim.cli.options import add_json
 from brim.errors import InvalidRequest
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     kv_tokens = parse_count(options.kv_tokens, "kv-tokens") if options.kv_tokens else None
     with serving(make_engine(options, kv_tokens=kv_tokens)) as engine:
         opener = Opener(engine, options)
-        talk = Talk(opener.load(options.load) if options.load else opener.new(), opener.load)
+        talk = LocalChat(opener.load(options.load) if options.load else opener.new(), opener.load)
         if options.system is not None:
             talk.chat.system = options.system
         converse(talk, reader(lambda: gauge(talk.chat), list(COMMANDS)), options.as_json)

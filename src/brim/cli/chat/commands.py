@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from brim.cli.chat.talk import tell
+from brim.cli.chat.local import tell
 from brim.errors import InvalidRequest
 
 
 class Chatting(Protocol):
-    """A conversation, whoever answers it."""
+    """A conversation, local or remote."""
 
     system: str | None
 
@@ -20,7 +20,7 @@ class Chatting(Protocol):
         ...
 
 
-class AnyTalk(Protocol):
+class AnyChat(Protocol):
     """A conversation in the terminal."""
 
     @property
@@ -36,15 +36,15 @@ class AnyTalk(Protocol):
 
 
 Talking = TypeVar("Talking", contravariant=True)
-Own = TypeVar("Own", bound=AnyTalk)
+Own = TypeVar("Own", bound=AnyChat)
 
 
-class Ended(Exception):
+class ChatEnded(Exception):
     """Somebody has had enough."""
 
 
 @dataclass(frozen=True, slots=True)
-class Command(Generic[Talking]):
+class ChatCommand(Generic[Talking]):
     """What it is called with, what it does, and how."""
 
     argument: str
@@ -54,7 +54,7 @@ class Command(Generic[Talking]):
 
 
 def obey(
-    talk: Talking, line: str, commands: Mapping[str, Command[Talking]], as_json: bool = False
+    talk: Talking, line: str, commands: Mapping[str, ChatCommand[Talking]], as_json: bool = False
 ) -> dict[str, Any] | None:
     """Do what a line says; for programs, what it shows comes back."""
     name, _, argument = line.partition(" ")
@@ -69,22 +69,22 @@ def obey(
     return None
 
 
-def with_common(own: Mapping[str, Command[Own]]) -> dict[str, Command[Own]]:
+def with_common(own: Mapping[str, ChatCommand[Own]]) -> dict[str, ChatCommand[Own]]:
     """The commands of one kind of conversation, with those of any and a list of them all."""
-    commands: dict[str, Command[Own]] = {}
+    commands: dict[str, ChatCommand[Own]] = {}
 
-    def show(_: AnyTalk, __: str) -> None:
+    def show(_: AnyChat, __: str) -> None:
         for name, command in commands.items():
             print(f"{f'{name} {command.argument}':<16} {command.does}")
 
-    def entry(_: AnyTalk, __: str) -> dict[str, Any]:
+    def entry(_: AnyChat, __: str) -> dict[str, Any]:
         return {"commands": {name: command.does for name, command in commands.items()}}
 
-    commands |= {"/help": Command("", "this list", show, entry), **own, **_COMMON}
+    commands |= {"/help": ChatCommand("", "this list", show, entry), **own, **_COMMON}
     return commands
 
 
-def _system(talk: AnyTalk, argument: str) -> None:
+def _system(talk: AnyChat, argument: str) -> None:
     if not argument:
         print(talk.chat.system or "there is no instruction")
         return
@@ -92,32 +92,32 @@ def _system(talk: AnyTalk, argument: str) -> None:
     tell("the instruction counts from the next turn on")
 
 
-def _system_entry(talk: AnyTalk, argument: str) -> dict[str, Any] | None:
+def _system_entry(talk: AnyChat, argument: str) -> dict[str, Any] | None:
     if argument:
         _system(talk, argument)
         return None
     return {"system": talk.chat.system}
 
 
-def _undo(talk: AnyTalk, _: str) -> None:
+def _undo(talk: AnyChat, _: str) -> None:
     tell(f"{len(talk.chat.undo())} turns taken back")
 
 
-def _retry(talk: AnyTalk, _: str) -> None:
+def _retry(talk: AnyChat, _: str) -> None:
     talk.retry()
 
 
-def _retry_entry(talk: AnyTalk, _: str) -> dict[str, Any]:
+def _retry_entry(talk: AnyChat, _: str) -> dict[str, Any]:
     return talk.reply_again()
 
 
-def _quit(_: AnyTalk, __: str) -> None:
-    raise Ended
+def _quit(_: AnyChat, __: str) -> None:
+    raise ChatEnded
 
 
 _COMMON = {
-    "/system": Command("[TEXT]", "show or change the instruction", _system, _system_entry),
-    "/undo": Command("", "take the last exchange back", _undo),
-    "/retry": Command("", "answer the last turn again", _retry, _retry_entry),
-    "/quit": Command("", "end the conversation", _quit),
+    "/system": ChatCommand("[TEXT]", "show or change the instruction", _system, _system_entry),
+    "/undo": ChatCommand("", "take the last exchange back", _undo),
+    "/retry": ChatCommand("", "answer the last turn again", _retry, _retry_entry),
+    "/quit": ChatCommand("", "end the conversation", _quit),
 }

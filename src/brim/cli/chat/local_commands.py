@@ -7,15 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from brim.cli.chat.commands import Command, with_common
-from brim.cli.chat.talk import Talk, tell
+from brim.cli.chat.commands import ChatCommand, with_common
+from brim.cli.chat.local import LocalChat, tell
 from brim.errors import InvalidRequest
 from brim.units import format_bytes
 
 _SHOWN = 48  # characters of a turn
 
 
-def _usage(talk: Talk, _: str) -> None:
+def _usage(talk: LocalChat, _: str) -> None:
     usage = talk.chat.usage
     print(f"{'':4} {'':9} {'tokens':>7} {'KV':>10}")
     if usage.opening_tokens:
@@ -32,7 +32,7 @@ def _usage(talk: Talk, _: str) -> None:
     )
 
 
-def _usage_entry(talk: Talk, _: str) -> dict[str, Any]:
+def _usage_entry(talk: LocalChat, _: str) -> dict[str, Any]:
     return asdict(talk.chat.usage)
 
 
@@ -44,31 +44,31 @@ def _number(text: str) -> int:
         raise InvalidRequest(f"'{text[:40]}' is not the number of a turn; /usage lists them") from None
 
 
-def _pin(talk: Talk, argument: str) -> None:
+def _pin(talk: LocalChat, argument: str) -> None:
     talk.chat.pin(_number(argument))
     tell("the exchange of this turn stays")
 
 
-def _unpin(talk: Talk, argument: str) -> None:
+def _unpin(talk: LocalChat, argument: str) -> None:
     talk.chat.pin(_number(argument), pinned=False)
     tell("the exchange of this turn may go")
 
 
-def _save(talk: Talk, argument: str) -> None:
+def _save(talk: LocalChat, argument: str) -> None:
     talk.chat.save(Path(argument).expanduser())
     tell(f"saved to {argument}")
 
 
-def _load(talk: Talk, argument: str) -> None:
+def _load(talk: LocalChat, argument: str) -> None:
     talk.load(Path(argument).expanduser())
     tell(f"{len(talk.chat.turns)} turns loaded")
 
 
-def _image(talk: Talk, argument: str) -> None:
+def _image(talk: LocalChat, argument: str) -> None:
     talk.images.append(_checked(argument, "image", talk.chat.engine.image_tokens))
 
 
-def _audio(talk: Talk, argument: str) -> None:
+def _audio(talk: LocalChat, argument: str) -> None:
     talk.audios.append(_checked(argument, "audio", talk.chat.engine.audio_tokens))
 
 
@@ -84,12 +84,12 @@ def _checked(argument: str, kind: str, tokens_of: Callable[[str], int]) -> Path:
 
 COMMANDS = with_common(
     {
-        "/usage": Command("", "tokens and bytes of every turn", _usage, _usage_entry),
-        "/pin": Command("[TURN]", "keep the exchange of a turn (the last one), whatever is dropped", _pin),
-        "/unpin": Command("[TURN]", "let it go again", _unpin),
-        "/image": Command("FILE", "show an image with the next turn", _image),
-        "/audio": Command("FILE", "play a WAV file to it with the next turn", _audio),
-        "/save": Command("FILE", "write the conversation to a file", _save),
-        "/load": Command("FILE", "go on with one that was saved", _load),
+        "/usage": ChatCommand("", "tokens and bytes of every turn", _usage, _usage_entry),
+        "/pin": ChatCommand("[TURN]", "keep the exchange of a turn (the last one), whatever is dropped", _pin),
+        "/unpin": ChatCommand("[TURN]", "let it go again", _unpin),
+        "/image": ChatCommand("FILE", "show an image with the next turn", _image),
+        "/audio": ChatCommand("FILE", "play a WAV file to it with the next turn", _audio),
+        "/save": ChatCommand("FILE", "write the conversation to a file", _save),
+        "/load": ChatCommand("FILE", "go on with one that was saved", _load),
     }
 )

@@ -1,4 +1,4 @@
-"""The loop of a conversation in the terminal: lines in, turns or commands out, whoever answers them."""
+"""The loop of a conversation in the terminal: lines in, turns or commands out, for local and remote chats."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any, Protocol
 
-from brim.cli.chat.commands import Ended
+from brim.cli.chat.commands import ChatEnded
 from brim.cli.chat.reading import Reader
 from brim.errors import BrimError, InvalidRequest
 from brim.surrogates import half_pair_at
@@ -47,7 +47,7 @@ def converse(partner: Partner, lines: Reader, as_json: bool) -> None:
                 print(json.dumps(partner.reply(line)), flush=True)
             else:
                 partner.answer(line)
-        except Ended:
+        except ChatEnded:
             return
         except BrimError as error:
             if as_json:

@@ -11,15 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from brim.cli.chat.commands import Command, obey, with_common
+from brim.cli.chat.commands import ChatCommand, obey, with_common
+from brim.cli.chat.local import tell
 from brim.cli.chat.loop import converse
 from brim.cli.chat.reading import reader
-from brim.cli.chat.talk import tell
 from brim.cli.engine_options import DEFAULT_MODEL
 from brim.cli.serve import KEY_VARIABLE
 from brim.client.address import parse_url
 from brim.client.client import Client, Response
-from brim.client.conversation import Conversation, ServerReply
+from brim.client.conversation import RemoteConversation, ServerReply
 from brim.errors import InvalidRequest
 
 _OF_THE_SERVER = ("kv_tokens", "rolling_threshold", "low_water", "load", "draft")
@@ -34,8 +34,10 @@ def run_remote(options: argparse.Namespace) -> int:
     with asyncio.Runner() as runner:
         client = Client(parse_url(options.url), key)
         model, context = runner.run(_model(client, options.model))
-        chat = Conversation(client, _sampling(options, model), system=options.system, rolls=options.strategy != "error")
-        talk = RemoteTalk(chat, runner, context)
+        chat = RemoteConversation(
+            client, _sampling(options, model), system=options.system, rolls=options.strategy != "error"
+        )
+        talk = RemoteChat(chat, runner, context)
         converse(talk, reader(talk.gauge, list(COMMANDS)), options.as_json)
         client.close()
     return 0
@@ -59,10 +61,10 @@ def _sampling(options: argparse.Namespace, model: str) -> dict[str, Any]:
     return {"model": model, "temperature": 0.0, "top_p": 1.0, **given}
 
 
-class RemoteTalk:
+class RemoteChat:
     """A conversation with a server, in the terminal."""
 
-    def __init__(self, chat: Conversation, runner: asyncio.Runner, context: int | None) -> None:
+    def __init__(self, chat: RemoteConversation, runner: asyncio.Runner, context: int | None) -> None:
         self.chat = chat
         self.media: list[dict[str, Any]] = []  # parts of the next turn
         self.last: ServerReply | None = None
@@ -116,7 +118,7 @@ def _tell_dropped(turns: int, tokens: int) -> None:
     tell(f"{turns} turns ({tokens} tokens) were dropped to make room")
 
 
-def _usage(talk: RemoteTalk, _: str) -> None:
+def _usage(talk: RemoteChat, _: str) -> None:
     print(talk.gauge())
     for number, turn in enumerate(talk.chat.turns):
         content = turn["content"]
@@ -124,21 +126,21 @@ def _usage(talk: RemoteTalk, _: str) -> None:
         print(f"{number:>4} {turn['role']:9} {' '.join(text.split())[:60]}")
 
 
-def _usage_entry(talk: RemoteTalk, _: str) -> dict[str, Any]:
+def _usage_entry(talk: RemoteChat, _: str) -> dict[str, Any]:
     last = talk.last
     tokens = None if last is None else last.prompt_tokens + last.completion_tokens
     return {"tokens": tokens, "turns": [{"role": turn["role"]} for turn in talk.chat.turns]}
 
 
-def _image(talk: RemoteTalk, argument: str) -> None:
+def _image(talk: RemoteChat, argument: str) -> None:
     _attach(talk, argument, "image", "an image, like photo.png")
 
 
-def _audio(talk: RemoteTalk, argument: str) -> None:
+def _audio(talk: RemoteChat, argument: str) -> None:
     _attach(talk, argument, "audio", "audio, like speech.wav")
 
 
-def _attach(talk: RemoteTalk, argument: str, kind: str, expected: str) -> None:
+def _attach(talk: RemoteChat, argument: str, kind: str, expected: str) -> None:
     """A file as a part of the next turn; the server says whether it can be read."""
     path = Path(argument).expanduser()
     form = mimetypes.guess_type(path.name)[0]
@@ -155,8 +157,8 @@ def _attach(talk: RemoteTalk, argument: str, kind: str, expected: str) -> None:
 
 COMMANDS = with_common(
     {
-        "/usage": Command("", "the turns, and the tokens of the last answer", _usage, _usage_entry),
-        "/image": Command("FILE", "show an image with the next turn", _image),
-        "/audio": Command("FILE", "play a WAV file to it with the next turn", _audio),
+        "/usage": ChatCommand("", "the turns, and the tokens of the last answer", _usage, _usage_entry),
+        "/image": ChatCommand("FILE", "show an image with the next turn", _image),
+        "/audio": ChatCommand("FILE", "play a WAV file to it with the next turn", _audio),
     }
 )

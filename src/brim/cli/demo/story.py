@@ -12,10 +12,10 @@ from typing import Any
 
 from brim.bench.asking import ask_once
 from brim.bench.bodies import CHAT, COMPLETIONS, png
-from brim.bench.records import Ask, Ending, Outcome
+from brim.bench.records import Ask, Ending, RequestOutcome
 from brim.cli.demo.server import DemoServer, demo_server
 from brim.client.client import Client
-from brim.client.conversation import Conversation
+from brim.client.conversation import RemoteConversation
 from brim.units import format_bytes
 
 _CONTEXT, _ANSWER = 256, 24
@@ -42,20 +42,20 @@ _TURNS = (
 )
 
 
-class NotAsItMust(Exception):
+class DemoFailed(Exception):
     """Something that the demo shows did not happen."""
 
 
 def must(happened: bool, what: str) -> None:
     if not happened:
-        raise NotAsItMust(what)
+        raise DemoFailed(what)
 
 
 def show_serving() -> int:
     """Run the story; the exit code."""
     try:
         asyncio.run(_story())
-    except NotAsItMust as problem:
+    except DemoFailed as problem:
         print(f"NOT AS IT MUST BE: {problem}")
         return 1
     return 0
@@ -84,7 +84,7 @@ async def _story() -> None:
 async def _conversation(server: DemoServer) -> None:
     _title(f"A conversation outgrows its {_CONTEXT} tokens: the oldest turns go, and the answer says so")
     print(f"$ brim chat --url {server.url}")
-    chat = Conversation(server.client(), {"max_tokens": _ANSWER, "temperature": 0}, rolls=True)
+    chat = RemoteConversation(server.client(), {"max_tokens": _ANSWER, "temperature": 0}, rolls=True)
     dropped = 0
     for turn in _TURNS:
         reply = await chat.send(turn)
@@ -102,7 +102,7 @@ def _completion(tokens: int, answer: int, seed: int) -> tuple[Ask, dict[str, Any
     return Ask(tokens, answer), body | {"stream_options": {"include_usage": True}}
 
 
-async def _asked(client: Client, tokens: int, answer: int, seed: int) -> Outcome:
+async def _asked(client: Client, tokens: int, answer: int, seed: int) -> RequestOutcome:
     ask, body = _completion(tokens, answer, seed)
     return await asyncio.create_task(ask_once(client, COMPLETIONS, body, ask, 0.0))
 
@@ -113,7 +113,7 @@ async def _burst(server: DemoServer) -> None:
     _title(f"{count} requests at once, and room for {_PLACES}: the others are told when to come back")
     client, refusals = server.client(), []
 
-    async def one(seed: int) -> Outcome:
+    async def one(seed: int) -> RequestOutcome:
         while (found := await _asked(client, 24, _ANSWER, seed)).ending is Ending.REFUSED:
             refusals.append(found)
             await asyncio.sleep(found.retry_after)
@@ -140,7 +140,7 @@ async def _out_of_memory(server: DemoServer) -> None:
     print(f"  /health: {health['status']}: {health.get('reason', '')}")
     must(failed.ending is Ending.FAILED and "request_failed" in str(failed.error), "the request fails")
     must(all(found.ending is Ending.ANSWERED for found in outcomes), "it costs one request")
-    must(memory["health"]["ended_requests"] == 1, "one request ended for want of memory")
+    must(memory["health"]["ended_requests"] == 1, "one request ended for lack of memory")
 
 
 async def _ledger(server: DemoServer) -> None:

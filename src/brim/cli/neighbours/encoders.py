@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from brim.cli.engine_options import Place, engine_settings, read_place
+from brim.cli.engine_options import EnginePlace, engine_settings, read_place
 from brim.cli.neighbours.options import leased_device
 from brim.errors import DeviceError, InvalidRequest
 from brim.folders import leases_folder
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def encoders_beside(
-    options: argparse.Namespace, place: Place, progress: Progress = None, *, serves: bool = False
-) -> Iterator[tuple[Place, Encoders | None]]:
+    options: argparse.Namespace, place: EnginePlace, progress: Progress = None, *, serves: bool = False
+) -> Iterator[tuple[EnginePlace, Encoders | None]]:
     """Encoders as the options say, until the command is done; and where the engine runs, as they share it.
 
     A private budget on the CPU gets a name, by which the engine and its encoders find each other. `serves`: the text of
@@ -75,14 +75,14 @@ def encoders_beside(
             forget_device(leases_folder(), place.budget_name)
 
 
-def _gets_process(options: argparse.Namespace, place: Place, serves: bool) -> bool:
+def _gets_process(options: argparse.Namespace, place: EnginePlace, serves: bool) -> bool:
     """Where nobody has said it: on a GPU, text beside images was measured to wait a quarter as long."""
     if options.encoder_gpus is not None or options.encoder_reserve is not None:
         return True
     return serves and options.tp == 1 and (place.device or _default_device()).startswith("cuda")
 
 
-def _places(text: str) -> list[Place]:
+def _places(text: str) -> list[EnginePlace]:
     """Devices with commas between them."""
     found = [read_place(one.strip()) for one in text.split(",")]
     if any(place.device is None for place in found):
@@ -115,7 +115,7 @@ def _owner(options: argparse.Namespace) -> str:
     return f"of {os.getpid()}" if options.tp == 1 else f"of ranks at {os.environ.get('MASTER_PORT')}"
 
 
-def _of_encoder(place: Place, owner: str) -> EncoderPlace:
+def _of_encoder(place: EnginePlace, owner: str) -> EncoderPlace:
     from brim.engine.encoders.start import EncoderPlace
 
     device = place.device or _default_device()
@@ -128,7 +128,7 @@ def _default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _lease(place: Place) -> str | None:
+def _lease(place: EnginePlace) -> str | None:
     """The device as `brim.hold` takes it; None where nobody shares it."""
     if place.device == "cpu":
         return None if place.budget_name is None else f"{place.budget_name}:{place.budget_bytes}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from brim.cli.engine_options import Place
+from brim.cli.engine_options import EnginePlace
 from brim.errors import DeviceError, InvalidRequest, OutOfMemory
 from brim.records.progress import Progress, Stage
 from brim.suggest import shown
@@ -19,7 +19,7 @@ from brim.units import parse_bytes, parse_seconds
 if TYPE_CHECKING:
     from brim.engine.encoders.pool import Encoders
     from brim.ports import MemoryProbe
-    from brim.records.lease import Expected, Share
+    from brim.records.lease import Expected, SizeWish
     from brim.reserve.devices import LeasedDevice
     from brim.reserve.sizing import Sizer
 
@@ -48,7 +48,7 @@ def add_neighbour_options(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def part_of_device(
-    options: argparse.Namespace, place: Place, progress: Progress = None, encoders: Encoders | None = None
+    options: argparse.Namespace, place: EnginePlace, progress: Progress = None, encoders: Encoders | None = None
 ) -> Iterator[Sizer | None]:
     """This process' part of its device, after the neighbours are ready; None where nobody can share it.
 
@@ -70,8 +70,8 @@ def part_of_device(
 
 def _entered(
     options: argparse.Namespace,
-    place: Place,
-    wanted: tuple[float, Expected, Share],
+    place: EnginePlace,
+    wanted: tuple[float, Expected, SizeWish],
     leased: ExitStack,
     progress: Progress,
     encoders: Encoders | None,
@@ -123,7 +123,7 @@ def _shown(options: argparse.Namespace) -> Progress:
     return False if options.quiet else None if options.as_json else True
 
 
-def leased_device(place: Place) -> LeasedDevice:
+def leased_device(place: EnginePlace) -> LeasedDevice:
     """The device that others share with an engine."""
     from brim.reserve.devices import Budget, Gpu, budget_key
 
@@ -138,7 +138,7 @@ def leased_device(place: Place) -> LeasedDevice:
     return Gpu(uuid, gpu_usage(uuid).total_bytes)
 
 
-def read_neighbours(options: argparse.Namespace) -> tuple[float, Expected, Share]:
+def read_neighbours(options: argparse.Namespace) -> tuple[float, Expected, SizeWish]:
     """How long to wait, for whom, and the most that this process takes."""
     return (
         parse_seconds(options.wait_neighbours or "120s", "wait-neighbours"),
@@ -161,18 +161,18 @@ def _expected(text: str | None) -> Expected:
     return Expected(roles=roles)
 
 
-def _share(text: str | None) -> Share:
-    from brim.records.lease import Share
+def _share(text: str | None) -> SizeWish:
+    from brim.records.lease import SizeWish
 
     if text is None:
-        return Share()
+        return SizeWish()
     fraction = _FRACTION.fullmatch(text.strip())
     if fraction is None:
         size = parse_bytes(text, "share")
         if size < 1:
             raise InvalidRequest(f"share '{shown(text)}' is nothing; write 0.5, 50% or 12GiB")
-        return Share(bytes=size)
+        return SizeWish(bytes=size)
     part = float(fraction[1]) / (100 if fraction[2] else 1)
     if not 0 < part <= 1:
         raise InvalidRequest(f"share '{shown(text)}' is not above 0 and at most 1; write 0.5, 50% or 12GiB")
-    return Share(fraction=part)
+    return SizeWish(fraction=part)

@@ -81,7 +81,7 @@ def by_itself(engine: str, default: EngineDefault) -> str:
         verdict = f"takes {default.request_tokens:,} tokens at its memory fraction of {default.fraction:.3f}"
     if default.dies_from_fraction is None:
         return f"{engine} by itself {verdict} ({default.checked})"
-    dies = f", and would begin to die at {default.dies_from_fraction:.3f}" if default.starts else ""
+    dies = f", and would run out of memory from {default.dies_from_fraction:.3f}" if default.starts else ""
     return f"{engine} by itself {verdict}{dies}"
 
 

@@ -10,9 +10,18 @@ from string import ascii_uppercase
 from brim.cli.show import palette
 from brim.cli.show.drawing.areas import Chart, chart_of, draw_areas, draw_bytes_axis, draw_labels, draw_peak
 from brim.cli.show.drawing.legend import draw_legend, legend_height
-from brim.cli.show.drawing.owners import Owner, Part, layer_number, layer_of, op_word, owner_of, part_of, within
+from brim.cli.show.drawing.owners import (
+    ModelComponent,
+    Owner,
+    layer_number,
+    layer_of,
+    op_word,
+    owner_of,
+    part_of,
+    within,
+)
 from brim.cli.show.drawing.stacks import Stack, changing_operations, largest, layer_at_the_peak, stacked
-from brim.cli.show.drawing.strips import STRIP_HEIGHT, Run, draw_numbers, draw_rotated_names, draw_strip, runs
+from brim.cli.show.drawing.strips import STRIP_HEIGHT, ColumnRun, draw_numbers, draw_rotated_names, draw_strip, runs
 from brim.cli.show.drawing.svg import SOFT, Box, document, group, line, path, shortened, text
 from brim.records.trace import Operation, Phase, Timeline, Trace
 from brim.units import format_bytes
@@ -22,17 +31,17 @@ _LEFT, _CHART, _LEGEND, _RIGHT = 80, 700, 816, 1176
 _NAMED_OWNERS = 10
 _STEP_TOP, _STEP_HEIGHT, _LAYER_TOP, _LAYER_HEIGHT, _NAMES = 142, 210, 464, 330, 100
 _STEP_ROW, _LAYER_ROW = 22, 34
-_HUES: Mapping[Part, str] = {
-    Part.INPUTS: palette.GREY,
-    Part.RESIDUAL: palette.GREEN,
-    Part.CACHE: palette.VIOLET,
-    Part.NORM: palette.SAND,
-    Part.ATTENTION: palette.BLUE,
-    Part.RECURRENT: palette.SKY,
-    Part.FEED_FORWARD: palette.ORANGE,
-    Part.EXPERTS: palette.ROSE,
-    Part.HEAD: palette.VERMILION,
-    Part.OTHER: palette.GREY,
+_HUES: Mapping[ModelComponent, str] = {
+    ModelComponent.INPUTS: palette.GREY,
+    ModelComponent.RESIDUAL: palette.GREEN,
+    ModelComponent.CACHE: palette.VIOLET,
+    ModelComponent.NORM: palette.SAND,
+    ModelComponent.ATTENTION: palette.BLUE,
+    ModelComponent.RECURRENT: palette.SKY,
+    ModelComponent.FEED_FORWARD: palette.ORANGE,
+    ModelComponent.EXPERTS: palette.ROSE,
+    ModelComponent.HEAD: palette.VERMILION,
+    ModelComponent.OTHER: palette.GREY,
 }
 
 
@@ -57,19 +66,19 @@ def timeline_svg(trace: Trace) -> str:
     return document(WIDTH, _LAYER_TOP + layer_height + below + 20, f"{trace.model}: live bytes of a step", parts)
 
 
-def _part_owner(part: Part) -> Owner:
+def _part_owner(part: ModelComponent) -> Owner:
     return Owner(str(part), part)
 
 
 def _in_order(stack: Stack) -> Stack:
     """The bands in the order of the parts, whatever was allocated first."""
-    order = list(Part)
+    order = list(ModelComponent)
     return replace(stack, bands=tuple(sorted(stack.bands, key=lambda band: order.index(band.owner.part))))
 
 
 def _fills(stack: Stack) -> dict[Owner, str]:
     """A shade of its part's hue for every owner."""
-    used: Counter[Part] = Counter()
+    used: Counter[ModelComponent] = Counter()
     fills = {}
     for band in stack.bands:
         part = band.owner.part
@@ -128,7 +137,9 @@ def _layer_panel(timeline: Timeline, chart: Chart, span: range) -> list[str]:
     drawn = [timeline.operations[index] for index in stack.operations]
     strip, unnamed = draw_strip(chart, runs([_child(operation, layer) for operation in drawn]))
     inside = [within(operation.module, layer) for operation in drawn]
-    deeper = [Run(run.name.split(".", 1)[1], run.start, run.end) for run in runs(inside) if layer and "." in run.name]
+    deeper = [
+        ColumnRun(run.name.split(".", 1)[1], run.start, run.end) for run in runs(inside) if layer and "." in run.name
+    ]
     title = f"The layer at the peak: {layer}" if layer else "Outside the layers, at the peak"
     place = " · ".join(part for part in (within(peak.module, layer), op_word(peak.name)) if part)
     return [

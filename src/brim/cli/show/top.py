@@ -83,7 +83,7 @@ def _rates(rates: Json) -> str:
 
 def _inside(requests: Json) -> str:
     running, waiting, inside, places = (requests[name] for name in ("running", "waiting", "inside", "places"))
-    return f"{running:,} running, {waiting:,} waiting, {inside:,} of {places:,} places taken"
+    return f"{running:,} running, {waiting:,} waiting, {inside:,} of {places:,} queue slots used"
 
 
 def _headroom(now: Json | None) -> str:

@@ -78,7 +78,7 @@ def check_backend(name: str) -> None:
 
 
 def make_backend(name: str, sizes: BackendSizes) -> AttentionBackend:
-    """The backend of this name; created anew with every pool, since it holds memory too."""
+    """The backend of this name; created again with every pool, since it holds memory too."""
     check_backend(name)
     # The meta device stands for the GPU that is traced, whichever backend runs there.
     chosen = "meta" if sizes.device.type == "meta" else name

@@ -255,7 +255,7 @@ class Chat:
         return self._open
 
     def _check_settled(self) -> None:
-        """The conversation is set anew when a turn ends: a change that is made meanwhile would be lost."""
+        """The conversation is replaced when a turn ends: a change that is made meanwhile would be lost."""
         if self._open is not None:
             raise InvalidRequest("a turn of this conversation is being answered; read it or cancel it first")
 
@@ -324,13 +324,13 @@ class Chat:
         )
 
     def rest(self) -> None:
-        """The conversation will be quiet: its blocks are given up before those of others, and computed again later."""
+        """The conversation will be quiet: its blocks are given up before those of others, and recomputed later."""
         self.engine.forget_session(self._session)
 
     # -- on disk -------------------------------------------------------------------------------------------------
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the conversation and its settings to a file; keys and values are computed again when it is loaded."""
+        """Write the conversation and its settings to a file; keys and values are recomputed when it is loaded."""
         params = None if self.params == self._usual_params else self.params
         write_chat(Path(path), SavedChat(self.conversation, *self._asked_marks, self.strategy, params))
 

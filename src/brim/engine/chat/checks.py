@@ -13,7 +13,7 @@ from brim.surrogates import half_pair_at
 def check_text(field: str, text: object) -> None:
     """Refuse what is no text, or has halves of surrogate pairs, which no tokenizer and no file takes."""
     if not isinstance(text, str):
-        raise InvalidRequest(f"{field}: it must be a text, not {type(text).__name__}")
+        raise InvalidRequest(f"{field}: must be a string, not {type(text).__name__}")
     place = half_pair_at(text)
     if place is not None:
         raise InvalidRequest(f"{field}: its character {place} is half of a surrogate pair; give Unicode text")

@@ -1,4 +1,4 @@
-"""A conversation: what stands at its beginning, and its exchanges. A record: every change makes another one."""
+"""A conversation: its system prompt and summary, and its exchanges. A record: every change makes another one."""
 
 from __future__ import annotations
 

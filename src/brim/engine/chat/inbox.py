@@ -31,7 +31,7 @@ class Inbox:
     @property
     def _engine(self) -> Engine:
         engine = self._of()
-        assert engine is not None, "whoever submits or reads here holds the engine"
+        assert engine is not None, "the caller holds the engine"
         return engine
 
     def submit(

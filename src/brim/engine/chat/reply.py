@@ -21,7 +21,7 @@ class Reply:
     evicted_turns: int  # that the conversation lost for it
     evicted_tokens: int  # of the prompt
     prompt_tokens: int
-    reused_tokens: int  # of the prompt, which were not computed again
+    reused_tokens: int  # of the prompt, which were not recomputed
     finish_reason: str = ""
     evicted: tuple[Turn, ...] = ()  # what was lost
 

@@ -1,7 +1,7 @@
 """Interrupts deferred while records change, so that none of them is left half changed.
 
 Python raises `KeyboardInterrupt` between any two instructions of the main thread. Inside `held` it is deferred to the
-end; inside a nested `let_in` it is raised at once. Other threads are not interrupted, and there both do nothing.
+end; inside a nested `allow` it is raised at once. Other threads are not interrupted, and there both do nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Interrupts:
             self._tell(handler)
 
     @contextmanager
-    def let_in(self) -> Iterator[None]:
+    def allow(self) -> Iterator[None]:
         """Interrupts are raised at once in here, also one that was deferred."""
         handler = self._handler
         if handler is None:

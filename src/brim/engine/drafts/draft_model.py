@@ -19,7 +19,7 @@ from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.launched import Launched
 from brim.engine.run.runner import Runner
-from brim.engine.schedule.plan import NO_DRAFT, Chunk, Draft, StepPlan
+from brim.engine.schedule.plan import NO_DRAFT, Chunk, DraftTokens, StepPlan
 
 _GREEDY = SamplingParams(temperature=0.0)
 AS_ROWS = 2  # tokens up to which what is missing is computed in the kernels and graphs of decodes: a whole draft stood
@@ -41,7 +41,7 @@ class _Follower:
                 break
             self.computed += 1
         self.drafted = ()
-        self.computed = min(self.computed, self.length - 1)  # the last one is computed again if nothing is new
+        self.computed = min(self.computed, self.length - 1)  # the last one is recomputed if nothing is new
 
     @property
     def length(self) -> int:
@@ -190,7 +190,7 @@ class DraftModel:
 def _as_plan(rows: list[_Follower], chunks: list[Chunk]) -> StepPlan:
     """One step: followers that lack a few tokens as decodes, whose further tokens are drafts; then the chunks."""
     ordered = sorted(rows, key=lambda one: one.missing > 1)
-    drafts = tuple(Draft(tuple(one.shadow.tokens[one.computed + 1 :])) for one in ordered)
+    drafts = tuple(DraftTokens(tuple(one.shadow.tokens[one.computed + 1 :])) for one in ordered)
     return StepPlan(
         tuple(one.shadow for one in ordered),
         tuple(one.slot for one in ordered),

@@ -1,6 +1,6 @@
 """Decides before every step who is speculated for and how far, and learns from what was accepted.
 
-In: the scheduler's requests and its outlook. Out: a draft for each request that has one. The serving loop asks twice:
+In: the scheduler's requests and its forecast. Out: a draft for each request that has one. The serving loop asks twice:
 `worthwhile` looks at what has been read so far, so that steps overlap as long as nobody has a draft; `propose` needs
 every token, so what was launched is read before it.
 
@@ -17,10 +17,19 @@ from brim.engine.drafts.proposer import Proposer
 from brim.engine.drafts.weighing import FittedLimit, batch_load
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.scheduler import Scheduler
-from brim.guard.speculation import OPEN, Acceptance, BatchView, Gate, SpeculationSettings, decide, depth_for, weight_of
+from brim.guard.speculation import (
+    OPEN,
+    Acceptance,
+    BatchView,
+    SpeculationGate,
+    SpeculationSettings,
+    decide,
+    depth_for,
+    weight_of,
+)
 from brim.units import ceil_div
 
-_WEIGHED_EVERY = 64  # steps: what running requests are reckoned to hold changes slowly
+_WEIGHED_EVERY = 64  # steps: what running requests are expected to hold changes slowly
 _TRIED_AGAIN = 32  # tokens after which a request whose drafts were rejected gets one again
 
 Drafts = dict[Sequence, tuple[int, ...]]
@@ -63,7 +72,7 @@ class Speculator:
 
     def __init__(self, proposer: Proposer, settings: SpeculationSettings, vocab: int) -> None:
         self.settings = settings
-        self.gate: Gate = OPEN
+        self.gate: SpeculationGate = OPEN
         self._proposer = proposer
         self._vocab = vocab
         self._known: dict[Sequence, _Request] = {}
@@ -119,14 +128,14 @@ class Speculator:
         return self.gate.open
 
     def _weigh(self, scheduler: Scheduler) -> None:
-        outlook = scheduler.outlook
-        now = outlook.comings_and_goings, outlook.steps // _WEIGHED_EVERY
+        forecast = scheduler.forecast
+        now = forecast.membership_changes, forecast.steps // _WEIGHED_EVERY
         if now == self._weighed:
             return
         self._weighed = now
         depth, size = self.settings.depth, scheduler.ledger.block_size
-        finals = outlook.final_blocks()
-        self._weight = weight_of(finals, len(scheduler.running) * ceil_div(depth, size), outlook.blocks)
+        finals = forecast.final_blocks()
+        self._weight = weight_of(finals, len(scheduler.running) * ceil_div(depth, size), forecast.blocks)
         if self._fitted is not None:
             tokens = max(finals, default=0) * size
             load = batch_load(scheduler.running, tokens, depth, self._fitted.step_tokens, size)

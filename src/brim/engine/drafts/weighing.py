@@ -18,7 +18,7 @@ from brim.units import round_up
 
 @dataclass(frozen=True, slots=True)
 class FittedLimit:
-    """The most that a batch may weigh, and how that is reckoned."""
+    """The most that a batch may weigh, and how that is computed."""
 
     scaling: Scaling
     limit_bytes: int

@@ -1,8 +1,8 @@
 """Encoders of an engine that is split over ranks: the first rank has them, and all learn the same at the same turn.
 
-Every rank's desk asks for the same media in the same order, so that a part is known by its number. What has become of
+Every rank's store asks for the same media in the same order, so that a part is known by its number. What has become of
 parts is told by the first rank whenever requests wait for features (`poll`, which all ranks then call); the features
-themselves are sent by the desk, from its memory to that of the others. A start that failed is not looked at where
+themselves are sent by the store, from its memory to that of the others. A start that failed is not looked at where
 requests are taken, where ranks would see it at different times: their media fail instead, on all ranks alike.
 """
 

@@ -13,7 +13,7 @@ import torch
 
 from brim.engine.encoders.areas import needed_bytes
 from brim.engine.encoders.records import MOST_PARTS, TowerFacts
-from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.media.parts import MediaKind, MediaPart
 
 
 def kind_of(inputs: Mapping[str, torch.Tensor]) -> str:
@@ -28,7 +28,7 @@ def elements(inputs: Mapping[str, torch.Tensor]) -> int:
 
 def joinable(one: MediaPart, other: MediaPart) -> bool:
     """Whether one call of a tower takes both: never of audio, which is encoded one by one."""
-    if one.kind is Kind.AUDIO or one.inputs.keys() != other.inputs.keys():
+    if one.kind is MediaKind.AUDIO or one.inputs.keys() != other.inputs.keys():
         return False
     pairs = [(tensor, other.inputs[name]) for name, tensor in one.inputs.items()]
     return all(own.shape[1:] == its.shape[1:] and own.dtype == its.dtype for own, its in pairs)

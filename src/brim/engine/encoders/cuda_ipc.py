@@ -23,7 +23,7 @@ class _Handle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_char * 64),)
 
 
-class _Bytes:
+class _DeviceBytes:
     """Memory at an address, as torch takes it over without a copy."""
 
     def __init__(self, address: int, size: int) -> None:
@@ -45,7 +45,7 @@ class SharedBuffer:
         self._device = device
         self._opened = opened
         with torch.cuda.device(device):
-            self._bytes: torch.Tensor | None = torch.as_tensor(_Bytes(address, size), device=device)
+            self._bytes: torch.Tensor | None = torch.as_tensor(_DeviceBytes(address, size), device=device)
 
     @classmethod
     def make(cls, size: int, device: torch.device) -> SharedBuffer:

@@ -10,7 +10,7 @@ from brim.engine.encoders.areas import type_of
 from brim.engine.encoders.pool import Encoders
 from brim.engine.encoders.records import EncoderSource, TowerFacts
 from brim.engine.encoders.tower import towers_of
-from brim.engine.media.parts import Kind
+from brim.engine.media.parts import MediaKind
 from brim.engine.settings import PROCESS, EngineSettings
 from brim.engine.weights.builtin import BUILTIN_NAME, lacks_weights
 from brim.engine.weights.load import LoadedModel, max_positions, read_model
@@ -26,7 +26,7 @@ class EncoderPlace:
 
     device: str  # as torch writes it
     lease: str | None = None  # the device in the ledger of leases; None: nobody sizes itself there
-    owner: str = ""  # behind the name of the towers, for whoever reads the ledger: "of 4711"
+    owner: str = ""  # behind the name of the towers, for readers of the ledger: "of 4711"
 
 
 def start_encoders(
@@ -82,13 +82,13 @@ def role_of(model: str, load_format: str, place: EncoderPlace) -> str | None:
     return _role(kinds, place) if kinds else None
 
 
-def _role(kinds: tuple[Kind, ...], place: EncoderPlace) -> str:
+def _role(kinds: tuple[MediaKind, ...], place: EncoderPlace) -> str:
     return f"{encoder_name(kinds)} {place.owner}".strip()
 
 
-def encoder_name(kinds: tuple[Kind, ...]) -> str:
+def encoder_name(kinds: tuple[MediaKind, ...]) -> str:
     """What neighbours call an encoder of these media."""
-    return " and ".join({Kind.IMAGE: "vision", Kind.AUDIO: "audio"}[kind] for kind in kinds) + " encoder"
+    return " and ".join({MediaKind.IMAGE: "vision", MediaKind.AUDIO: "audio"}[kind] for kind in kinds) + " encoder"
 
 
 def cache_rows(settings: EngineSettings, facts: TowerFacts, max_length: int) -> int:

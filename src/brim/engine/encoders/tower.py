@@ -21,7 +21,7 @@ from brim.engine.media.audio.families import audio_family_of
 from brim.engine.media.audio.limits import audio_limits_of, longest_part
 from brim.engine.media.families import family_of
 from brim.engine.media.limits import limits_of, worst_part
-from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.media.parts import MediaKind, MediaPart
 from brim.engine.media.towers import tower_features
 from brim.engine.weights.load import max_positions
 
@@ -42,29 +42,29 @@ class Tower:
         return torch.cat([features.rows, *features.deep], dim=1), 1 + len(features.deep)
 
 
-def towers_of(config: Any) -> tuple[Kind, ...]:
+def towers_of(config: Any) -> tuple[MediaKind, ...]:
     """The kinds of media that a model has towers for."""
     sees = family_of(config) is not None and getattr(config, "vision_config", None) is not None
     hears = audio_family_of(config) is not None
-    return tuple(kind for kind, has in ((Kind.IMAGE, sees), (Kind.AUDIO, hears)) if has)
+    return tuple(kind for kind, has in ((MediaKind.IMAGE, sees), (MediaKind.AUDIO, hears)) if has)
 
 
 def allowed_media(source: EncoderSource, config: Any, folder: Path | None) -> AllowedMedia:
     """The limits of each kind, as the engine finds them."""
     kinds, length, family = towers_of(config), _max_length(source, config), audio_family_of(config)
-    images = limits_of(config, folder, source.max_image_pixels, length) if Kind.IMAGE in kinds else None
+    images = limits_of(config, folder, source.max_image_pixels, length) if MediaKind.IMAGE in kinds else None
     audios = None if family is None else audio_limits_of(config, folder, family, source.max_audio_seconds, length)
     return AllowedMedia(images, audios)
 
 
-def largest_part(kind: Kind, source: EncoderSource, config: Any, allowed: AllowedMedia) -> MediaPart | None:
+def largest_part(kind: MediaKind, source: EncoderSource, config: Any, allowed: AllowedMedia) -> MediaPart | None:
     """The largest image or the longest audio that a request may have, as the engine counts."""
     most_tokens = _max_length(source, config) - 1
     family, audio_family = family_of(config), audio_family_of(config)
-    if kind is Kind.IMAGE and family is not None and allowed.images is not None:
+    if kind is MediaKind.IMAGE and family is not None and allowed.images is not None:
         together = min(most_tokens, source.max_batch_tokens) if family.together else most_tokens
         return worst_part(config, allowed.images, together)
-    if kind is Kind.AUDIO and audio_family is not None and allowed.audios is not None:
+    if kind is MediaKind.AUDIO and audio_family is not None and allowed.audios is not None:
         return longest_part(audio_family, allowed.audios, most_tokens)
     return None
 
@@ -72,8 +72,8 @@ def largest_part(kind: Kind, source: EncoderSource, config: Any, allowed: Allowe
 def made_smaller(config: Any, allowed: AllowedMedia, largest: MediaPart, share: float) -> tuple[AllowedMedia, str]:
     """Limits that allow so much of what the largest part has, and what they then are in words."""
     audio_family = audio_family_of(config)
-    if largest.kind is Kind.AUDIO:
-        assert audio_family is not None, "whoever makes an audio knows its family"
+    if largest.kind is MediaKind.AUDIO:
+        assert audio_family is not None, "an audio part has a family"
         assert allowed.audios is not None
         frames = int(audio_family.frames(largest) * share)
         seconds = frames / allowed.audios.frames_per_second
@@ -89,7 +89,7 @@ def worst_batches(config: Any, allowed: AllowedMedia, largest: MediaPart, batch:
 
     Of audio, the longest one.
     """
-    if largest.kind is Kind.AUDIO:
+    if largest.kind is MediaKind.AUDIO:
         return [[largest]]
     found = [[largest] * batch]
     strip = _strip(config, largest)

@@ -24,7 +24,7 @@ from brim.engine.encoders.tower import Tower, allowed_media, largest_part, made_
 from brim.engine.encoders.wire import Message, Wire, WireClosed
 from brim.engine.media.allowed import AllowedMedia
 from brim.engine.media.families import feature_levels
-from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.media.parts import MediaKind, MediaPart
 from brim.engine.weights.load import load, read_model, type_of_weights
 from brim.engine.weights.parts import ModelPart
 from brim.errors import BrimError, DeviceError, DoesNotFit, InvalidRequest, OutOfMemory, first_line
@@ -95,7 +95,7 @@ class EncoderWork:
         self._probe: CpuProbe | CudaProbe | None = None
         self._shared: SharedBuffer | None = None
         self._warnings: list[str] = []
-        self._lowered: dict[Kind, str] = {}  # what was done to keep to a reserve
+        self._lowered: dict[MediaKind, str] = {}  # what was done to keep to a reserve
         self._width = 0
 
     def run(self) -> int:
@@ -222,7 +222,7 @@ class EncoderWork:
         self._weight_bytes = loaded.weight_bytes
         return Tower(loaded.model, self._device)
 
-    def _fitted(self, config: Any, allowed: AllowedMedia, kind: Kind) -> _Stressed:
+    def _fitted(self, config: Any, allowed: AllowedMedia, kind: MediaKind) -> _Stressed:
         """The worst batches of a kind, run: with a larger promise where that was too small, or with smaller media."""
         while True:
             largest = largest_part(kind, self._source, config, allowed)
@@ -281,8 +281,8 @@ class EncoderWork:
         input_bytes = max(needed_bytes(one.largest.inputs) * one.batch for one in stressed)
         facts = TowerFacts(
             budgets={kind_of(one.largest.inputs): elements(one.largest.inputs) * one.batch for one in stressed},
-            call_patches=_limit(stressed, Kind.IMAGE),
-            audio_frames=_limit(stressed, Kind.AUDIO),
+            call_patches=_limit(stressed, MediaKind.IMAGE),
+            audio_frames=_limit(stressed, MediaKind.AUDIO),
             rows=max(one.rows for one in stressed),
             part_rows=max(one.largest.tokens for one in stressed),
             width=max(one.width for one in stressed),
@@ -376,12 +376,12 @@ def _all_refused(what: str) -> InvalidRequest:
     )
 
 
-def _limit(stressed: Sequence[_Stressed], kind: Kind) -> int | None:
+def _limit(stressed: Sequence[_Stressed], kind: MediaKind) -> int | None:
     """Patches or frames of the largest call that was run; None where none of this kind was."""
     found = next((one.allowed for one in stressed if one.largest.kind is kind), None)
     if found is None:
         return None
-    if kind is Kind.AUDIO:
+    if kind is MediaKind.AUDIO:
         return None if found.audios is None else found.audios.frames
     return None if found.images is None else found.images.call_patches
 

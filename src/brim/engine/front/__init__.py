@@ -1,1 +1,1 @@
-"""The front: requests checked at the door, tokens into text, answers as callers get them."""
+"""The front: requests validated, tokens into text, answers as callers get them."""

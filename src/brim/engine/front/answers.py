@@ -10,7 +10,7 @@ import numpy as np
 
 from brim.engine.front.detokenise import TextStream
 from brim.engine.requests.request import FinishReason, Request
-from brim.engine.schedule.events import Event, TokenLogprobs, TopLogits
+from brim.engine.schedule.events import SequenceEvent, TokenLogprobs, TopLogits
 from brim.engine.schedule.prompt_scores import PromptScores
 from brim.errors import first_line
 
@@ -53,7 +53,7 @@ class TextError(Exception):
 
 
 class _Choice:
-    """One of the answers of a request, as it grows. Its text is a function of its tokens, and can be made anew."""
+    """One of the answers of a request, as it grows. Its text is a function of its tokens, and can be made again."""
 
     def __init__(self, request: Request, tokenizer: Any) -> None:
         self.request = request
@@ -87,7 +87,7 @@ class _Choice:
         return text, stream.stopped
 
     def _current_stream(self) -> TextStream:
-        """The stream of the text so far; made anew where an error has left it in the middle of something."""
+        """The stream of the text so far; made again where an error has left it in the middle of something."""
         if self._stream is not None and self._pushed == len(self.tokens):
             return self._stream
         params = self.request.params
@@ -118,7 +118,7 @@ class Answer:
         choice = self._choices[request.index] if request.index < self.count else None
         return choice is not None and choice.request is request and not choice.done
 
-    def settled(self, event: Event) -> Update:
+    def settled(self, event: SequenceEvent) -> Update:
         """What an event means to the caller. A text that cannot be decoded, twice, ends its own answer and no other."""
         if event.error is not None:
             return self.fail(event, event.error)
@@ -131,7 +131,7 @@ class Answer:
         except TextError as error:
             return self.fail(event, str(error))
 
-    def take(self, event: Event) -> Update:
+    def take(self, event: SequenceEvent) -> Update:
         """What an event means to the caller. If it raises, the event has not been taken, and may be given again."""
         choice = self._choices[event.sequence.request.index]
         # The token that ended it is not part of the text.
@@ -162,7 +162,7 @@ class Answer:
         choice.done = finish is not None
         return update
 
-    def fail(self, event: Event, problem: str) -> Update:
+    def fail(self, event: SequenceEvent, problem: str) -> Update:
         """This one answer ends with an error; what was known of it before stays."""
         choice = self._choices[event.sequence.request.index]
         ended = _completion(choice, event, FinishReason.ERROR, (), (), choice.prompt_scores)
@@ -173,7 +173,7 @@ class Answer:
 
 def _completion(
     choice: _Choice,
-    event: Event,
+    event: SequenceEvent,
     finish: FinishReason,
     tokens: tuple[int, ...],
     logprobs: tuple[TokenLogprobs, ...],
@@ -197,7 +197,7 @@ def _completion(
 
 
 def _with_chunk(known: tuple[PromptScores, ...], chunk: PromptScores, start: int) -> tuple[PromptScores, ...]:
-    """One chunk more. Of what is computed again after a preemption, the first scores stay."""
+    """One chunk more. Of what is recomputed after a preemption, the first scores stay."""
     behind = 1 + sum(len(part) for part in known)  # the first token of a prompt has none
     assert start <= behind, f"scores of a prompt from position {start} on, and {behind} is the next"
     new = chunk.behind(min(behind - start, len(chunk)))

@@ -1,7 +1,7 @@
 """Grammars compiled by llguidance: in go a vocabulary and a grammar, out comes a matcher with its first mask.
 
-What the library's limits do not bound is the work of some schemas: fifty bytes can take minutes. Whoever compiles for
-strangers tries a grammar first in a process that may be killed (`brim.serve.prepare.trials`).
+What the library's limits do not bound is the work of some schemas: fifty bytes can take minutes. A process that
+compiles for strangers tries a grammar first in a process that may be killed (`brim.serve.prepare.trials`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SAMPLE = '{"a": ["b'  # a text that a grammar may force
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class TokenVocabulary:
     """The tokens of a model, as another process can be told them."""
 
     tokenizer_json: str | None  # None: every byte is a token, behind the special ones
@@ -34,7 +34,7 @@ class Vocabulary:
         """As the library takes them; this reads all of them, about a second for a large vocabulary."""
         library = need_library()
         if self.tokenizer_json is None:
-            return library.LLTokenizer(library.TokenizerWrapper(_Bytes(self.special, self.eos_ids[0])))
+            return library.LLTokenizer(library.TokenizerWrapper(_ByteTokens(self.special, self.eos_ids[0])))
         found = library.LLTokenizer(self.tokenizer_json, n_vocab=self.size, eos_token=list(self.eos_ids))
         if found.decode_bytes(found.tokenize_str(_SAMPLE)) == _SAMPLE.encode():
             return found
@@ -100,7 +100,7 @@ class _Greedy:
         return found
 
 
-class _Bytes:
+class _ByteTokens:
     """Every byte is a token, behind the special ones."""
 
     def __init__(self, special: int, eos_id: int) -> None:

@@ -7,8 +7,8 @@ whatever the tokens are: lone bytes that never become a character are settled af
 The text is what the tokenizer makes of all tokens at once, wherever that only grows. It does not with byte fallback,
 where a byte that is wrong makes wrong bytes of the characters before it: those have been handed out, and stay.
 
-Errors of the tokenizer pass through `push` and `close`. A `push` that raised has not taken the token; whoever catches
-the error may still `close`. Does not know stop strings.
+Errors of the tokenizer pass through `push` and `close`. A `push` that raised has not taken the token; a caller that
+catches the error may still `close`. Does not know stop strings.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from brim.engine.front.compiled import Compiled, Vocabulary, compile_grammar, need_library
+from brim.engine.front.compiled import Compiled, TokenVocabulary, compile_grammar, need_library
 from brim.engine.requests.grammar import Constraint, Grammar
 from brim.engine.weights.builtin import ByteTokenizer
 from brim.errors import InvalidRequest, first_line
@@ -68,7 +68,7 @@ class Grammars:
         return self.vocabulary.tokens()
 
     @property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> TokenVocabulary:
         need_library()
         if self._tokenizer is None:
             raise InvalidRequest("grammar: the model has no tokenizer; leave it out, or give the engine one")
@@ -76,7 +76,7 @@ class Grammars:
             raise InvalidRequest("grammar: the model has no token that ends a text; leave it out")
         if isinstance(self._tokenizer, ByteTokenizer):
             special = self._tokenizer("\x00")["input_ids"][-1]  # the first of the bytes; those before it are special
-            return Vocabulary(None, self._vocab, self._eos_ids, special)
+            return TokenVocabulary(None, self._vocab, self._eos_ids, special)
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise InvalidRequest("grammar: this kind of tokenizer is not supported (it has no tokenizer.json)")
@@ -85,7 +85,7 @@ class Grammars:
         plain = Tokenizer.from_str(backend.to_str())
         plain.no_padding()
         plain.no_truncation()
-        return Vocabulary(plain.to_str(), max(self._vocab, plain.get_vocab_size()), self._eos_ids)
+        return TokenVocabulary(plain.to_str(), max(self._vocab, plain.get_vocab_size()), self._eos_ids)
 
 
 class _Matched:

@@ -1,6 +1,6 @@
 """A text as tokens when most of it was tokenised before: conversations grow at their end and lose their beginning.
 
-A tokenizer cuts a text at its special tokens before it does anything else, so that what stands between two of them has
+A tokenizer cuts a text at its special tokens before it does anything else, so that the text between two of them has
 the same tokens in every text. Those segments are kept, up to a number of tokens, the last used ones; the result is that
 of the whole text. Where a tokenizer could do otherwise (special tokens that reach into the text around them, one that
 is not built on `tokenizers`), or does with the first text, every text is tokenised as a whole.

@@ -14,7 +14,7 @@ from operator import eq
 
 import numpy as np
 
-from brim.engine.kv.findings import Changes
+from brim.engine.kv.prefix_matches import PoolChanges
 
 SCRATCH = 0
 
@@ -22,9 +22,9 @@ SCRATCH = 0
 class BlockPool:
     """Hands out blocks 1 to `blocks`."""
 
-    def __init__(self, blocks: int, changes: Changes | None = None) -> None:
+    def __init__(self, blocks: int, changes: PoolChanges | None = None) -> None:
         self.blocks = blocks
-        self._changes = changes or Changes()  # of what is found by content
+        self._changes = changes or PoolChanges()  # of what is found by content
         self._free = array("i", range(blocks, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._favoured: OrderedDict[int, None] = OrderedDict()  # cached too, and evicted when no other is left

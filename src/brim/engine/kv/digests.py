@@ -10,7 +10,7 @@ from operator import itemgetter
 
 _DIGEST_BYTES = 16
 
-Marks = Sequence[tuple[int, bytes]]  # what stands at which places besides the tokens, as digests; in order of place
+Marks = Sequence[tuple[int, bytes]]  # what is at which positions besides the tokens, as digests; in order of place
 
 
 def extend_digests(

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from brim.engine.kv.blocks import SCRATCH, BlockPool
-from brim.engine.kv.commons import CommonBlocks, Shareable
-from brim.engine.kv.findings import Changes, Finding
+from brim.engine.kv.common_blocks import CommonBlocks, Shareable
 from brim.engine.kv.geometry import KvShape, LayerGroup
 from brim.engine.kv.host import CopyBack, CopyOut, HostCopy, Move
+from brim.engine.kv.prefix_matches import PoolChanges, PrefixMatch
 from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.kv.sessions import Sessions
 from brim.units import ceil_div
@@ -74,7 +74,7 @@ class KvLedger:
     def __init__(self, groups: tuple[LayerGroup, ...], shape: KvShape) -> None:
         self.groups = groups
         self.block_size = shape.block_size
-        self.changes = Changes()
+        self.changes = PoolChanges()
         self.pools = [BlockPool(blocks, self.changes) for blocks in shape.blocks]
         self.updates = [TableUpdates() for _ in groups]  # for the device, by group
         self.copies: list[tuple[int, int, int]] = []  # (group, from, to): blocks to copy before anything is written
@@ -253,24 +253,24 @@ class KvLedger:
 
     # -- reuse by content ----------------------------------------------------------------------------------------
 
-    def find(self, digests: Sequence[bytes], forbidden: Iterable[range] = ()) -> Finding:
+    def find(self, digests: Sequence[bytes], forbidden: Iterable[range] = ()) -> PrefixMatch:
         """The blocks of a text. `forbidden`: numbers of its first blocks that may not be reused without the next."""
-        finding = Finding(digests, self.changes, forbidden)
+        finding = PrefixMatch(digests, self.changes, forbidden)
         finding.bring_up_to_date(self.pools)
         return finding
 
-    def still_found(self, finding: Finding | None, blocks: int) -> Finding | None:
+    def still_found(self, finding: PrefixMatch | None, blocks: int) -> PrefixMatch | None:
         """What was found of a text of so many blocks, as it is now; None: that was in another ledger, or of others."""
         if finding is None or finding.changes is not self.changes or len(finding) != blocks:
             return None
         finding.bring_up_to_date(self.pools)
         return finding
 
-    def longest_prefix(self, finding: Finding) -> int:
+    def longest_prefix(self, finding: PrefixMatch) -> int:
         """How many leading full blocks could be reused: cached in every group in which later tokens attend to them."""
         return finding.prefix(self.groups, self.block_size)
 
-    def shareable(self, finding: Finding, blocks: int) -> Shareable:
+    def shareable(self, finding: PrefixMatch, blocks: int) -> Shareable:
         """Of the first so many blocks that were found, those that a request holds; in the group without a window.
 
         Blocks that are only cached count as available, and are taken.

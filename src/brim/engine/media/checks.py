@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from brim.engine.media.limits import ImageLimits
-from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.media.parts import MediaKind, MediaPart
 from brim.errors import InvalidRequest
 
-_WHAT = {Kind.IMAGE: "image", Kind.VIDEO: "frame"}
-TENSORS = {Kind.IMAGE: "pixel_values", Kind.AUDIO: "input_features", Kind.VIDEO: "pixel_values_videos"}
+_WHAT = {MediaKind.IMAGE: "image", MediaKind.VIDEO: "frame"}
+TENSORS = {MediaKind.IMAGE: "pixel_values", MediaKind.AUDIO: "input_features", MediaKind.VIDEO: "pixel_values_videos"}
 
 
-def check_given(inputs: Mapping[str, Any], kinds: Collection[Kind]) -> None:
+def check_given(inputs: Mapping[str, Any], kinds: Collection[MediaKind]) -> None:
     """No media in a processor's output that were not asked for by name: their tokens would be taken for text."""
     for kind, name in TENSORS.items():
         if kind not in kinds and inputs.get(name) is not None:
@@ -24,7 +24,7 @@ def check_given(inputs: Mapping[str, Any], kinds: Collection[Kind]) -> None:
             )
 
 
-def check_counts(kind: Kind, parts: tuple[MediaPart, ...], places: np.ndarray, wanted: list[int] | None) -> None:
+def check_counts(kind: MediaKind, parts: tuple[MediaPart, ...], places: np.ndarray, wanted: list[int] | None) -> None:
     """As many tokens as the tower will make, in runs of these lengths where positions depend on it."""
     what = kind.removesuffix("s")
     tokens = sum(part.tokens for part in parts)
@@ -39,7 +39,7 @@ def check_counts(kind: Kind, parts: tuple[MediaPart, ...], places: np.ndarray, w
 
 
 def check_sizes(
-    kind: Kind, parts: tuple[MediaPart, ...], runs: list[tuple[int, int]] | None, limits: ImageLimits
+    kind: MediaKind, parts: tuple[MediaPart, ...], runs: list[tuple[int, int]] | None, limits: ImageLimits
 ) -> None:
     """No call of the tower larger than the one the fit validated, and no image larger than the user allows."""
     for number, part in enumerate(parts):

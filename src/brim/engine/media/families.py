@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.media.parts import MediaKind, MediaPart
 from brim.engine.media.tensors import host_tensor
 from brim.errors import InvalidRequest
 
@@ -35,15 +35,15 @@ def ahead_in_windows_only(config: Any) -> bool:
 
 def _grids(inputs: Mapping[str, Any], config: Any) -> tuple[MediaPart, ...]:
     """Patches of all images in one row, and a grid for each image (Qwen)."""
-    pixels, grids = _patches_in_a_row(inputs, config, Kind.IMAGE)
-    return _parts_of(pixels, grids, config, Kind.IMAGE)
+    pixels, grids = _patches_in_a_row(inputs, config, MediaKind.IMAGE)
+    return _parts_of(pixels, grids, config, MediaKind.IMAGE)
 
 
 def split_videos(inputs: Mapping[str, Any], config: Any) -> tuple[MediaPart, ...]:
     """A part for each frame of the grid: the towers that take such videos see one at a time, like an image (Qwen)."""
-    pixels, grids = _patches_in_a_row(inputs, config, Kind.VIDEO)
+    pixels, grids = _patches_in_a_row(inputs, config, MediaKind.VIDEO)
     frames = torch.cat([torch.tensor([[1, height, width]] * times) for times, height, width in grids.tolist()])
-    return _parts_of(pixels, frames, config, Kind.VIDEO)
+    return _parts_of(pixels, frames, config, MediaKind.VIDEO)
 
 
 def video_runs(inputs: Mapping[str, Any], config: Any, *, frames_apart: bool) -> list[int]:
@@ -55,10 +55,10 @@ def video_runs(inputs: Mapping[str, Any], config: Any, *, frames_apart: bool) ->
     return [times * height * width // merge for times, height, width in grids]
 
 
-def _patches_in_a_row(inputs: Mapping[str, Any], config: Any, kind: Kind) -> tuple[torch.Tensor, torch.Tensor]:
+def _patches_in_a_row(inputs: Mapping[str, Any], config: Any, kind: MediaKind) -> tuple[torch.Tensor, torch.Tensor]:
     """(patches of all images or videos, the grid of each)."""
     vision = config.vision_config
-    names = ("pixel_values", "image_grid_thw") if kind is Kind.IMAGE else ("pixel_values_videos", "video_grid_thw")
+    names = ("pixel_values", "image_grid_thw") if kind is MediaKind.IMAGE else ("pixel_values_videos", "video_grid_thw")
     patch = vision.patch_size**2 * vision.temporal_patch_size * vision.in_channels
     pixels = host_tensor(inputs, names[0], (None, patch), kind)
     grids = host_tensor(inputs, names[1], (None, 3), kind, integer=True)
@@ -71,7 +71,7 @@ def _patches_in_a_row(inputs: Mapping[str, Any], config: Any, kind: Kind) -> tup
     return pixels, grids
 
 
-def _parts_of(pixels: torch.Tensor, grids: torch.Tensor, config: Any, kind: Kind) -> tuple[MediaPart, ...]:
+def _parts_of(pixels: torch.Tensor, grids: torch.Tensor, config: Any, kind: MediaKind) -> tuple[MediaPart, ...]:
     merge = config.vision_config.spatial_merge_size**2
     return tuple(
         MediaPart({"pixel_values": some, "image_grid_thw": grids[number : number + 1]}, len(some) // merge, kind)
@@ -82,14 +82,14 @@ def _parts_of(pixels: torch.Tensor, grids: torch.Tensor, config: Any, kind: Kind
 def _squares(inputs: Mapping[str, Any], config: Any) -> tuple[MediaPart, ...]:
     """Images of the one size the tower takes (Gemma 3)."""
     side = config.vision_config.image_size
-    pixels = host_tensor(inputs, "pixel_values", (None, config.vision_config.num_channels, side, side), Kind.IMAGE)
+    pixels = host_tensor(inputs, "pixel_values", (None, config.vision_config.num_channels, side, side), MediaKind.IMAGE)
     return tuple(MediaPart({"pixel_values": one}, config.mm_tokens_per_image) for one in torch.split(pixels, 1))
 
 
 def _tiles(inputs: Mapping[str, Any], config: Any) -> tuple[MediaPart, ...]:
     """Square tiles, a number of them for an image (InternVL)."""
     vision = config.vision_config
-    pixels = host_tensor(inputs, "pixel_values", (None, vision.num_channels, None, None), Kind.IMAGE)
+    pixels = host_tensor(inputs, "pixel_values", (None, vision.num_channels, None, None), MediaKind.IMAGE)
     patch = vision.patch_size if isinstance(vision.patch_size, int) else vision.patch_size[0]
     side = pixels.shape[-1]
     tokens_a_side = side / patch * config.downsample_ratio
@@ -104,8 +104,10 @@ def _tiles(inputs: Mapping[str, Any], config: Any) -> tuple[MediaPart, ...]:
 def _placed_patches(inputs: Mapping[str, Any], config: Any) -> tuple[MediaPart, ...]:
     """Patches of each image and where in it they are, padded to one length (Gemma 4)."""
     vision = config.vision_config
-    pixels = host_tensor(inputs, "pixel_values", (None, None, 3 * vision.patch_size**2), Kind.IMAGE)
-    places = host_tensor(inputs, "image_position_ids", (pixels.shape[0], pixels.shape[1], 2), Kind.IMAGE, integer=True)
+    pixels = host_tensor(inputs, "pixel_values", (None, None, 3 * vision.patch_size**2), MediaKind.IMAGE)
+    places = host_tensor(
+        inputs, "image_position_ids", (pixels.shape[0], pixels.shape[1], 2), MediaKind.IMAGE, integer=True
+    )
     cell = vision.pooling_kernel_size
     for number, one in enumerate(places):
         _check_patches(one, cell, vision.position_embedding_size, number)

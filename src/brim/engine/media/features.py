@@ -3,7 +3,7 @@
 `prepare.py` makes a request's `Media` on the host. Here the model's own towers encode it (`towers.py`), one image or
 audio at a time and not before a step has tokens of it, and the features replace the embeddings of its tokens. Features
 of a part that is split between chunks are kept until its last token has been computed; for a preempted request they are
-computed again.
+recomputed.
 """
 
 from __future__ import annotations

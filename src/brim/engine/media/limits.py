@@ -23,7 +23,7 @@ from brim.engine.weights.load import LoadedModel
 from brim.errors import InputError
 from brim.model.config import read_config
 from brim.model.jsonfile import read_object
-from brim.records.model import Media, MediaLimits
+from brim.records.model import MediaLimits, MediaType
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _call_pixels(config: Any, processor: Mapping[str, Any]) -> tuple[int, str]:
         return own, "the model's processor"
     with suppress(InputError):  # a config the planner does not read
         spec = read_config(config.to_dict(), name="engine", processor=processor)
-        limits = next((tower.limits for tower in spec.towers if tower.media is Media.IMAGE), MediaLimits("unknown"))
+        limits = next((tower.limits for tower in spec.towers if tower.media is MediaType.IMAGE), MediaLimits("unknown"))
         return limits.tile_pixels or limits.max_pixels, limits.source
     return 0, ""
 

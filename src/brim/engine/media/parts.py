@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Kind(StrEnum):
+class MediaKind(StrEnum):
     """What a part of a prompt is that is not text, by the name of the argument that brings it."""
 
     IMAGE = "images"
@@ -27,12 +27,12 @@ class MediaPart:
 
     inputs: Mapping[str, torch.Tensor]
     tokens: int
-    kind: Kind = Kind.IMAGE
+    kind: MediaKind = MediaKind.IMAGE
     digest: bytes = b""  # of what it shows, where it is known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Media:
+class PromptMedia:
     """The media of a prompt, on the host."""
 
     parts: tuple[MediaPart, ...]  # in the order of their tokens

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from brim.engine.media.parts import Kind
+from brim.engine.media.parts import MediaKind
 from brim.errors import InvalidRequest, first_line
 
 if TYPE_CHECKING:
     import numpy as np
 
-_TYPES = {Kind.IMAGE: 1, Kind.VIDEO: 2, Kind.AUDIO: 3}  # `mm_token_type_ids` of transformers; text is 0
+_TYPES = {MediaKind.IMAGE: 1, MediaKind.VIDEO: 2, MediaKind.AUDIO: 3}  # `mm_token_type_ids` of transformers; text is 0
 _SAID = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")  # what the processor's output says of positions
 
 
@@ -22,7 +22,7 @@ def mrope_positions(
     base: Any,
     tokens: Sequence[int],
     inputs: Mapping[str, Any],
-    places: Mapping[Kind, np.ndarray],
+    places: Mapping[MediaKind, np.ndarray],
     audio_frames: Sequence[int],
 ) -> tuple[np.ndarray, int]:
     """([3, prompt] positions, what is added to the place of a token behind the prompt)."""

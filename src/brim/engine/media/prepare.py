@@ -23,7 +23,7 @@ from brim.engine.media.audio.limits import AudioLimits, find_audio_limits, longe
 from brim.engine.media.checks import TENSORS, check_counts, check_given, check_sizes, runs_of
 from brim.engine.media.families import Family, family_of, split_videos, video_runs
 from brim.engine.media.limits import ImageLimits, find_limits, takes_any_shape, worst_part
-from brim.engine.media.parts import Kind, Media, MediaPart
+from brim.engine.media.parts import MediaKind, MediaPart, PromptMedia
 from brim.engine.media.positions import mrope_positions
 from brim.engine.media.processed import DIGEST_BYTES, Processed, part_digest
 from brim.engine.media.processing import audio_tokens, image_tokens, run_processor
@@ -37,7 +37,7 @@ from brim.errors import InvalidRequest
 
 Prompt = str | ChatText | Sequence[int]  # a text, a conversation from its template, or tokens
 Given = Sequence[Any] | Mapping[str, Any]  # images or audios one by one; or the output of a processor
-Prepared = tuple[tuple[int, ...], Media, tuple[MediaSpan, ...], tuple[tuple[int, bytes], ...]]
+Prepared = tuple[tuple[int, ...], PromptMedia, tuple[MediaSpan, ...], tuple[tuple[int, bytes], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class GivenMedia:
         return bool(self.kinds)
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
-        return tuple(kind for kind in Kind if len(self.of(kind)))
+    def kinds(self) -> tuple[MediaKind, ...]:
+        return tuple(kind for kind in MediaKind if len(self.of(kind)))
 
-    def of(self, kind: Kind) -> Given:
-        return {Kind.IMAGE: self.images, Kind.AUDIO: self.audios, Kind.VIDEO: self.videos}[kind]
+    def of(self, kind: MediaKind) -> Given:
+        return {MediaKind.IMAGE: self.images, MediaKind.AUDIO: self.audios, MediaKind.VIDEO: self.videos}[kind]
 
 
 def find_preparer(loaded: LoadedModel) -> Preparer | None:
@@ -108,7 +108,7 @@ class Preparer:
         self._check_allowed(parts, places, allowed)
         positions, shift = None, 0
         if self._mrope:
-            frames = [] if self.audio is None else [self.audio.frames(part) for part in parts.get(Kind.AUDIO, ())]
+            frames = [] if self.audio is None else [self.audio.frames(part) for part in parts.get(MediaKind.AUDIO, ())]
             positions, shift = mrope_positions(self._base, tokens, inputs, places, frames)
         ordered, own = _in_order(parts, places)
         digests = tuple(part.digest or part_digest(part) for part in ordered)
@@ -116,7 +116,7 @@ class Preparer:
         for place in np.concatenate(own).tolist():
             if tokens[place] >= self._vocab:  # the decoder has no such token; features replace it anyway
                 tokens[place] = self._pad
-        media = Media(ordered, np.concatenate(own), positions, shift, digests)
+        media = PromptMedia(ordered, np.concatenate(own), positions, shift, digests)
         return tuple(tokens), media, self._spans(places), marks
 
     def allowed(self, loaded: LoadedModel, settings: EngineSettings, max_length: int) -> AllowedMedia:
@@ -129,11 +129,11 @@ class Preparer:
             audios = find_audio_limits(loaded, self.audio, settings.max_audio_seconds, max_length)
         return AllowedMedia(images, audios)
 
-    def worst_part(self, kind: Kind, allowed: AllowedMedia, most_tokens: int) -> MediaPart | None:
+    def worst_part(self, kind: MediaKind, allowed: AllowedMedia, most_tokens: int) -> MediaPart | None:
         """The largest image or the longest audio of at most so many tokens; None if none is allowed."""
-        if kind is Kind.IMAGE and allowed.images is not None:
+        if kind is MediaKind.IMAGE and allowed.images is not None:
             return worst_part(self._config, allowed.images, most_tokens)
-        if kind is Kind.AUDIO and allowed.audios is not None and self.audio is not None:
+        if kind is MediaKind.AUDIO and allowed.audios is not None and self.audio is not None:
             return longest_part(self.audio, allowed.audios, most_tokens)
         return None
 
@@ -153,20 +153,20 @@ class Preparer:
     def _mrope(self) -> bool:
         return hasattr(self._base, "get_rope_index")
 
-    def token_id(self, kind: Kind) -> int:
+    def token_id(self, kind: MediaKind) -> int:
         """The token that stands in a prompt for a row of this kind's features."""
         return int(getattr(self._config, f"{kind.removesuffix('s')}_token_id"))
 
-    def _takes(self, kind: Kind) -> bool:
-        if kind is Kind.AUDIO:
+    def _takes(self, kind: MediaKind) -> bool:
+        if kind is MediaKind.AUDIO:
             return self.audio is not None
-        return self.family is not None and (kind is Kind.IMAGE or self.family.videos)
+        return self.family is not None and (kind is MediaKind.IMAGE or self.family.videos)
 
-    def _runs(self, kind: Kind, parts: tuple[MediaPart, ...], inputs: Mapping[str, Any]) -> list[int] | None:
+    def _runs(self, kind: MediaKind, parts: tuple[MediaPart, ...], inputs: Mapping[str, Any]) -> list[int] | None:
         """Tokens in each run of this kind's tokens, where positions depend on it; None: they may stand anywhere."""
-        if not self._mrope or kind is Kind.AUDIO:
+        if not self._mrope or kind is MediaKind.AUDIO:
             return None
-        if kind is Kind.VIDEO:
+        if kind is MediaKind.VIDEO:
             assert self.family is not None
             return video_runs(inputs, self._config, frames_apart=self.family.frames_apart)
         return [part.tokens for part in parts]
@@ -178,7 +178,7 @@ class Preparer:
         named = given.kinds[0]
         outputs = [some for kind in given.kinds if isinstance(some := given.of(kind), Mapping)]
         if isinstance(prompt, (str, ChatText)):
-            if Kind.VIDEO in given.kinds:
+            if MediaKind.VIDEO in given.kinds:
                 raise InvalidRequest("videos: give the output of the model's processor, and token ids as the prompt")
             if outputs:
                 raise InvalidRequest(f"{named}: with a processor's output, give its token ids as the prompt")
@@ -192,38 +192,43 @@ class Preparer:
             raise InvalidRequest("prompt: token ids must be integers of at least 0")
         return list(prompt), {name: value for output in outputs for name, value in output.items()}
 
-    def _split(self, kind: Kind, inputs: Mapping[str, Any]) -> tuple[MediaPart, ...]:
-        if kind is Kind.AUDIO:
+    def _split(self, kind: MediaKind, inputs: Mapping[str, Any]) -> tuple[MediaPart, ...]:
+        if kind is MediaKind.AUDIO:
             assert self.audio is not None
             return self.audio.split(inputs)
         assert self.family is not None
-        return split_videos(inputs, self._config) if kind is Kind.VIDEO else self.family.split(inputs, self._config)
+        return (
+            split_videos(inputs, self._config) if kind is MediaKind.VIDEO else self.family.split(inputs, self._config)
+        )
 
-    def _places(self, kind: Kind, tokens: list[int]) -> np.ndarray:
+    def _places(self, kind: MediaKind, tokens: list[int]) -> np.ndarray:
         return np.flatnonzero(np.array(tokens, dtype=object) == self.token_id(kind))
 
     def _check_allowed(
-        self, parts: Mapping[Kind, tuple[MediaPart, ...]], places: Mapping[Kind, np.ndarray], allowed: AllowedMedia
+        self,
+        parts: Mapping[MediaKind, tuple[MediaPart, ...]],
+        places: Mapping[MediaKind, np.ndarray],
+        allowed: AllowedMedia,
     ) -> None:
-        for kind in (Kind.IMAGE, Kind.VIDEO):
+        for kind in (MediaKind.IMAGE, MediaKind.VIDEO):
             if kind in parts and allowed.images is not None:
                 assert self.family is not None
                 check_sizes(kind, parts[kind], runs_of(places[kind]) if self.family.tiled else None, allowed.images)
-        if Kind.AUDIO in parts and allowed.audios is not None:
+        if MediaKind.AUDIO in parts and allowed.audios is not None:
             assert self.audio is not None
-            for number, part in enumerate(parts[Kind.AUDIO]):
+            for number, part in enumerate(parts[MediaKind.AUDIO]):
                 allowed.audios.check_frames(number, self.audio.frames(part))
 
-    def _spans(self, places: Mapping[Kind, np.ndarray]) -> tuple[MediaSpan, ...]:
+    def _spans(self, places: Mapping[MediaKind, np.ndarray]) -> tuple[MediaSpan, ...]:
         spans = [
-            MediaSpan(start, end, kind is Kind.IMAGE and self.together)
+            MediaSpan(start, end, kind is MediaKind.IMAGE and self.together)
             for kind, some in places.items()
             for start, end in runs_of(some)
         ]
         return tuple(sorted(spans, key=lambda span: span.start))
 
 
-def _told(parts: tuple[MediaPart, ...], given: Given, kind: Kind) -> tuple[MediaPart, ...]:
+def _told(parts: tuple[MediaPart, ...], given: Given, kind: MediaKind) -> tuple[MediaPart, ...]:
     """With the digests that came with a processor's output, where they did."""
     digests = given.digests.get(kind, ()) if isinstance(given, Processed) else ()
     if len(digests) != len(parts):
@@ -232,7 +237,7 @@ def _told(parts: tuple[MediaPart, ...], given: Given, kind: Kind) -> tuple[Media
 
 
 def _in_order(
-    parts: Mapping[Kind, tuple[MediaPart, ...]], places: Mapping[Kind, np.ndarray]
+    parts: Mapping[MediaKind, tuple[MediaPart, ...]], places: Mapping[MediaKind, np.ndarray]
 ) -> tuple[tuple[MediaPart, ...], list[np.ndarray]]:
     """All parts as they come in the prompt, and the places of each one's tokens."""
     pairs: list[tuple[MediaPart, np.ndarray]] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.media.parts import MediaKind, MediaPart
 
 DIGEST_BYTES = 16
 
@@ -16,7 +16,7 @@ DIGEST_BYTES = 16
 class Processed(dict[str, Any]):
     """A processor's output, with the digests of its parts: they take long to find where images are large."""
 
-    def __init__(self, output: Mapping[str, Any], digests: Mapping[Kind, tuple[bytes, ...]]) -> None:
+    def __init__(self, output: Mapping[str, Any], digests: Mapping[MediaKind, tuple[bytes, ...]]) -> None:
         super().__init__(output)
         self.digests = digests
 

@@ -11,7 +11,7 @@ from brim.engine.media.audio.files import at_rate, read_audio
 from brim.engine.media.audio.limits import AudioLimits
 from brim.engine.media.families import Family
 from brim.engine.media.limits import ImageLimits
-from brim.engine.media.parts import Kind
+from brim.engine.media.parts import MediaKind
 from brim.engine.media.plain_contents import with_plain_contents
 from brim.engine.media.reading import read_image
 from brim.engine.media.resizing import resized
@@ -36,18 +36,18 @@ def run_processor(
     if images:
         assert family is not None, "a model that takes images has a family"
         given["images"] = [[_read(image, number, allowed.images) for number, image in enumerate(images)]]
-        _check_placeholders(prompt, str(getattr(processor, family.placeholder)), Kind.IMAGE, len(images))
+        _check_placeholders(prompt, str(getattr(processor, family.placeholder)), MediaKind.IMAGE, len(images))
     if audios:
         rate = sampling_rate(processor)
         given |= {"audio": [_at_rate(audio, number, rate, allowed.audios) for number, audio in enumerate(audios)]}
         given |= {"sampling_rate": rate}
-        _check_placeholders(prompt, str(getattr(processor, AUDIO_PLACEHOLDER, None)), Kind.AUDIO, len(audios))
+        _check_placeholders(prompt, str(getattr(processor, AUDIO_PLACEHOLDER, None)), MediaKind.AUDIO, len(audios))
     bos = getattr(processor.tokenizer, "bos_token", None)
     has_bos = bos is not None and prompt.startswith(str(bos))  # a chat template has written it
     try:
         output = processor(text=[prompt], return_tensors="pt", add_special_tokens=not has_bos, **given)
     except Exception as error:
-        what = " and ".join(kind for kind, some in ((Kind.IMAGE, images), (Kind.AUDIO, audios)) if some)
+        what = " and ".join(kind for kind, some in ((MediaKind.IMAGE, images), (MediaKind.AUDIO, audios)) if some)
         raise InvalidRequest(f"{what}: the model's processor cannot read them: {first_line(error)}") from error
     return output["input_ids"][0].tolist(), output
 
@@ -89,7 +89,7 @@ def _at_rate(audio: Any, number: int, rate: int, limits: AudioLimits | None) -> 
     return at_rate(samples, own_rate, rate)
 
 
-def _check_placeholders(prompt: str, placeholder: str, kind: Kind, given: int) -> None:
+def _check_placeholders(prompt: str, placeholder: str, kind: MediaKind, given: int) -> None:
     if prompt.count(placeholder) != given:
         raise InvalidRequest(
             f"{kind}: {given} given for {prompt.count(placeholder)} placeholders in the prompt; "

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from brim.engine.media.parts import Kind
+from brim.engine.media.parts import MediaKind
 from brim.errors import InvalidRequest, first_line
 
 
 def host_tensor(
-    inputs: Mapping[str, Any], name: str, shape: tuple[int | None, ...], kind: Kind, *, integer: bool = False
+    inputs: Mapping[str, Any], name: str, shape: tuple[int | None, ...], kind: MediaKind, *, integer: bool = False
 ) -> torch.Tensor:
     """One of the processor's tensors of this kind of media, of this shape (None: any size)."""
     if inputs.get(name) is None:

@@ -25,7 +25,7 @@ from brim.units import round_up
 _ALIGNMENT = 512  # of a second tensor in the reserve
 
 
-class Kind(StrEnum):
+class CollectiveKind(StrEnum):
     """What is done with the tensors of all ranks. Sums and other reductions take part alike."""
 
     REDUCE = "all_reduce"
@@ -40,7 +40,7 @@ class Kind(StrEnum):
 class Collective:
     """One collective, as this rank issues it."""
 
-    kind: Kind
+    kind: CollectiveKind
     elements: int = 0  # of this rank's tensor: what it sends, or what it keeps of a reduction that is scattered
     dtype: torch.dtype = torch.float32
     group: str = ""
@@ -49,14 +49,14 @@ class Collective:
     def bytes(self, ranks: int) -> int:
         """What taking part needs: this tensor, and where the kind has another one, that of all ranks."""
         mine = self.elements * self.dtype.itemsize
-        alone = self.kind in (Kind.REDUCE, Kind.BROADCAST)
+        alone = self.kind in (CollectiveKind.REDUCE, CollectiveKind.BROADCAST)
         return mine if alone else round_up(mine, _ALIGNMENT) + ranks * mine
 
 
 # -- from the dispatcher -----------------------------------------------------------------------------------------------
 
 
-def _tensor(kind: Kind, tensor: torch.Tensor, group: Any, root: int = 0) -> Collective:
+def _tensor(kind: CollectiveKind, tensor: torch.Tensor, group: Any, root: int = 0) -> Collective:
     name = group if isinstance(group, str) else _unboxed(group).group_name
     return Collective(kind, tensor.numel(), tensor.dtype, name, root)
 
@@ -71,22 +71,26 @@ def _only(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _scattered(mine: torch.Tensor, _: str, ranks: int, group: Any) -> Collective:
-    return _tensor(Kind.SCATTER, mine.flatten()[: mine.numel() // ranks], group)
+    return _tensor(CollectiveKind.SCATTER, mine.flatten()[: mine.numel() // ranks], group)
 
 
 _NOTES: dict[str, Callable[..., Collective]] = {
-    "c10d::allreduce_": lambda tensors, group, *_, **__: _tensor(Kind.REDUCE, _only(tensors), group),
-    "c10d::broadcast_": lambda tensors, group, root, *_, **__: _tensor(Kind.BROADCAST, _only(tensors), group, root),
-    "c10d::allgather_": lambda _, inputs, group, *__, **___: _tensor(Kind.GATHER, _only(inputs), group),
-    "c10d::_allgather_base_": lambda _, mine, group, *__, **___: _tensor(Kind.GATHER_INTO, mine, group),
-    "c10d::_reduce_scatter_base_": lambda mine, _, group, *__, **___: _tensor(Kind.SCATTER, mine, group),
-    "_c10d_functional::all_reduce": lambda mine, _, group: _tensor(Kind.REDUCE, mine, group),
-    "_c10d_functional::all_reduce_": lambda mine, _, group: _tensor(Kind.REDUCE, mine, group),
-    "_c10d_functional::broadcast": lambda mine, root, group: _tensor(Kind.BROADCAST, mine, group, root),
-    "_c10d_functional::broadcast_": lambda mine, root, group: _tensor(Kind.BROADCAST, mine, group, root),
+    "c10d::allreduce_": lambda tensors, group, *_, **__: _tensor(CollectiveKind.REDUCE, _only(tensors), group),
+    "c10d::broadcast_": lambda tensors, group, root, *_, **__: _tensor(
+        CollectiveKind.BROADCAST, _only(tensors), group, root
+    ),
+    "c10d::allgather_": lambda _, inputs, group, *__, **___: _tensor(CollectiveKind.GATHER, _only(inputs), group),
+    "c10d::_allgather_base_": lambda _, mine, group, *__, **___: _tensor(CollectiveKind.GATHER_INTO, mine, group),
+    "c10d::_reduce_scatter_base_": lambda mine, _, group, *__, **___: _tensor(CollectiveKind.SCATTER, mine, group),
+    "_c10d_functional::all_reduce": lambda mine, _, group: _tensor(CollectiveKind.REDUCE, mine, group),
+    "_c10d_functional::all_reduce_": lambda mine, _, group: _tensor(CollectiveKind.REDUCE, mine, group),
+    "_c10d_functional::broadcast": lambda mine, root, group: _tensor(CollectiveKind.BROADCAST, mine, group, root),
+    "_c10d_functional::broadcast_": lambda mine, root, group: _tensor(CollectiveKind.BROADCAST, mine, group, root),
     "_c10d_functional::reduce_scatter_tensor": _scattered,
-    "_c10d_functional::all_gather_into_tensor": lambda mine, _, group: _tensor(Kind.GATHER_INTO, mine, group),
-    "_c10d_functional::all_gather_into_tensor_out": lambda mine, _, group, **__: _tensor(Kind.GATHER_INTO, mine, group),
+    "_c10d_functional::all_gather_into_tensor": lambda mine, _, group: _tensor(CollectiveKind.GATHER_INTO, mine, group),
+    "_c10d_functional::all_gather_into_tensor_out": lambda mine, _, group, **__: _tensor(
+        CollectiveKind.GATHER_INTO, mine, group
+    ),
 }
 _NONE = {"_c10d_functional::wait_tensor"}  # waits for one that was noted
 
@@ -95,7 +99,7 @@ def noted(name: str, args: Any, kwargs: Any) -> tuple[Collective, ...]:
     """The collective of a call; nothing where the call is none."""
     if name in _NONE:
         return ()
-    return (_NOTES[name](*args, **kwargs) if name in _NOTES else Collective(Kind.OTHER),)
+    return (_NOTES[name](*args, **kwargs) if name in _NOTES else Collective(CollectiveKind.OTHER),)
 
 
 # -- those of any step -------------------------------------------------------------------------------------------------
@@ -111,7 +115,7 @@ class StepWork:
 
 
 @dataclass(frozen=True, slots=True)
-class _Growing:
+class _RowCollective:
     """A collective whose size follows the rows."""
 
     sample: Collective
@@ -127,9 +131,9 @@ class _Growing:
 class StepCollectives:
     """The collectives of every step of a model."""
 
-    forward: tuple[_Growing, ...]
-    head: tuple[_Growing, ...]
-    tokens: tuple[_Growing, ...]
+    forward: tuple[_RowCollective, ...]
+    head: tuple[_RowCollective, ...]
+    tokens: tuple[_RowCollective, ...]
 
     def of(self, work: StepWork) -> list[Collective]:
         """Those of one step, in order."""
@@ -159,19 +163,19 @@ def learned(forward: Notes, head: Notes, tokens: Notes, group: str) -> StepColle
     return StepCollectives(*(part for part in parts if part is not None))
 
 
-def _growing(notes: Notes, group: str) -> tuple[_Growing, ...] | None:
+def _growing(notes: Notes, group: str) -> tuple[_RowCollective, ...] | None:
     """The law of each, from the two largest steps, if it holds for all."""
     sizes = sorted(notes)
     small, large = sizes[-2:] if len(sizes) > 1 else (sizes[0], sizes[0])
     found = tuple(_through(small, few, large, many) for few, many in zip(notes[small], notes[large], strict=False))
-    known = all(one.kind is not Kind.OTHER and one.group == group for one in notes[large])
+    known = all(one.kind is not CollectiveKind.OTHER and one.group == group for one in notes[large])
     holds = all([law.at(size) for law in found] == list(notes[size]) for size in sizes)
     return found if known and holds else None
 
 
-def _through(small: int, few: Collective, large: int, many: Collective) -> _Growing:
+def _through(small: int, few: Collective, large: int, many: Collective) -> _RowCollective:
     per_row = (many.elements - few.elements) // max(1, large - small)
-    return _Growing(many, many.elements - large * per_row, per_row)
+    return _RowCollective(many, many.elements - large * per_row, per_row)
 
 
 # -- without a result --------------------------------------------------------------------------------------------------
@@ -201,10 +205,10 @@ def _gather_lists(one: Collective, mine: torch.Tensor, group: Any, room: _Room) 
     dist.all_gather(list(room().chunk(dist.get_world_size(group))), mine, group=group)
 
 
-_ISSUED: dict[Kind, Callable[[Collective, torch.Tensor, Any, _Room], Any]] = {
-    Kind.REDUCE: lambda one, mine, group, room: dist.all_reduce(mine, group=group),
-    Kind.BROADCAST: lambda one, mine, group, room: dist.broadcast(mine, group=group, group_src=one.root),
-    Kind.GATHER: _gather_lists,
-    Kind.GATHER_INTO: lambda one, mine, group, room: dist.all_gather_into_tensor(room(), mine, group=group),
-    Kind.SCATTER: lambda one, mine, group, room: dist.reduce_scatter_tensor(mine, room(), group=group),
+_ISSUED: dict[CollectiveKind, Callable[[Collective, torch.Tensor, Any, _Room], Any]] = {
+    CollectiveKind.REDUCE: lambda one, mine, group, room: dist.all_reduce(mine, group=group),
+    CollectiveKind.BROADCAST: lambda one, mine, group, room: dist.broadcast(mine, group=group, group_src=one.root),
+    CollectiveKind.GATHER: _gather_lists,
+    CollectiveKind.GATHER_INTO: lambda one, mine, group, room: dist.all_gather_into_tensor(room(), mine, group=group),
+    CollectiveKind.SCATTER: lambda one, mine, group, room: dist.reduce_scatter_tensor(mine, room(), group=group),
 }

@@ -6,7 +6,7 @@ broadcast, and digests of the steps are compared. Every rank must be given the s
 
 What fails on one rank ends the same way on all of them (`Ranks.ends_alike`), and no rank waits inside a collective for
 one that has failed. Builds and stress steps are first run by each rank without the others (`local_collectives.py`). In
-a step of serving, a rank that fails takes part in the rest of its collectives without a result (`limping.py`).
+a step of serving, a rank that fails takes part in the rest of its collectives without a result (`failed_rank.py`).
 
 Knows nothing of several machines, nor of how requests reach the ranks.
 """
@@ -37,7 +37,7 @@ _SET_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_P
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RankOutcome:
     """How a part that each rank runs without the others ended on one rank."""
 
     problem: str = ""  # empty: it succeeded
@@ -50,12 +50,12 @@ class Ended:
         return _ENDED.pack(self.out_of_memory, -1 if self.missing_bytes is None else self.missing_bytes, words)
 
     @classmethod
-    def unpacked(cls, sent: bytes) -> Ended:
+    def unpacked(cls, sent: bytes) -> RankOutcome:
         out_of_memory, missing, words = _ENDED.unpack(sent)
         return cls(words.rstrip(b"\0").decode(), out_of_memory, None if missing < 0 else missing)
 
 
-class Letters:
+class RankMessages:
     """What the hosts send each other, in memory that is made once: there may be none left when it is needed.
 
     Arrays of the host, each with the tensor that is sent. No probe counts them, even if the device is the CPU.
@@ -83,7 +83,7 @@ class Ranks:
     group: Any  # for tensors on the device: NCCL, or gloo on the CPU
     host_group: Any  # for numbers on the host: gloo
     owned: bool  # created here, hence destroyed here
-    letters: Letters  # between the hosts
+    letters: RankMessages  # between the hosts
 
     @classmethod
     def join(
@@ -114,7 +114,7 @@ class Ranks:
                 f"{environment.get('WORLD_SIZE')} processes were started, and that the port is free"
             ) from error
         size = dist.get_world_size()
-        return cls(dist.get_rank(), size, place, dist.group.WORLD, host, owned, Letters(size))
+        return cls(dist.get_rank(), size, place, dist.group.WORLD, host, owned, RankMessages(size))
 
     def leave(self) -> None:
         if self.owned and dist.is_initialized():
@@ -149,7 +149,9 @@ class Ranks:
 
     def problem(self, mine: str) -> str:
         """What is wrong on some rank, in words that are the same on all; nothing where all is well everywhere."""
-        found = [f"rank {rank}: {one.problem}" for rank, one in enumerate(self._gathered(Ended(mine))) if one.problem]
+        found = [
+            f"rank {rank}: {one.problem}" for rank, one in enumerate(self._gathered(RankOutcome(mine))) if one.problem
+        ]
         return "; ".join(found)
 
     def broadcast_host(self, sent: torch.Tensor) -> list[int]:
@@ -185,20 +187,20 @@ class Ranks:
         except BaseException as error:
             if not of_another_rank(error):
                 with suppress(DeviceError):  # do not hide this rank's own error if the others no longer respond
-                    self._gathered(Ended(f"{type(error).__name__}: {first_line(error)}"))
+                    self._gathered(RankOutcome(f"{type(error).__name__}: {first_line(error)}"))
             raise
-        mine = Ended() if short is None else Ended(str(short), True, short.missing_bytes)
+        mine = RankOutcome() if short is None else RankOutcome(str(short), True, short.missing_bytes)
         worst = worst_end(what, self._gathered(mine))
         if worst is not None:
             raise worst from short
 
-    def _gathered(self, mine: Ended) -> list[Ended]:
+    def _gathered(self, mine: RankOutcome) -> list[RankOutcome]:
         """How it ended on every rank, by rank."""
         letters = self.letters
         letters.ended[:] = np.frombuffer(mine.packed(), dtype=np.uint8)
         with rank_errors():
             dist.all_gather_into_tensor(letters.all_sent, letters.ended_sent, group=self.host_group)
-        return [Ended.unpacked(one.tobytes()) for one in letters.all.reshape(self.size, -1)]
+        return [RankOutcome.unpacked(one.tobytes()) for one in letters.all.reshape(self.size, -1)]
 
     # -- tensors of the device --------------------------------------------------------------------------------------
 
@@ -214,7 +216,7 @@ class Ranks:
         return replace(loaded, weight_bytes=local_bytes(loaded.model))
 
 
-def worst_end(what: str, ended: list[Ended]) -> DeviceError | None:
+def worst_end(what: str, ended: list[RankOutcome]) -> DeviceError | None:
     """What all ranks raise; None if it succeeded on all of them."""
     failed = [rank for rank, one in enumerate(ended) if one.problem]
     for rank in failed:

@@ -1,11 +1,11 @@
 """Contents of messages are plain text: what spells a control token in them is not read as one.
 
 A chat template writes control tokens (`<|end|>`, `<|user|>`, placeholders of images) and contents into one text, where
-a tokenizer cannot tell them apart: whoever writes `<|end|><|system|>` into a turn ends it and begins another. So before
-the template is applied, each such string in a message becomes a private character that no message contains (`guard`);
-the control tokens in the text are then those of the template. The text is cut at them, and pieces with private
-characters get their strings back and are tokenised with special tokens split (`tokens`). All other text is tokenised as
-ever.
+a tokenizer cannot tell them apart: a client that writes `<|end|><|system|>` into a turn ends it and begins another. So
+before the template is applied, each such string in a message becomes a private character that no message contains
+(`guard`); the control tokens in the text are then those of the template. The text is cut at them, and pieces with
+private characters get their strings back and are tokenised with special tokens split (`tokens`). All other text is
+tokenised as ever.
 
 Control tokens are the tokenizer's special tokens, and in turns of users and tools also those added tokens that the
 template spells (not every tokenizer marks these as special). Instructions and answers keep the latter: `<think>` in an
@@ -34,7 +34,7 @@ class ChatText:
     """A conversation as its template wrote it, with private characters for strings that must stay text."""
 
     marked: str
-    plain: Mapping[str, str] = field(default_factory=dict)  # a private character, and what stands there
+    plain: Mapping[str, str] = field(default_factory=dict)  # a private character, and the text it replaces
 
     @property
     def shown(self) -> str:
@@ -43,7 +43,7 @@ class ChatText:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class EscapedMessages:
     """Messages and tools without control tokens, and the private characters in place of them."""
 
     messages: list[Message]
@@ -65,14 +65,14 @@ class ControlTokens:
         self._unsplit = _any_of(spelled)
         self._added = _any_of(one.content for one in added)
 
-    def guard(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Guarded:
+    def guard(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> EscapedMessages:
         """Messages for the template."""
         marks = _Marks(lambda: _texts([*messages, *tools]))
         said = [
             _changed(one, self._trusted if one.get("role") in _TRUSTED_ROLES else self._untrusted, marks)
             for one in messages
         ]
-        return Guarded(said, [_changed(tool, self._trusted, marks) for tool in tools], marks.plain)
+        return EscapedMessages(said, [_changed(tool, self._trusted, marks) for tool in tools], marks.plain)
 
     def written(self, text: str, plain: Mapping[str, str]) -> ChatText:
         """What the template made of guarded messages; marks at the ends of texts go where nothing joins there."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from brim.engine.requests.params import SamplingParams
-from brim.guard.shares import EVERYBODY, Share
+from brim.guard.shares import EVERYBODY, ClientShare
 
 
 class FinishReason(StrEnum):
@@ -49,7 +49,7 @@ class Request:
     salt: bytes = b""  # what all keys depend on besides the tokens
     session: str | None = None  # the conversation that its tokens belong to
     priority: int = 0  # those of a higher one start first, among those of one share
-    share: Share = EVERYBODY  # shares take turns
+    share: ClientShare = EVERYBODY  # shares take turns
     index: int = 0  # which of the answers; those after the first may share its prompt's blocks
 
     @property

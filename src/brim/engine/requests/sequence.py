@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from brim.engine.kv.findings import Finding
 from brim.engine.kv.host import HostCopy
+from brim.engine.kv.prefix_matches import PrefixMatch
 from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.requests.grammar import Constraint
 from brim.engine.requests.request import FinishReason, Request
@@ -30,7 +30,7 @@ class Sequence:
     passed: int = 0  # requests that came later and started before it
     account: Account | None = None  # of its share, once it was submitted
     finish: FinishReason | None = None
-    finding: Finding | None = None  # while it waits: its blocks in the pools, when they were last looked up
+    finding: PrefixMatch | None = None  # while it waits: its blocks in the pools, when they were last looked up
     host_copy: HostCopy | None = None  # while it waits: what it had computed when it was preempted
     constraint: Constraint | None = None  # which knows all tokens that have been read
     # Needed of every request in every step, computed once.

@@ -115,7 +115,7 @@ class Runner:
         self._step = CurrentStep()
         self._attention_only = PackedCache()
         self.warnings: tuple[str, ...] = ()
-        self.host_memory: HostMemory | None = None  # of preempted requests; stays when the pool is built anew
+        self.host_memory: HostMemory | None = None  # of preempted requests; stays when the pool is rebuilt
         self._staging = Staging(shape.device)
         self._backend: AttentionBackend | None = None
         self._kv: KvTensors | None = None
@@ -345,7 +345,7 @@ class Runner:
     def accept(self, launched: Launched) -> None:
         """This step counts: the next one goes on from what it drew."""
         if launched.plan.drafts:
-            self._accepted = None  # what stands is known when it has been read
+            self._accepted = None  # the accepted tokens are known when it has been read
         elif launched.drawn is not None:
             self._accepted = launched.drawn
 
@@ -368,7 +368,7 @@ class Runner:
         self._corrections.update(tokens)
 
     def forget_history(self) -> None:
-        """What penalties look at is sent to the device anew, as for requests that have just come."""
+        """What penalties look at is sent to the device again, as for requests that have just come."""
         assert self._history is not None
         self._history.clear()
 

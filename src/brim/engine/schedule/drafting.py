@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.plan import NO_DRAFT, Draft
+from brim.engine.schedule.plan import NO_DRAFT, DraftTokens
 
 
 class Snapshots:
@@ -44,12 +44,12 @@ def plan_drafts(
     budget: int,
     ledger: KvLedger,
     snapshots: Snapshots | None,
-) -> tuple[list[Sequence], tuple[Draft, ...]]:
+) -> tuple[list[Sequence], tuple[DraftTokens, ...]]:
     """The decodes of a step in their order, those without a draft first, and their drafts; none if nobody has one.
 
     `budget` is what is left of the step's tokens. `snapshots` are needed where there are recurrent states.
     """
-    found: dict[Sequence, Draft] = {}
+    found: dict[Sequence, DraftTokens] = {}
     for sequence in decodes:
         tokens = wanted.get(sequence, ())[:budget]
         draft = _reserved(sequence, tokens, ledger, snapshots) if tokens else NO_DRAFT
@@ -62,7 +62,9 @@ def plan_drafts(
     return [*plain, *found], (*(NO_DRAFT for _ in plain), *found.values())
 
 
-def _reserved(sequence: Sequence, tokens: tuple[int, ...], ledger: KvLedger, snapshots: Snapshots | None) -> Draft:
+def _reserved(
+    sequence: Sequence, tokens: tuple[int, ...], ledger: KvLedger, snapshots: Snapshots | None
+) -> DraftTokens:
     """As much of a draft as there are blocks for."""
     assert sequence.blocks is not None
     if snapshots is not None and snapshots.take(sequence) is None:
@@ -75,4 +77,4 @@ def _reserved(sequence: Sequence, tokens: tuple[int, ...], ledger: KvLedger, sna
         if snapshots is not None:
             snapshots.free(sequence)
         return NO_DRAFT
-    return Draft(tokens[: end - start], sequence.snapshot)
+    return DraftTokens(tokens[: end - start], sequence.snapshot)

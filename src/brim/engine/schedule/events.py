@@ -37,7 +37,7 @@ class TopLogits:
     log_normaliser: np.ndarray  # float32 [tokens]: log of the sum of exp over all logits
 
 
-class Event(NamedTuple):
+class SequenceEvent(NamedTuple):
     """A token, an end, or prompt log-probabilities of a request."""
 
     sequence: Sequence

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from brim.engine.kv.host import CopyOut, HostCopy, HostRoom, HostSizes
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.sequence import Sequence
-from brim.guard.preemption import Choice, Fate, PreemptionRates, PreemptionView, keep_or_compute
+from brim.guard.preemption import PreemptionAction, PreemptionChoice, PreemptionRates, PreemptionView, keep_or_compute
 from brim.units import ceil_div
 
 
@@ -28,7 +28,7 @@ class PreemptionFigures:
     held_bytes: int = 0
     kept: int = 0
     copied_back: int = 0
-    dropped: int = 0  # kept, and ended or computed again all the same
+    dropped: int = 0  # kept, and ended or recomputed all the same
     recomputed: int = 0  # not kept, though something of them was computed
     out_bytes: int = 0
     back_bytes: int = 0  # without what was found on the device
@@ -44,7 +44,7 @@ class HostCopies:
         self.rates = rates  # None: nothing is kept
         self._sizes = sizes
         self._counts: Counter[str] = Counter()
-        self._last_lost: Choice | None = None
+        self._last_lost: PreemptionChoice | None = None
 
     @classmethod
     def none(cls) -> HostCopies:
@@ -75,7 +75,7 @@ class HostCopies:
         lasting = min(blocks.common, blocks.published)  # held by others too, and found by content later
         choice = keep_or_compute(self._view(ledger, columns, computed, lasting), rates)
         if not choice.keep:
-            if choice.fate is not Fate.NOTHING:
+            if choice.fate is not PreemptionAction.NOTHING:
                 self._last_lost = choice
             return
         held = tuple([tuple(table[span.start : span.stop]) for table, span in zip(blocks.tables, columns, strict=True)])
@@ -100,7 +100,7 @@ class HostCopies:
         self._free(sequence)
 
     def drop(self, sequence: Sequence, ledger: KvLedger) -> None:
-        """The request has ended, or is computed again; it may have had no copy."""
+        """The request has ended, or is recomputed; it may have had no copy."""
         if sequence.host_copy is not None:
             ledger.outgoing.pop(sequence.host_copy, None)
             self._free(sequence)

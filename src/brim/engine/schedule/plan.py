@@ -22,7 +22,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DraftTokens:
     """Tokens that may follow the one that a decode computes; they are computed with it."""
 
     tokens: tuple[int, ...] = ()
@@ -41,7 +41,7 @@ class Draft:
         return len(self.tokens)
 
 
-NO_DRAFT = Draft()
+NO_DRAFT = DraftTokens()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,9 @@ class StepPlan:
     slots: tuple[int, ...]  # of the decodes
     lengths: tuple[int, ...]  # tokens of each decode, the one being computed included
     chunks: tuple[Chunk, ...]
-    drafts: tuple[Draft, ...] = ()  # one for each decode, those without tokens first; or none: nothing was drafted
+    drafts: tuple[
+        DraftTokens, ...
+    ] = ()  # one for each decode, those without tokens first; or none: nothing was drafted
 
     @property
     def tokens(self) -> int:
@@ -81,7 +83,7 @@ class StepPlan:
         return self.decodes + tuple(chunk.sequence for chunk in self.chunks if chunk.draws)
 
     @property
-    def drawn_rows(self) -> Iterator[tuple[Sequence, Draft]]:
+    def drawn_rows(self) -> Iterator[tuple[Sequence, DraftTokens]]:
         """The sequences that get tokens, in the order of their rows, each with the draft that some of them verify."""
         return zip(self.drawing, chain(self.drafts, repeat(NO_DRAFT)), strict=False)
 

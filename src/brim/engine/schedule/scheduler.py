@@ -9,8 +9,8 @@ recomputed (`host_copies`). A request whose images are not encoded yet stays in 
 Steps may be planned ahead: tokens of a launched step are counted (`Sequence.unseen`) before they are read.
 
 A decode may come with a draft (`drafting`). When the step is launched it counts as the one token that is certain; when
-it has been read, `accept` counts what stands, and `settle` gives the blocks of the rest back, moves windows on and
-publishes. A rejected draft has moved recurrent states too far: such a request goes on from a snapshot.
+it has been read, `accept` counts the accepted tokens, and `settle` gives the blocks of the rest back, moves windows on
+and publishes. A rejected draft has moved recurrent states too far: such a request goes on from a snapshot.
 
 `plan` only reserves. `commit`, when the step has been launched, counts its tokens, publishes full blocks and frees
 those behind the windows; it cannot fail. `abandon`, when the step failed, leaves every request as it was before `plan`.
@@ -30,20 +30,20 @@ from brim.engine.kv.digests import extend_digests
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
+from brim.engine.schedule.candidate import AdmissionCandidate, as_fork, from_cache, from_host
 from brim.engine.schedule.drafting import Snapshots, plan_drafts
 from brim.engine.schedule.figures import AdmissionCounts
+from brim.engine.schedule.forecast import BlockForecast
 from brim.engine.schedule.host_copies import HostCopies
 from brim.engine.schedule.media import MediaGate, NoWaiting
-from brim.engine.schedule.outlook import Outlook
-from brim.engine.schedule.plan import NO_DRAFT, Chunk, Draft, StepBounds, StepPlan
-from brim.engine.schedule.prospect import Prospect, as_fork, from_cache, from_host
+from brim.engine.schedule.plan import NO_DRAFT, Chunk, DraftTokens, StepBounds, StepPlan
 from brim.engine.schedule.queue import Departure, WaitingQueue
 from brim.engine.schedule.spans import blocking_span, whole_spans
-from brim.guard.admission import AdmissionSettings, AdmissionView, Cause, Decision, may_start, passable
+from brim.guard.admission import AdmissionSettings, AdmissionView, Cause, Decision, may_overtake, may_start
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StepLimits:
     """Limits of a step."""
 
     max_batch: int
@@ -59,7 +59,7 @@ class Scheduler:
     def __init__(
         self,
         ledger: KvLedger,
-        limits: Limits,
+        limits: StepLimits,
         admission: AdmissionSettings | None = None,
         policy: Callable[[AdmissionView], Decision] = may_start,
     ) -> None:
@@ -67,7 +67,7 @@ class Scheduler:
         self.limits = limits
         self.admission = admission or AdmissionSettings()
         self.policy = policy
-        self.outlook = Outlook(ledger, self.admission, limits.max_batch, limits.max_batch_tokens)
+        self.forecast = BlockForecast(ledger, self.admission, limits.max_batch, limits.max_batch_tokens)
         self.counts = AdmissionCounts()
         self.host_copies = HostCopies.none()
         self.media: MediaGate = NoWaiting()
@@ -120,7 +120,7 @@ class Scheduler:
 
     def submit(self, sequence: Sequence) -> None:
         """Let a request wait for its turn. One that could never have it is refused."""
-        self.outlook.check(sequence)
+        self.forecast.check(sequence)
         self._by_key[sequence.request.key] = sequence
         self.waiting.join(sequence)
 
@@ -140,7 +140,7 @@ class Scheduler:
         self._keep_session(sequence)  # before anything is changed
         sequence.finish = reason
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self.outlook.growth.ended(sequence.generated)
+            self.forecast.growth.ended(sequence.generated)
         del self._by_key[sequence.request.key]
         self.host_copies.drop(sequence, self.ledger)
         if sequence.slot is None:
@@ -161,7 +161,7 @@ class Scheduler:
             self.ledger.close(sequence.blocks)
             sequence.blocks = None
         if sequence.slot is not None:
-            self.outlook.left(sequence.slot)
+            self.forecast.left(sequence.slot)
             self._free_slots.append(sequence.slot)
             sequence.slot = None
         if self._snapshots is not None:
@@ -211,7 +211,7 @@ class Scheduler:
                 break
             chunks.append(chunk)
             budget -= chunk.length
-        planned: tuple[Draft, ...] = ()
+        planned: tuple[DraftTokens, ...] = ()
         if self._wanted and not self._admitted and len(self.running) <= self.limits.max_drafted:
             self._drafting = [sequence for sequence in decodes if sequence in self._wanted]
             decodes, planned = plan_drafts(decodes, self._wanted, budget, self.ledger, self._snapshots)
@@ -224,7 +224,7 @@ class Scheduler:
         )
 
     def _in_prefill_order(self) -> list[Sequence]:
-        """Running requests; first those that generate, and whose last tokens are computed again from a snapshot."""
+        """Running requests; first those that generate, and whose last tokens are recomputed from a snapshot."""
         return sorted(self.running, key=lambda one: one.snapshot is None) if self._snapshots else list(self.running)
 
     def commit(self, plan: StepPlan) -> None:
@@ -237,7 +237,7 @@ class Scheduler:
             sequence.computed += 1
             sequence.unseen += 1
         self.waiting.charge_decodes(plan.decodes)
-        self.outlook.stepped(len(plan.decodes), self._ready)
+        self.forecast.stepped(len(plan.decodes), self._ready)
         for chunk in plan.chunks:
             sequence = chunk.sequence
             sequence.computed = chunk.start + chunk.length
@@ -246,7 +246,7 @@ class Scheduler:
             if chunk.draws:
                 sequence.unseen += 1
                 sequence.drawn_on_device = True
-                self.outlook.begins_to_answer(sequence)
+                self.forecast.begins_to_answer(sequence)
             self.publish(sequence)  # before its window moves on: later steps find what this one writes
         if self._passing:
             size = self.ledger.block_size
@@ -312,7 +312,7 @@ class Scheduler:
         self._admitted.clear()
         self._blocked = self._first = None
         self._free_slots = list(range(self.limits.max_batch - 1, -1, -1))
-        self.outlook.move(ledger)
+        self.forecast.move(ledger)
 
     # -- decodes -------------------------------------------------------------------------------------------------
 
@@ -458,41 +458,41 @@ class Scheduler:
 
     def _admit_first(self, budget: int) -> tuple[Chunk | None, Cause | None]:
         """Start the request that has waited longest; what decided about it, if anything could be decided."""
-        prospect: Prospect | None = None
-        while prospect is None:
+        candidate: AdmissionCandidate | None = None
+        while candidate is None:
             sequence = self._next_waiting()
             if sequence is not None and not self._free_slots and sequence.request.media is None:
                 return None, self._decide_about_slots().cause  # nothing else needs to be known of a text
-            prospect = None if sequence is None else self._prospect(sequence)
-            if prospect is None and (sequence is None or not self.media.waits(sequence)):
+            candidate = None if sequence is None else self._candidate(sequence)
+            if candidate is None and (sequence is None or not self.media.waits(sequence)):
                 return None, None
-        decision = self._decide(prospect)
+        decision = self._decide(candidate)
         if not decision.start:
             return None, decision.cause
-        self._admitted.append(self.waiting.step_out(prospect.sequence, prospect.reused))
-        return self._start(prospect, budget), decision.cause
+        self._admitted.append(self.waiting.step_out(candidate.sequence, candidate.reused))
+        return self._start(candidate, budget), decision.cause
 
     def _admit_passing(self, budget: int) -> Chunk | None:
         """Start the first of the later requests that fits. They are looked at when something has changed."""
-        known = self.outlook.state, self.media.arrivals, tuple(islice(self.waiting, self.admission.reach + 1))
+        known = self.forecast.state, self.media.arrivals, tuple(islice(self.waiting, self.admission.lookahead + 1))
         if known == self._nobody_passes:
             return None
-        behind = passable((sequence.passed for sequence in self.waiting), self.admission)
+        behind = may_overtake((sequence.passed for sequence in self.waiting), self.admission)
         for sequence in list(islice(self.waiting, 1, behind + 1)):
             may_pass = _may_pass(sequence) and not self.media.waits(sequence)
-            prospect = self._prospect(sequence) if may_pass else None
-            if prospect is not None and self._decide(prospect).start:
-                self._admitted.append(self.waiting.overtake(sequence, prospect.reused))
-                chunk = self._start(prospect, budget)
+            candidate = self._candidate(sequence) if may_pass else None
+            if candidate is not None and self._decide(candidate).start:
+                self._admitted.append(self.waiting.overtake(sequence, candidate.reused))
+                chunk = self._start(candidate, budget)
                 self.counts.passes += chunk is not None
                 return chunk
         self._nobody_passes = known
         return None
 
-    def _decide(self, prospect: Prospect) -> Decision:
+    def _decide(self, candidate: AdmissionCandidate) -> Decision:
         if not self._free_slots:
             return self._decide_about_slots()
-        decision = self.policy(self.outlook.view(prospect, len(self._free_slots)))
+        decision = self.policy(self.forecast.view(candidate, len(self._free_slots)))
         self.counts.count(decision)
         return decision
 
@@ -501,25 +501,25 @@ class Scheduler:
         self.counts.count(decision)
         return decision
 
-    def _start(self, prospect: Prospect, budget: int) -> Chunk | None:
+    def _start(self, candidate: AdmissionCandidate, budget: int) -> Chunk | None:
         """Give the request that was admitted last its slot, what it shares, and its first chunk; None if it cannot."""
-        sequence, parent = prospect.sequence, prospect.parent
+        sequence, parent = candidate.sequence, candidate.parent
         sequence.slot = self._free_slots.pop()
         self.running.append(sequence)
         sequence.blocks = self.ledger.open(sequence.slot)
-        self.outlook.started(sequence)
+        self.forecast.started(sequence)
         state_from = None
         if parent is not None:
             assert parent.blocks is not None
             self.ledger.fork(parent.blocks, sequence.blocks, sequence.prompt_length)
             state_from = parent.slot if self.limits.has_states else None
-        elif prospect.copy is None:
-            self.ledger.reuse(sequence.blocks, prospect.digests)
-        elif not self.ledger.bring_back(sequence.blocks, prospect.copy, prospect.digests):
+        elif candidate.copy is None:
+            self.ledger.reuse(sequence.blocks, candidate.digests)
+        elif not self.ledger.bring_back(sequence.blocks, candidate.copy, candidate.digests):
             self._take_back_last_admission()
             return None
-        sequence.computed = prospect.reused
-        sequence.reused = prospect.reused if prospect.copy is None else prospect.copy.reused
+        sequence.computed = candidate.reused
+        sequence.reused = candidate.reused if candidate.copy is None else candidate.copy.reused
         chunk = self._plan_chunk(sequence, budget, state_from)
         if chunk is None:
             self._take_back_last_admission()
@@ -548,12 +548,12 @@ class Scheduler:
     def _was_admitted_now(self, sequence: Sequence) -> bool:
         return any(departure.sequence is sequence for departure in self._admitted)
 
-    def _prospect(self, sequence: Sequence) -> Prospect | None:
+    def _candidate(self, sequence: Sequence) -> AdmissionCandidate | None:
         """Where a request would begin if it were admitted now; None: it has to wait for something on the device."""
         found = self._beginning(sequence)
         return found if found is not None and self.media.ready(sequence, found.reused) else None
 
-    def _beginning(self, sequence: Sequence) -> Prospect | None:
+    def _beginning(self, sequence: Sequence) -> AdmissionCandidate | None:
         """The same, whatever has become of its images."""
         if sequence.unseen:
             return None  # its last token
@@ -568,7 +568,7 @@ class Scheduler:
             if not self._forks_early and parent.computed < parent.prompt_length:
                 return None
         if not self.limits.reuse_prefixes or sequence.request.params.prompt_logprobs is not None:
-            return Prospect(sequence)
+            return AdmissionCandidate(sequence)
         return from_cache(sequence, self.ledger)
 
     # -- accounting ----------------------------------------------------------------------------------------------
@@ -586,7 +586,7 @@ class Scheduler:
         sequence.computed += 1
         sequence.tokens.append(token)
 
-    def settle(self, sequence: Sequence, draft: Draft, accepted: int) -> None:
+    def settle(self, sequence: Sequence, draft: DraftTokens, accepted: int) -> None:
         """What a draft led to has been recorded. The blocks of tokens that do not stand are free from now on."""
         if sequence.finish is not None:
             return
@@ -601,7 +601,7 @@ class Scheduler:
         if self._passing:
             self.ledger.give_up_behind(sequence.blocks, sequence.computed)
         if accepted or not sequence.drawn_on_device:
-            self.outlook.grew(sequence)
+            self.forecast.grew(sequence)
         self.publish(sequence)
 
     def publish(self, sequence: Sequence) -> None:

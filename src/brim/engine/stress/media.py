@@ -29,7 +29,7 @@ _SHOWN = replace(EVERYTHING, prompt_logprobs=20)
 
 
 @dataclass(frozen=True, slots=True)
-class MediaPrompt:
+class WorstMediaPrompt:
     """A prompt of largest media, each followed by a text token, prepared like that of a request."""
 
     tokens: tuple[int, ...]
@@ -58,7 +58,7 @@ def media_prompt_tokens(token: int, part_tokens: int, settings: EngineSettings, 
 
 
 def run_media_shape(
-    prompts: PySequence[MediaPrompt], runner: Runner, ledger: KvLedger, settings: EngineSettings, max_length: int
+    prompts: PySequence[WorstMediaPrompt], runner: Runner, ledger: KvLedger, settings: EngineSettings, max_length: int
 ) -> None:
     """Full steps of media while all other requests decode; requests have these prompts in turn.
 
@@ -85,7 +85,9 @@ def run_media_shape(
         ledger.commit()
 
 
-def _media_sequences(prompts: PySequence[MediaPrompt], ledger: KvLedger, settings: EngineSettings) -> list[Sequence]:
+def _media_sequences(
+    prompts: PySequence[WorstMediaPrompt], ledger: KvLedger, settings: EngineSettings
+) -> list[Sequence]:
     """Requests with media: enough for a full step, and one of each prompt that begins after it."""
     round_tokens = sum(len(prompt.tokens) for prompt in prompts)
     rounds = ceil_div(settings.max_batch_tokens, round_tokens) + 1
@@ -93,7 +95,7 @@ def _media_sequences(prompts: PySequence[MediaPrompt], ledger: KvLedger, setting
     return [_sequence(slot, prompt, ledger) for slot, prompt in enumerate(chosen)]
 
 
-def _sequence(slot: int, prompt: MediaPrompt, ledger: KvLedger) -> Sequence:
+def _sequence(slot: int, prompt: WorstMediaPrompt, ledger: KvLedger) -> Sequence:
     request = Request(
         f"stress-{slot}", prompt.tokens, _SHOWN, 0, _SHOWN.max_tokens, media=prompt.media, spans=prompt.spans
     )
@@ -101,7 +103,7 @@ def _sequence(slot: int, prompt: MediaPrompt, ledger: KvLedger) -> Sequence:
 
 
 def _generating(
-    first_slot: int, prompts: PySequence[MediaPrompt], ledger: KvLedger, settings: EngineSettings
+    first_slot: int, prompts: PySequence[WorstMediaPrompt], ledger: KvLedger, settings: EngineSettings
 ) -> list[Sequence]:
     """Requests that decode in the same steps, as many as leave the media enough tokens."""
     whole = max(prompt.whole for prompt in prompts)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.run.runner import Runner
-from brim.engine.schedule.plan import Chunk, Draft, StepPlan
+from brim.engine.schedule.plan import Chunk, DraftTokens, StepPlan
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.sequences import EVERYTHING, TOKEN, stress_sequence
 from brim.records.memory import StressShape
@@ -46,7 +46,7 @@ def verify_step(shape: StressShape, runner: Runner, ledger: KvLedger, max_length
     sequences = tuple(stress_sequence(slot, rows, _DRAFTED, ledger) for slot in range(count))
     first = runner.scratch_slot + 1
     drafts = tuple(
-        Draft((TOKEN,) * (rows - 1), first + number if runner.has_states else None) for number in range(count)
+        DraftTokens((TOKEN,) * (rows - 1), first + number if runner.has_states else None) for number in range(count)
     )
     left = min(shape.tokens - count * rows, max_length - 1, min(ledger.available()) * size)
     chunks: tuple[Chunk, ...] = ()

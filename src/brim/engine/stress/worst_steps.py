@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from brim.engine.kv.ledger import KvLedger
-from brim.engine.media.parts import Kind
+from brim.engine.media.parts import MediaKind
 from brim.engine.run.running import largest_work
-from brim.engine.stress.media import MediaPrompt, audio_shape, image_shape, media_prompt_tokens, run_media_shape
+from brim.engine.stress.media import WorstMediaPrompt, audio_shape, image_shape, media_prompt_tokens, run_media_shape
 from brim.engine.stress.rehearsal import rehearse
 from brim.engine.stress.scaling_steps import equal_chunks, most_scan_tokens, scaling_steps
 from brim.engine.stress.text import PLAIN, run_text_shape, steps_before, text_shapes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from brim.engine.weights.load import LoadedModel
 
 
-_KINDS = {IMAGE_SHAPE: Kind.IMAGE, AUDIO_SHAPE: Kind.AUDIO}
+_KINDS = {IMAGE_SHAPE: MediaKind.IMAGE, AUDIO_SHAPE: MediaKind.AUDIO}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class WorstSteps:
 
     def _media(self) -> Iterator[StressShape]:
         """Full steps of the largest images, and of the longest audios."""
-        image, audio = self.part(Kind.IMAGE), self.part(Kind.AUDIO)
+        image, audio = self.part(MediaKind.IMAGE), self.part(MediaKind.AUDIO)
         if image is not None and self.allowed.images is not None:
             yield image_shape(image.tokens, self.allowed.images.patches(image))
         if audio is not None and self.parts.media is not None and self.parts.media.audio is not None:
@@ -79,13 +79,13 @@ class WorstSteps:
         """Smaller steps, from which it is learned how memory scales."""
         return scaling_steps(self.parts.settings, self.parts.max_length, self.parts.fullest_chunk, self._scan_tokens())
 
-    def part(self, kind: Kind) -> MediaPart | None:
+    def part(self, kind: MediaKind) -> MediaPart | None:
         """The largest image or the longest audio that a request may have; None if it may have none."""
         media = self.parts.media
         if media is None:
             return None
         most_tokens = self.parts.max_length - 1
-        if kind is Kind.IMAGE and media.together:
+        if kind is MediaKind.IMAGE and media.together:
             most_tokens = min(most_tokens, self.parts.settings.max_batch_tokens)
         return media.worst_part(kind, self.allowed, most_tokens)
 
@@ -100,16 +100,16 @@ class WorstSteps:
 
     def rehearse(self, ledger: KvLedger) -> None:
         """With several ranks, learn what a step asks of them, and hold what a rank needs that fails in one."""
-        runner, limping = self.parts.runner, self.parts.limping
-        if limping is None:
+        runner, failed_rank = self.parts.runner, self.parts.failed_rank
+        if failed_rank is None:
             return
         from brim.engine.ranks.sharding import splits_towers
 
         known = None
         if not splits_towers(self.loaded.model, runner.text_model.backbone):
-            known = rehearse(runner, ledger, self.parts.max_length, limping.group_name)
+            known = rehearse(runner, ledger, self.parts.max_length, failed_rank.group_name)
         shape, scored = runner.shape, runner.scorer.whole_rows
-        limping.hold(known, largest_work(shape.most_decode_rows, shape.max_batch_tokens, scored))
+        failed_rank.hold(known, largest_work(shape.most_decode_rows, shape.max_batch_tokens, scored))
 
     def step(self, shape: StressShape, ledger: KvLedger) -> Callable[[], None]:
         """A function that runs a step of this shape to its end. Media are prepared now, on the host."""
@@ -140,14 +140,14 @@ class WorstSteps:
         ledger = KvLedger(draft.groups, draft.runner.kv_shape)  # nothing is followed before anything is served
         return partial(run_text_shape, replace(shape, name=PLAIN), draft.runner, ledger, draft.max_length)
 
-    def _media_prompts(self, kind: Kind) -> tuple[MediaPrompt, ...]:
+    def _media_prompts(self, kind: MediaKind) -> tuple[WorstMediaPrompt, ...]:
         """The largest media of this kind, and those of the other after them if the model takes both."""
         kinds = (kind, *(other for other in _KINDS.values() if other is not kind))
         found = [(one, part) for one in kinds if (part := self.part(one)) is not None]
         assert found, "an engine without media has no such shape"
         return tuple(self._media_prompt(one, part) for one, part in found)
 
-    def _media_prompt(self, kind: Kind, part: MediaPart) -> MediaPrompt:
+    def _media_prompt(self, kind: MediaKind, part: MediaPart) -> WorstMediaPrompt:
         """Prepared like a request's."""
         import torch
 
@@ -159,6 +159,6 @@ class WorstSteps:
         tokens = media_prompt_tokens(token, part.tokens, self.parts.settings, self.parts.max_length)
         count = tokens.count(token) // part.tokens
         inputs = {name: torch.cat([one] * count) if count > 1 else one for name, one in part.inputs.items()}
-        given = GivenMedia(images=inputs) if kind is Kind.IMAGE else GivenMedia(audios=inputs)
+        given = GivenMedia(images=inputs) if kind is MediaKind.IMAGE else GivenMedia(audios=inputs)
         prepared, made, spans, _ = media.prepare(tokens, given)
-        return MediaPrompt(prepared, made, spans)
+        return WorstMediaPrompt(prepared, made, spans)

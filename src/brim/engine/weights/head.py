@@ -20,7 +20,7 @@ _ROUNDING = 8  # units in the last place, of the largest logit, that two ways to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Head:
+class LogitsHead:
     """Logits are `cap · tanh(scale · (weight · x + bias) / cap)`, without a cap `scale · (weight · x + bias)`."""
 
     weight: torch.Tensor  # [vocabulary, hidden]
@@ -49,7 +49,7 @@ class Head:
 
 
 @torch.no_grad()
-def find_head(text_model: TextModel) -> Head | None:
+def find_head(text_model: TextModel) -> LogitsHead | None:
     """The head of this model, if it is of that form."""
     linear = text_model.head
     if type(linear) is not torch.nn.Linear or type(linear.weight) is not torch.nn.Parameter:
@@ -58,11 +58,11 @@ def find_head(text_model: TextModel) -> Head | None:
         return None
     weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
     if weight.device.type == "meta":  # no values: all sizes are those of any scale
-        return Head(weight, bias)
+        return LogitsHead(weight, bias)
     form = _form(text_model, weight)
     if form is None:
         return None
-    found = Head(weight, bias, *form)
+    found = LogitsHead(weight, bias, *form)
     return _same_logits(text_model, found)
 
 
@@ -80,11 +80,11 @@ def _form(text_model: TextModel, weight: torch.Tensor) -> tuple[float, float | N
     cap = None if beyond > _LARGE * scale / 2 else beyond
     if scale <= 0 or (cap is not None and cap <= 0):
         return None
-    wanted = Head(weight, None, scale, cap).finish_(probe)
+    wanted = LogitsHead(weight, None, scale, cap).finish_(probe)
     return (scale, cap) if torch.allclose(logits, wanted, rtol=_CLOSE, atol=_CLOSE * _SMALL) else None
 
 
-def _same_logits(text_model: TextModel, found: Head) -> Head | None:
+def _same_logits(text_model: TextModel, found: LogitsHead) -> LogitsHead | None:
     """The head, if it makes of a few hidden states what the class makes of them."""
     weight = found.weight
     numbers = torch.Generator().manual_seed(0)
@@ -98,4 +98,4 @@ def _same_logits(text_model: TextModel, found: Head) -> Head | None:
     if not bool((logits - wanted).abs().max() <= allowed):
         return None
     copies = given.untyped_storage().data_ptr() != hidden.untyped_storage().data_ptr()
-    return Head(weight, found.bias, found.scale, found.cap, copies)
+    return LogitsHead(weight, found.bias, found.scale, found.cap, copies)

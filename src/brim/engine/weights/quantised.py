@@ -16,7 +16,7 @@ from brim.errors import BrimError, UnsupportedModel
 from brim.model.jsonfile import read_object
 from brim.model.source import load_model
 from brim.planning.devices import find_device
-from brim.planning.engines import Engine, engine_for
+from brim.planning.engines import EngineRules, engine_for
 from brim.planning.engines.models import is_quantised
 from brim.planning.plan import make_plan
 from brim.records.plan import PlanRequest
@@ -66,7 +66,7 @@ def _sidecar_method(path: Path) -> str | None:
     return "modelopt" if isinstance(fields, dict) and fields.get("quant_algo") else None
 
 
-def _command(source: str, engine: Engine) -> str:
+def _command(source: str, engine: EngineRules) -> str:
     """As planned for this machine; bare where it has no GPU, or the model is more than Brim can plan or than fits."""
     bare = shlex.join([*engine.launch, source])
     try:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from brim.errors import UnsupportedModel
 from brim.model.blocks import Block, attention, layer, linear, mlp, norms, vector
 from brim.model.families import dense
-from brim.model.families.common import HEADS, Dimensions, TextModel, outer_tensors, read_dimensions
+from brim.model.families.common import HEADS, Dimensions, TextModelSpec, outer_tensors, read_dimensions
 from brim.model.families.dense import PRE_NORMS, decoder, llama, plain_attention, uniform
-from brim.model.fields import LARGEST_CONTEXT, Fields
+from brim.model.fields import LARGEST_CONTEXT, ConfigFields
 from brim.records.model import LayerSpec, Tensor
 
 _SPELLINGS = {
@@ -25,23 +25,23 @@ _SPELLINGS = {
 }
 
 
-def usual_names(fields: Fields) -> Fields:
+def usual_names(fields: ConfigFields) -> ConfigFields:
     """The fields under the names that later families have for them."""
     found = {name: fields.raw(fields.first(spellings)) for name, spellings in _SPELLINGS.items()}
     return fields.merged(**{name: value for name, value in found.items() if value is not None})
 
 
-def internlm2(fields: Fields) -> TextModel:
+def internlm2(fields: ConfigFields) -> TextModelSpec:
     """A Llama whose `bias` is that of its attention."""
     return llama(fields.behind(attention_bias=fields.boolean("bias", False)))
 
 
-def exaone(fields: Fields) -> TextModel:
+def exaone(fields: ConfigFields) -> TextModelSpec:
     """EXAONE 3 and 3.5: a Llama in the spelling of GPT."""
     return llama(usual_names(fields))
 
 
-def cohere(fields: Fields) -> TextModel:
+def cohere(fields: ConfigFields) -> TextModelSpec:
     """Command R and Aya: attention and MLP side by side behind one norm; queries and keys normalised head by head."""
     size = read_dimensions(fields, tied=True)
     bias = fields.boolean("attention_bias", False)
@@ -60,7 +60,7 @@ def with_norms_by_head(mixer: Block, size: Dimensions) -> Block:
     return replace(mixer, tensors=mixer.tensors + extra)
 
 
-def stablelm(fields: Fields) -> TextModel:
+def stablelm(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields)
     mixer = plain_attention(size, qkv_bias=fields.boolean("use_qkv_bias", False))
     if fields.boolean("qk_layernorm", False):
@@ -69,7 +69,7 @@ def stablelm(fields: Fields) -> TextModel:
     return uniform(size, mixer, mlp(size.hidden, fields.integer("intermediate_size")), names, norm_bias=True)
 
 
-def phi(fields: Fields) -> TextModel:
+def phi(fields: ConfigFields) -> TextModelSpec:
     """Phi 1 and 2, also as first published: in the spelling of GPT, with an MLP of four times the width."""
     usual = usual_names(fields)
     if "n_embd" in fields and "intermediate_size" not in usual:
@@ -77,12 +77,12 @@ def phi(fields: Fields) -> TextModel:
     return dense.phi(usual)
 
 
-def gpt2(fields: Fields) -> TextModel:
+def gpt2(fields: ConfigFields) -> TextModelSpec:
     """GPT-2: learned positions, biases everywhere, tied head."""
     return _learned_positions(usual_names(fields), "attn", ("", "c_fc", "c_proj"))
 
 
-def _learned_positions(fields: Fields, prefix: str, names: tuple[str, str, str]) -> TextModel:
+def _learned_positions(fields: ConfigFields, prefix: str, names: tuple[str, str, str]) -> TextModelSpec:
     size = read_dimensions(fields, tied=True)
     width = fields.integer("intermediate_size", default=4 * size.hidden)
     one = layer(
@@ -97,7 +97,7 @@ def _learned_positions(fields: Fields, prefix: str, names: tuple[str, str, str])
     return replace(model, tensors=(*model.tensors, positions), held_hidden=2)
 
 
-def gptj(fields: Fields) -> TextModel:
+def gptj(fields: ConfigFields) -> TextModelSpec:
     """GPT-J and CodeGen: attention without biases beside an MLP with them; the head has one too."""
     usual = usual_names(fields)
     size = read_dimensions(usual)
@@ -111,7 +111,7 @@ def gptj(fields: Fields) -> TextModel:
     return replace(model, tensors=(*model.tensors, Tensor("lm_head.bias", (size.vocab,), 0)))
 
 
-def gpt_neox(fields: Fields) -> TextModel:
+def gpt_neox(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields)
     bias = fields.boolean("attention_bias", True)
     names = ("", "dense_h_to_4h", "dense_4h_to_h")
@@ -123,7 +123,7 @@ def gpt_neox(fields: Fields) -> TextModel:
     )
 
 
-def opt(fields: Fields) -> TextModel:
+def opt(fields: ConfigFields) -> TextModelSpec:
     """OPT: learned positions, two of them unused; the 350M has narrower embeddings with projections around them."""
     size = read_dimensions(fields, tied=True)
     bias = fields.boolean("enable_bias", True)
@@ -146,10 +146,12 @@ def opt(fields: Fields) -> TextModel:
         tensors += vector("model.decoder.final_layer_norm", size.hidden, bias=True)
     if not size.tied:
         tensors.append(Tensor("lm_head", (size.vocab, narrow), 0, linear=True))
-    return TextModel(size.hidden, size.vocab, size.max_positions, (one,) * size.layers, tuple(tensors), held_hidden=2)
+    return TextModelSpec(
+        size.hidden, size.vocab, size.max_positions, (one,) * size.layers, tuple(tensors), held_hidden=2
+    )
 
 
-def falcon(fields: Fields) -> TextModel:
+def falcon(fields: ConfigFields) -> TextModelSpec:
     """Falcon: one key-value head, a few (the new architecture), or as many as there are queries."""
     usual = usual_names(fields)
     hidden, heads = usual.integer("hidden_size"), usual.integer("num_attention_heads")
@@ -174,7 +176,7 @@ def falcon(fields: Fields) -> TextModel:
     return decoder(size, (one,) * size.layers, norm_bias=True)
 
 
-def bloom(fields: Fields) -> TextModel:
+def bloom(fields: ConfigFields) -> TextModelSpec:
     """BLOOM: ALiBi instead of positions, a norm behind the embeddings, tied head."""
     usual = usual_names(fields)
     size = read_dimensions(usual, {"max_position_embeddings": 2048}, tied=True)
@@ -189,7 +191,7 @@ def bloom(fields: Fields) -> TextModel:
     return replace(model, tensors=(*model.tensors, *first))
 
 
-def mpt(fields: Fields) -> TextModel:
+def mpt(fields: ConfigFields) -> TextModelSpec:
     """MPT: ALiBi, no biases, keys and values of their own where `attn_config` groups them; tied head."""
     hidden = fields.integer("d_model")
     heads = fields.divisor("n_heads", of=hidden, what="columns")
@@ -203,4 +205,4 @@ def mpt(fields: Fields) -> TextModel:
     )
     positions = fields.integer("max_seq_len", default=2048, maximum=LARGEST_CONTEXT)
     layers: tuple[LayerSpec, ...] = (one,) * fields.layer_count("n_layers")
-    return TextModel(hidden, vocab, positions, layers, outer_tensors(hidden, vocab, tied=True))
+    return TextModelSpec(hidden, vocab, positions, layers, outer_tensors(hidden, vocab, tied=True))

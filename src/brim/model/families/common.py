@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from brim.errors import InvalidConfig, UnsupportedModel
 from brim.model.blocks import norms
-from brim.model.fields import LARGEST_CONTEXT, Fields
+from brim.model.fields import LARGEST_CONTEXT, ConfigFields
 from brim.records.model import LayerSpec, Tensor
 
 FULL = "full_attention"
@@ -18,7 +18,7 @@ HEADS = "attention heads"
 
 
 @dataclass(frozen=True, slots=True)
-class TextModel:
+class TextModelSpec:
     """A language model, before towers and quantisation are known."""
 
     hidden: int
@@ -50,7 +50,7 @@ class Dimensions:
 
 
 def read_dimensions(
-    fields: Fields, defaults: Mapping[str, int] | None = None, *, tied: bool = False, narrower: bool = False
+    fields: ConfigFields, defaults: Mapping[str, int] | None = None, *, tied: bool = False, narrower: bool = False
 ) -> Dimensions:
     """The standard fields. `defaults` are the class defaults that published configs of the family rely on.
 
@@ -80,7 +80,7 @@ def read_dimensions(
     )
 
 
-def read_context(fields: Fields, default: int | None = None) -> int:
+def read_context(fields: ConfigFields, default: int | None = None) -> int:
     """The longest context the config admits."""
     return fields.integer(
         "max_position_embeddings", "model_max_length", "seq_length", default=default, maximum=LARGEST_CONTEXT
@@ -95,7 +95,9 @@ def outer_tensors(hidden: int, vocab: int, tied: bool, *, norm_bias: bool = Fals
     return tuple(tensors)
 
 
-def layer_kinds(fields: Fields, layers: int, allowed: tuple[str, ...] = (FULL, SLIDING)) -> tuple[str, ...] | None:
+def layer_kinds(
+    fields: ConfigFields, layers: int, allowed: tuple[str, ...] = (FULL, SLIDING)
+) -> tuple[str, ...] | None:
     """The config's own `layer_types`, checked; None where it has none."""
     if "layer_types" not in fields:
         return None
@@ -109,13 +111,13 @@ def layer_kinds(fields: Fields, layers: int, allowed: tuple[str, ...] = (FULL, S
     return kinds
 
 
-def sliding_pattern(fields: Fields, layers: int, every: int) -> tuple[str, ...]:
+def sliding_pattern(fields: ConfigFields, layers: int, every: int) -> tuple[str, ...]:
     """Layer kinds where one layer in `every` sees everything and the others slide; none slides where it is 0."""
     given = layer_kinds(fields, layers)
     return given or tuple(FULL if not every or (index + 1) % every == 0 else SLIDING for index in range(layers))
 
 
-def read_window(fields: Fields, default: int | None = None) -> int | None:
+def read_window(fields: ConfigFields, default: int | None = None) -> int | None:
     """The sliding window; None (or 0) where the config switches it off."""
     if fields.is_null("sliding_window"):
         return None
@@ -123,7 +125,7 @@ def read_window(fields: Fields, default: int | None = None) -> int | None:
     return (default if window is None else window) or None
 
 
-def fields_of_layers(fields: Fields, layers: int, allowed: tuple[str, ...]) -> tuple[Fields, ...]:
+def fields_of_layers(fields: ConfigFields, layers: int, allowed: tuple[str, ...]) -> tuple[ConfigFields, ...]:
     """The config as each layer sees it: with what `per_layer_config` says of that layer, which may be no more than
     `allowed`."""
     own = fields.child("per_layer_config")
@@ -140,13 +142,13 @@ def fields_of_layers(fields: Fields, layers: int, allowed: tuple[str, ...]) -> t
     return tuple(seen)
 
 
-def _layer_index(fields: Fields, key: str, layers: int) -> int:
+def _layer_index(fields: ConfigFields, key: str, layers: int) -> int:
     if not (key.isascii() and key.isdigit() and int(key) < layers):
         raise InvalidConfig(fields.where(key[:40]), f"is not one of the {layers} layers")
     return int(key)
 
 
-def known_kind(fields: Fields, name: str, kind: object, names: Mapping[str, str]) -> str:
+def known_kind(fields: ConfigFields, name: str, kind: object, names: Mapping[str, str]) -> str:
     """A layer type under the one name Brim has for it; a type without one is refused."""
     if not isinstance(kind, str) or kind not in names:
         raise UnsupportedModel(f"config field '{fields.where(name)}': unknown layer type {str(kind)[:40]!r}")

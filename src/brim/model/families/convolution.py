@@ -20,14 +20,14 @@ from brim.model.families.common import (
     FULL,
     LINEAR,
     Dimensions,
-    TextModel,
+    TextModelSpec,
     known_kind,
     layer_kinds,
     read_dimensions,
 )
 from brim.model.families.dense import PRE_NORMS, by_kind, decoder, plain_attention
 from brim.model.families.experts import read_routing
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.records.model import (
     LayerSpec,
     LightningAttention,
@@ -38,7 +38,7 @@ from brim.records.model import (
 from brim.units import round_up
 
 
-def lfm2(fields: Fields) -> TextModel:
+def lfm2(fields: ConfigFields) -> TextModelSpec:
     """LFM2: gated short convolutions with attention here and there."""
     size = read_dimensions(fields, {"num_key_value_heads": 8}, tied=fields.boolean("tie_embedding", True))
     intermediate = fields.integer("intermediate_size", "block_ff_dim", default=12288)
@@ -68,7 +68,7 @@ def lfm2(fields: Fields) -> TextModel:
     return decoder(size, by_kind(_lfm2_kinds(fields, size.layers), make))
 
 
-def _lfm2_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
+def _lfm2_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     """Layer by layer, or by the numbers of those that attend; where the config says neither, all do."""
     if "layer_types" in fields:
         names = {FULL: FULL, "conv": "conv"}
@@ -89,7 +89,7 @@ def _short_conv(hidden: int, kernel: int, bias: bool) -> Block:
     )
 
 
-def minimax(fields: Fields) -> TextModel:
+def minimax(fields: ConfigFields) -> TextModelSpec:
     """MiniMax-01 and M1: lightning attention with softmax attention every few layers, a mixture in each."""
     size = read_dimensions(fields, {"num_key_value_heads": 8})
     routing = read_routing(fields, intermediate=("intermediate_size",))

@@ -22,7 +22,7 @@ from brim.model.blocks import (
 from brim.model.families.common import (
     FULL,
     LINEAR,
-    TextModel,
+    TextModelSpec,
     layer_kinds,
     outer_tensors,
     read_context,
@@ -31,7 +31,7 @@ from brim.model.families.common import (
 from brim.model.families.dense import PRE_NORMS, by_kind, decoder
 from brim.model.families.experts import first_dense, is_sparse, read_routing
 from brim.model.families.latent import read_latent
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.records.model import (
     DeltaNet,
     Dtype,
@@ -41,19 +41,19 @@ from brim.records.model import (
 )
 
 
-def qwen3_next(fields: Fields) -> TextModel:
+def qwen3_next(fields: ConfigFields) -> TextModelSpec:
     return _qwen_delta(fields, mixture=True, fused=True)
 
 
-def qwen3_5(fields: Fields) -> TextModel:
+def qwen3_5(fields: ConfigFields) -> TextModelSpec:
     return _qwen_delta(fields, mixture=False, fused=False)
 
 
-def qwen3_5_moe(fields: Fields) -> TextModel:
+def qwen3_5_moe(fields: ConfigFields) -> TextModelSpec:
     return _qwen_delta(fields, mixture=True, fused=False)
 
 
-def _qwen_delta(fields: Fields, *, mixture: bool, fused: bool) -> TextModel:
+def _qwen_delta(fields: ConfigFields, *, mixture: bool, fused: bool) -> TextModelSpec:
     size = read_dimensions(fields, {"head_dim": 256, "max_position_embeddings": 32768})
     bias = fields.boolean("attention_bias", False)
     sparse = is_sparse(fields, size.layers) if mixture else (False,) * size.layers
@@ -83,13 +83,13 @@ def _qwen_delta(fields: Fields, *, mixture: bool, fused: bool) -> TextModel:
     )
 
 
-def _interval_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
+def _interval_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     given = layer_kinds(fields, layers, (FULL, LINEAR))
     every = fields.integer("full_attention_interval", default=4)
     return given or tuple(FULL if (index + 1) % every == 0 else LINEAR for index in range(layers))
 
 
-def _qwen_delta_net(fields: Fields, hidden: int, fused: bool) -> Block:
+def _qwen_delta_net(fields: ConfigFields, hidden: int, fused: bool) -> Block:
     value_heads = fields.integer("linear_num_value_heads", default=32)
     return delta_net(
         hidden,
@@ -102,7 +102,7 @@ def _qwen_delta_net(fields: Fields, hidden: int, fused: bool) -> Block:
     )
 
 
-def _qwen_experts(fields: Fields, hidden: int) -> Block:
+def _qwen_experts(fields: ConfigFields, hidden: int) -> Block:
     routing = read_routing(fields)
     return moe(
         hidden,
@@ -113,7 +113,7 @@ def _qwen_experts(fields: Fields, hidden: int) -> Block:
     )
 
 
-def kimi_linear(fields: Fields) -> TextModel:
+def kimi_linear(fields: ConfigFields) -> TextModelSpec:
     """Kimi Linear (and the text side of K3): Kimi Delta Attention with MLA every few layers."""
     hidden = fields.integer("hidden_size")
     layers = fields.layer_count("num_hidden_layers")
@@ -127,7 +127,7 @@ def kimi_linear(fields: Fields) -> TextModel:
         return layer(mixer, ff, norms=norms(hidden, *PRE_NORMS))
 
     vocab = fields.integer("vocab_size")
-    return TextModel(
+    return TextModelSpec(
         hidden=hidden,
         vocab=vocab,
         max_positions=read_context(fields),
@@ -136,7 +136,7 @@ def kimi_linear(fields: Fields) -> TextModel:
     )
 
 
-def _kimi_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
+def _kimi_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     """The published config numbers its layers from 1."""
     if "linear_attn_config" in fields:
         full = set(fields.child("linear_attn_config").integers("full_attn_layers"))
@@ -147,7 +147,7 @@ def _kimi_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
     return given
 
 
-def _kimi_delta(fields: Fields, hidden: int) -> Block:
+def _kimi_delta(fields: ConfigFields, hidden: int) -> Block:
     own = fields.child("linear_attn_config")
     heads = own.integer("num_heads", default=fields.integer("linear_num_heads", default=32))
     dim = own.integer("head_dim", default=fields.integer("linear_head_dim", default=128))
@@ -180,7 +180,7 @@ def _kimi_delta(fields: Fields, hidden: int) -> Block:
     )
 
 
-def _kimi_experts(fields: Fields, hidden: int) -> Block:
+def _kimi_experts(fields: ConfigFields, hidden: int) -> Block:
     routing = read_routing(fields)
     latent = fields.optional_integer("routed_expert_hidden_size")
     block = moe(

@@ -10,14 +10,14 @@ from brim.model.families.common import (
     FULL,
     SLIDING,
     Dimensions,
-    TextModel,
+    TextModelSpec,
     layer_kinds,
     outer_tensors,
     read_dimensions,
     read_window,
     sliding_pattern,
 )
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.records.model import LayerSpec, Tensor
 
 PRE_NORMS = ("input_layernorm", "post_attention_layernorm")
@@ -46,9 +46,9 @@ def plain_attention(
     )
 
 
-def decoder(size: Dimensions, layers: tuple[LayerSpec, ...], *, norm_bias: bool = False) -> TextModel:
+def decoder(size: Dimensions, layers: tuple[LayerSpec, ...], *, norm_bias: bool = False) -> TextModelSpec:
     """A decoder out of its layers, with the usual embeddings, final norm and head."""
-    return TextModel(
+    return TextModelSpec(
         hidden=size.hidden,
         vocab=size.vocab,
         max_positions=size.max_positions,
@@ -64,7 +64,7 @@ def uniform(
     norm_names: tuple[str, ...] = PRE_NORMS,
     *,
     norm_bias: bool = False,
-) -> TextModel:
+) -> TextModelSpec:
     """A decoder whose layers are all alike."""
     one = layer(mixer, feed_forward, norms=norms(size.hidden, *norm_names, bias=norm_bias))
     return decoder(size, (one,) * size.layers, norm_bias=norm_bias)
@@ -76,7 +76,7 @@ def by_kind(kinds: tuple[str, ...], make: Callable[[str], LayerSpec]) -> tuple[L
     return tuple(made[kind] for kind in kinds)
 
 
-def llama(fields: Fields) -> TextModel:
+def llama(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields)
     bias = fields.boolean("attention_bias", False)
     return uniform(
@@ -86,7 +86,7 @@ def llama(fields: Fields) -> TextModel:
     )
 
 
-def mistral(fields: Fields) -> TextModel:
+def mistral(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields, {"num_key_value_heads": 8, "max_position_embeddings": 131072})
     window = read_window(fields, default=4096)
     kinds = layer_kinds(fields, size.layers) or (SLIDING if window else FULL,) * size.layers
@@ -99,7 +99,7 @@ def mistral(fields: Fields) -> TextModel:
     return decoder(size, by_kind(kinds, make))
 
 
-def qwen_windows(fields: Fields, layers: int) -> tuple[tuple[str, ...], int | None]:
+def qwen_windows(fields: ConfigFields, layers: int) -> tuple[tuple[str, ...], int | None]:
     """Qwen's rule: no window unless `use_sliding_window`; then the layers from `max_window_layers` on slide."""
     window = read_window(fields, default=4096) if fields.boolean("use_sliding_window", False) else None
     if window is None:
@@ -109,7 +109,9 @@ def qwen_windows(fields: Fields, layers: int) -> tuple[tuple[str, ...], int | No
     return kinds or tuple(SLIDING if index >= from_layer else FULL for index in range(layers)), window
 
 
-def _qwen(fields: Fields, *, qkv_bias: bool, out_bias: bool, head_norm: HeadNorm, head_dim: int | None) -> TextModel:
+def _qwen(
+    fields: ConfigFields, *, qkv_bias: bool, out_bias: bool, head_norm: HeadNorm, head_dim: int | None
+) -> TextModelSpec:
     size = read_dimensions(fields, {"head_dim": head_dim} if head_dim else None)
     kinds, window = qwen_windows(fields, size.layers)
     ff = mlp(size.hidden, fields.integer("intermediate_size"))
@@ -127,16 +129,16 @@ def _qwen(fields: Fields, *, qkv_bias: bool, out_bias: bool, head_norm: HeadNorm
     return decoder(size, by_kind(kinds, make))
 
 
-def qwen2(fields: Fields) -> TextModel:
+def qwen2(fields: ConfigFields) -> TextModelSpec:
     return _qwen(fields, qkv_bias=True, out_bias=False, head_norm=HeadNorm.NONE, head_dim=None)
 
 
-def qwen3(fields: Fields) -> TextModel:
+def qwen3(fields: ConfigFields) -> TextModelSpec:
     bias = fields.boolean("attention_bias", False)
     return _qwen(fields, qkv_bias=bias, out_bias=bias, head_norm=HeadNorm.PER_HEAD, head_dim=128)
 
 
-def phi(fields: Fields) -> TextModel:
+def phi(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields)
     feed_forward = mlp(
         size.hidden,
@@ -151,13 +153,13 @@ def phi(fields: Fields) -> TextModel:
     return replace(model, tensors=(*model.tensors, Tensor("lm_head.bias", (size.vocab,), 0)))
 
 
-def phi3(fields: Fields) -> TextModel:
+def phi3(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields)
     mixer = plain_attention(size, window=read_window(fields))
     return uniform(size, mixer, mlp(size.hidden, fields.integer("intermediate_size"), fused=True))
 
 
-def olmo(fields: Fields) -> TextModel:
+def olmo(fields: ConfigFields) -> TextModelSpec:
     """OLMo 1 normalises without weights."""
     size = read_dimensions(fields)
     bias = fields.boolean("attention_bias", False)
@@ -166,16 +168,16 @@ def olmo(fields: Fields) -> TextModel:
     return replace(model, tensors=tuple(tensor for tensor in model.tensors if tensor.name != "model.norm"))
 
 
-def olmo2(fields: Fields) -> TextModel:
+def olmo2(fields: ConfigFields) -> TextModelSpec:
     return _olmo_post_norm(fields, (FULL,) * fields.layer_count("num_hidden_layers"), None)
 
 
-def olmo3(fields: Fields) -> TextModel:
+def olmo3(fields: ConfigFields) -> TextModelSpec:
     layers = fields.layer_count("num_hidden_layers")
     return _olmo_post_norm(fields, sliding_pattern(fields, layers, every=4), read_window(fields, default=4096))
 
 
-def _olmo_post_norm(fields: Fields, kinds: tuple[str, ...], window: int | None) -> TextModel:
+def _olmo_post_norm(fields: ConfigFields, kinds: tuple[str, ...], window: int | None) -> TextModelSpec:
     size = read_dimensions(fields)
     bias = fields.boolean("attention_bias", False)
     ff = mlp(size.hidden, fields.integer("intermediate_size"))
@@ -194,21 +196,21 @@ def _olmo_post_norm(fields: Fields, kinds: tuple[str, ...], window: int | None) 
     return decoder(size, by_kind(kinds, make))
 
 
-def glm(fields: Fields) -> TextModel:
+def glm(fields: ConfigFields) -> TextModelSpec:
     return _glm(fields, PRE_NORMS)
 
 
-def glm4(fields: Fields) -> TextModel:
+def glm4(fields: ConfigFields) -> TextModelSpec:
     return _glm(fields, (*PRE_NORMS, "post_self_attn_layernorm", "post_mlp_layernorm"))
 
 
-def _glm(fields: Fields, norm_names: tuple[str, ...]) -> TextModel:
+def _glm(fields: ConfigFields, norm_names: tuple[str, ...]) -> TextModelSpec:
     size = read_dimensions(fields, {"num_key_value_heads": 2, "max_position_embeddings": 131072})
     mixer = plain_attention(size, qkv_bias=fields.boolean("attention_bias", True))
     return uniform(size, mixer, mlp(size.hidden, fields.integer("intermediate_size"), fused=True), norm_names)
 
 
-def starcoder2(fields: Fields) -> TextModel:
+def starcoder2(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields, {"num_key_value_heads": 2}, tied=True)
     bias = fields.boolean("use_bias", True)
     return uniform(
@@ -219,7 +221,7 @@ def starcoder2(fields: Fields) -> TextModel:
     )
 
 
-def smollm3(fields: Fields) -> TextModel:
+def smollm3(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields, {"num_key_value_heads": 4}, tied=True)
     bias = fields.boolean("attention_bias", False)
     return uniform(
@@ -229,7 +231,7 @@ def smollm3(fields: Fields) -> TextModel:
     )
 
 
-def seed_oss(fields: Fields) -> TextModel:
+def seed_oss(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields, {"num_key_value_heads": 8, "head_dim": 128})
     return uniform(
         size,
@@ -242,7 +244,7 @@ def seed_oss(fields: Fields) -> TextModel:
     )
 
 
-def exaone4(fields: Fields) -> TextModel:
+def exaone4(fields: ConfigFields) -> TextModelSpec:
     """EXAONE 4: norms behind attention and MLP; the 32B slides three layers in four, the 1.2B none."""
     size = read_dimensions(fields)
     window = read_window(fields, default=4096)
@@ -260,7 +262,7 @@ def exaone4(fields: Fields) -> TextModel:
     return decoder(size, by_kind(kinds, make))
 
 
-def cohere2(fields: Fields) -> TextModel:
+def cohere2(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields, tied=True)
     window = read_window(fields, default=4096)
     bias = fields.boolean("attention_bias", False)
@@ -280,7 +282,7 @@ def cohere2(fields: Fields) -> TextModel:
     return decoder(size, by_kind(sliding_pattern(fields, size.layers, every), make))
 
 
-def ernie4_5(fields: Fields) -> TextModel:
+def ernie4_5(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields, {"head_dim": 128}, tied=True)
     bias = fields.boolean("use_bias", False)
     return uniform(
@@ -290,7 +292,7 @@ def ernie4_5(fields: Fields) -> TextModel:
     )
 
 
-def hunyuan_dense(fields: Fields) -> TextModel:
+def hunyuan_dense(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields)
     bias = fields.boolean("attention_bias", False)
     return uniform(
@@ -300,7 +302,7 @@ def hunyuan_dense(fields: Fields) -> TextModel:
     )
 
 
-def nemotron(fields: Fields) -> TextModel:
+def nemotron(fields: ConfigFields) -> TextModelSpec:
     """Nemotron 4 and Minitron: squared ReLU without a gate, LayerNorm."""
     size = read_dimensions(fields)
     bias = fields.boolean("attention_bias", False)
@@ -312,7 +314,7 @@ def nemotron(fields: Fields) -> TextModel:
     )
 
 
-def mimo(fields: Fields) -> TextModel:
+def mimo(fields: ConfigFields) -> TextModelSpec:
     """MiMo 7B: a Qwen2 with prediction layers behind it, which no engine loads unless it speculates."""
     size = read_dimensions(fields)
     return uniform(

@@ -9,17 +9,17 @@ from brim.model.families.common import (
     FULL,
     SLIDING,
     Dimensions,
-    TextModel,
+    TextModelSpec,
     layer_kinds,
     read_dimensions,
     read_window,
 )
 from brim.model.families.dense import PRE_NORMS, by_kind, plain_attention
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.records.model import LayerSpec, Tensor
 
 
-def eagle3(fields: Fields) -> TextModel:
+def eagle3(fields: ConfigFields) -> TextModelSpec:
     """EAGLE-3 (and P-EAGLE): three hidden states of the target are fused; the first layer reads twice the width;
     the head covers a reduced vocabulary."""
     fields = nested_layers(fields)
@@ -41,7 +41,7 @@ def eagle3(fields: Fields) -> TextModel:
         Tensor("lm_head", (head, size.hidden), 0, linear=True),
     )
     layers = (opening, *(later,) * (size.layers - 1))
-    return TextModel(size.hidden, head, size.max_positions, layers, tensors, draft_only=True, warnings=(_BORROWS,))
+    return TextModelSpec(size.hidden, head, size.max_positions, layers, tensors, draft_only=True, warnings=(_BORROWS,))
 
 
 def _wide_first_layer(size: Dimensions, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -53,7 +53,7 @@ def _wide_first_layer(size: Dimensions, tensors: tuple[Tensor, ...]) -> tuple[Te
     )
 
 
-def dflash(fields: Fields) -> TextModel:
+def dflash(fields: ConfigFields) -> TextModelSpec:
     """DFlash and DSpark: Qwen3 layers over fused hidden states of the target, which lends embeddings and head."""
     fields = nested_layers(fields)
     size = read_dimensions(fields, {"head_dim": 128})
@@ -65,7 +65,7 @@ def dflash(fields: Fields) -> TextModel:
     rank = own.optional_integer("markov_rank")
     if rank:
         tensors += [Tensor("markov.embed", (size.vocab, rank)), Tensor("markov.head", (size.vocab, rank))]
-    return TextModel(
+    return TextModelSpec(
         size.hidden,
         size.vocab,
         size.max_positions,
@@ -76,7 +76,7 @@ def dflash(fields: Fields) -> TextModel:
     )
 
 
-def _dflash_layers(fields: Fields, size: Dimensions) -> tuple[LayerSpec, ...]:
+def _dflash_layers(fields: ConfigFields, size: Dimensions) -> tuple[LayerSpec, ...]:
     bias, window = fields.boolean("attention_bias", False), read_window(fields)
     feed_forward = mlp(size.hidden, fields.integer("intermediate_size"))
 
@@ -88,13 +88,13 @@ def _dflash_layers(fields: Fields, size: Dimensions) -> tuple[LayerSpec, ...]:
     return by_kind(layer_kinds(fields, size.layers) or (FULL,) * size.layers, make)
 
 
-def domino(fields: Fields) -> TextModel:
+def domino(fields: ConfigFields) -> TextModelSpec:
     """Domino: DFlash with a small recurrent network on top, whose code is not public."""
     model = dflash(fields)
     return replace(model, warnings=(*model.warnings, "Domino's recurrent projector is not counted"))
 
 
-def nested_layers(fields: Fields) -> Fields:
+def nested_layers(fields: ConfigFields) -> ConfigFields:
     """The fields of a draft's layers, which speculators keep in a dict of their own, beside those of the draft."""
     inner = fields.stated("transformer_layer_config")
     if not isinstance(inner, dict):

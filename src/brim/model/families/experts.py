@@ -9,17 +9,17 @@ from brim.model.blocks import Block, HeadNorm, Routing, layer, mlp, moe, norms
 from brim.model.families.classic import usual_names
 from brim.model.families.common import (
     Dimensions,
-    TextModel,
+    TextModelSpec,
     read_dimensions,
     read_window,
 )
 from brim.model.families.dense import PRE_NORMS, by_kind, decoder, llama, plain_attention, qwen_windows
-from brim.model.fields import LARGEST_EXPERT_COUNT, Fields
+from brim.model.fields import LARGEST_EXPERT_COUNT, ConfigFields
 from brim.records.model import LayerSpec
 
 
 def read_routing(
-    fields: Fields,
+    fields: ConfigFields,
     experts: tuple[str, ...] = ("num_experts", "num_local_experts", "n_routed_experts"),
     top_k: tuple[str, ...] = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k"),
     intermediate: tuple[str, ...] = ("moe_intermediate_size",),
@@ -36,14 +36,14 @@ def read_routing(
     return routing
 
 
-def is_sparse(fields: Fields, layers: int) -> tuple[bool, ...]:
+def is_sparse(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Qwen's rule for which layers are mixtures: every `decoder_sparse_step`-th, but for `mlp_only_layers`."""
     step = fields.integer("decoder_sparse_step", default=1)
     dense = set(fields.integers("mlp_only_layers"))
     return tuple(index not in dense and (index + 1) % step == 0 for index in range(layers))
 
 
-def first_dense(fields: Fields, layers: int, default: int = 0) -> tuple[bool, ...]:
+def first_dense(fields: ConfigFields, layers: int, default: int = 0) -> tuple[bool, ...]:
     """DeepSeek's rule: the first layers are dense, then every `moe_layer_freq`-th is a mixture."""
     if "mlp_layer_types" in fields:
         return tuple(kind != "dense" for kind in fields.per_layer("mlp_layer_types", layers))
@@ -66,12 +66,12 @@ def mixed_layers(
     return by_kind(tuple("sparse" if flag else "dense" for flag in sparse), make)
 
 
-def mixtral(fields: Fields) -> TextModel:
+def mixtral(fields: ConfigFields) -> TextModelSpec:
     return _every_layer_mixture(fields, {"num_key_value_heads": 8, "max_position_embeddings": 131072})
 
 
 def _every_layer_mixture(
-    fields: Fields,
+    fields: ConfigFields,
     defaults: dict[str, int],
     *,
     qkv_bias: bool = False,
@@ -79,7 +79,7 @@ def _every_layer_mixture(
     head_norm: HeadNorm = HeadNorm.NONE,
     norm_bias: bool = False,
     routed_fp32: bool = False,
-) -> TextModel:
+) -> TextModelSpec:
     size = read_dimensions(fields, defaults)
     routing = read_routing(fields, intermediate=("intermediate_size",))
     one = layer(
@@ -90,22 +90,22 @@ def _every_layer_mixture(
     return decoder(size, (one,) * size.layers, norm_bias=norm_bias)
 
 
-def phimoe(fields: Fields) -> TextModel:
+def phimoe(fields: ConfigFields) -> TextModelSpec:
     bias = fields.boolean("attention_bias", False)
     return _every_layer_mixture(fields, {"num_key_value_heads": 8}, qkv_bias=bias, out_bias=bias, norm_bias=True)
 
 
-def olmoe(fields: Fields) -> TextModel:
+def olmoe(fields: ConfigFields) -> TextModelSpec:
     return _every_layer_mixture(fields, {}, head_norm=HeadNorm.FULL)
 
 
-def minimax_m2(fields: Fields) -> TextModel:
+def minimax_m2(fields: ConfigFields) -> TextModelSpec:
     return _every_layer_mixture(
         fields, {"num_key_value_heads": 8, "head_dim": 128}, head_norm=HeadNorm.FULL, routed_fp32=True
     )
 
 
-def qwen2_moe(fields: Fields) -> TextModel:
+def qwen2_moe(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields)
     _, window = qwen_windows(fields, size.layers)
     routing = read_routing(fields)
@@ -127,16 +127,16 @@ def qwen2_moe(fields: Fields) -> TextModel:
     return decoder(size, layers)
 
 
-def qwen3_moe(fields: Fields) -> TextModel:
+def qwen3_moe(fields: ConfigFields) -> TextModelSpec:
     return _qwen3_moe(fields, {"num_key_value_heads": 4})
 
 
-def qwen3_vl_moe(fields: Fields) -> TextModel:
+def qwen3_vl_moe(fields: ConfigFields) -> TextModelSpec:
     """Qwen3-VL's language model: a Qwen3 mixture whose class has other defaults."""
     return _qwen3_moe(fields, {"num_key_value_heads": 16})
 
 
-def _qwen3_moe(fields: Fields, defaults: dict[str, int]) -> TextModel:
+def _qwen3_moe(fields: ConfigFields, defaults: dict[str, int]) -> TextModelSpec:
     size = read_dimensions(fields, defaults, narrower=True)
     _, window = qwen_windows(fields, size.layers)
     bias = fields.boolean("attention_bias", False)
@@ -151,7 +151,7 @@ def _qwen3_moe(fields: Fields, defaults: dict[str, int]) -> TextModel:
     return decoder(size, layers)
 
 
-def glm4_moe(fields: Fields) -> TextModel:
+def glm4_moe(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields, {"num_key_value_heads": 8}, narrower=True)
     routing = read_routing(fields)
     head_norm = HeadNorm.PER_HEAD if fields.boolean("use_qk_norm", False) else HeadNorm.NONE
@@ -170,12 +170,12 @@ def glm4_moe(fields: Fields) -> TextModel:
     return decoder(size, layers)
 
 
-def glm4v_moe_text(fields: Fields) -> TextModel:
+def glm4v_moe_text(fields: ConfigFields) -> TextModelSpec:
     """GLM-4.5V's language model: GLM-4.5 with biased queries, and no head norm to choose."""
     return glm4_moe(fields.behind(attention_bias=True))
 
 
-def ernie4_5_moe(fields: Fields) -> TextModel:
+def ernie4_5_moe(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields, {"num_key_value_heads": 4}, tied=True)
     routing = read_routing(fields, experts=("moe_num_experts",), top_k=("moe_k",))
     start = fields.integer("moe_layer_start_index", default=1, minimum=0)
@@ -197,7 +197,7 @@ def ernie4_5_moe(fields: Fields) -> TextModel:
     return decoder(size, layers)
 
 
-def granitemoe(fields: Fields) -> TextModel:
+def granitemoe(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields)
     bias = fields.boolean("attention_bias", False)
     routing = read_routing(fields, intermediate=("intermediate_size",))
@@ -216,14 +216,14 @@ def granitemoe(fields: Fields) -> TextModel:
     return decoder(size, (one,) * size.layers)
 
 
-def minicpm(fields: Fields) -> TextModel:
+def minicpm(fields: ConfigFields) -> TextModelSpec:
     """MiniCPM 1: a Llama, and a mixture of such MLPs where the config counts experts (MiniCPM-MoE)."""
     if not fields.integer("num_experts", default=0, minimum=0):
         return llama(fields)
     return _every_layer_mixture(fields, {})
 
 
-def dbrx(fields: Fields) -> TextModel:
+def dbrx(fields: ConfigFields) -> TextModelSpec:
     """DBRX: everything about attention and experts in a dict of its own."""
     attends, ff = fields.child("attn_config"), fields.child("ffn_config")
     size = read_dimensions(usual_names(fields).merged(num_key_value_heads=attends.integer("kv_n_heads", default=1)))
@@ -236,7 +236,7 @@ def dbrx(fields: Fields) -> TextModel:
     return decoder(size, (one,) * size.layers)
 
 
-def hunyuan_moe(fields: Fields) -> TextModel:
+def hunyuan_moe(fields: ConfigFields) -> TextModelSpec:
     """Hunyuan's mixtures: lists with an entry for every layer where others have a number; a shared expert beside."""
     if fields.boolean("use_mla", False) or fields.boolean("use_cla", False):
         name = "use_mla" if fields.boolean("use_mla", False) else "use_cla"
@@ -270,13 +270,13 @@ def hunyuan_moe(fields: Fields) -> TextModel:
     return decoder(size, by_kind(kinds, make))
 
 
-def _of_layer(fields: Fields, name: str, index: int) -> object:
+def _of_layer(fields: ConfigFields, name: str, index: int) -> object:
     """A field that is one value for all layers, or a list of them."""
     value = fields.raw(name)
     return fields.per_layer(name, index + 1)[index] if isinstance(value, list) else value
 
 
-def _alike(fields: Fields, names: tuple[str, ...], layers: int) -> tuple[int, ...]:
+def _alike(fields: ConfigFields, names: tuple[str, ...], layers: int) -> tuple[int, ...]:
     """For every layer the first one with the same values."""
     first: dict[str, int] = {}
     return tuple(
@@ -284,7 +284,7 @@ def _alike(fields: Fields, names: tuple[str, ...], layers: int) -> tuple[int, ..
     )
 
 
-def bailing_moe(fields: Fields) -> TextModel:
+def bailing_moe(fields: ConfigFields) -> TextModelSpec:
     """Ling and Ring (Bailing), and Sarvam's mixtures: a few dense layers first, shared experts, normed heads."""
     size = read_dimensions(fields)
     routing = read_routing(fields)
@@ -308,17 +308,17 @@ def bailing_moe(fields: Fields) -> TextModel:
     return decoder(size, layers)
 
 
-def dots1(fields: Fields) -> TextModel:
+def dots1(fields: ConfigFields) -> TextModelSpec:
     """dots.llm1: DeepSeek's mixture under plain attention with normed heads."""
     return _deepseek_mixture(fields, HeadNorm.PER_HEAD)
 
 
-def deepseek_moe(fields: Fields) -> TextModel:
+def deepseek_moe(fields: ConfigFields) -> TextModelSpec:
     """The first DeepSeek mixtures, under plain attention."""
     return _deepseek_mixture(fields, HeadNorm.NONE)
 
 
-def _deepseek_mixture(fields: Fields, head_norm: HeadNorm) -> TextModel:
+def _deepseek_mixture(fields: ConfigFields, head_norm: HeadNorm) -> TextModelSpec:
     size = read_dimensions(fields)
     routing = read_routing(fields, experts=("n_routed_experts",))
     bias = fields.boolean("attention_bias", False)

@@ -10,7 +10,7 @@ from brim.model.families.common import (
     HEADS,
     SLIDING,
     Dimensions,
-    TextModel,
+    TextModelSpec,
     fields_of_layers,
     layer_kinds,
     read_dimensions,
@@ -19,7 +19,7 @@ from brim.model.families.common import (
 )
 from brim.model.families.dense import PRE_NORMS, SANDWICH_NORMS, by_kind, decoder, plain_attention
 from brim.model.families.experts import read_routing
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.records.model import LayerSpec, Tensor
 
 _GEMMA = {"head_dim": 256, "max_position_embeddings": 8192}
@@ -28,7 +28,7 @@ _GEMMA3 = {**_GEMMA2, "vocab_size": 262208, "max_position_embeddings": 131072}
 _GEMMA4 = {**_GEMMA3, "vocab_size": 262144}
 
 
-def gemma(fields: Fields) -> TextModel:
+def gemma(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields, {**_GEMMA, "num_key_value_heads": 16}, tied=True)
     bias = fields.boolean("attention_bias", False)
     one = layer(
@@ -39,12 +39,12 @@ def gemma(fields: Fields) -> TextModel:
     return decoder(size, (one,) * size.layers)
 
 
-def gemma2(fields: Fields) -> TextModel:
+def gemma2(fields: ConfigFields) -> TextModelSpec:
     model = _sandwich(fields, _GEMMA2, window=4096, every=2, head_norm=HeadNorm.NONE)
     return replace(model, logits_softcap=not fields.is_null("final_logit_softcapping"))
 
 
-def gemma3(fields: Fields) -> TextModel:
+def gemma3(fields: ConfigFields) -> TextModelSpec:
     every = fields.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
     older = fields.stated("sliding_window_attention_size")
     if older is not None and fields.stated("sliding_window") is None:
@@ -53,7 +53,9 @@ def gemma3(fields: Fields) -> TextModel:
     return replace(model, logits_softcap="final_logit_softcapping" in fields)
 
 
-def _sandwich(fields: Fields, defaults: dict[str, int], *, window: int, every: int, head_norm: HeadNorm) -> TextModel:
+def _sandwich(
+    fields: ConfigFields, defaults: dict[str, int], *, window: int, every: int, head_norm: HeadNorm
+) -> TextModelSpec:
     size = read_dimensions(fields, defaults, tied=True)
     span = read_window(fields, default=window)
     bias = fields.boolean("attention_bias", False)
@@ -68,7 +70,7 @@ def _sandwich(fields: Fields, defaults: dict[str, int], *, window: int, every: i
     return decoder(size, by_kind(sliding_pattern(fields, size.layers, every), make))
 
 
-def gemma4(fields: Fields) -> TextModel:
+def gemma4(fields: ConfigFields) -> TextModelSpec:
     """Gemma 4: global layers with their own head size (and K = V), the last layers on borrowed KV, embeddings per
     layer, and a mixture beside the dense MLP where `enable_moe_block` says so."""
     size = read_dimensions(fields, _GEMMA4, tied=True)
@@ -123,12 +125,12 @@ def _kv_elements(layer: LayerSpec) -> int:
     return sum(cache.elements_per_token for cache in layer.kv)
 
 
-def _gemma4_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
+def _gemma4_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     kinds = layer_kinds(fields, layers) or sliding_pattern(fields, layers, every=6)
     return (*kinds[:-1], FULL)  # the last layer always sees everything
 
 
-def _gemma4_heads(fields: Fields, size: Dimensions, kinds: tuple[str, ...]) -> tuple[str, ...]:
+def _gemma4_heads(fields: ConfigFields, size: Dimensions, kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Per layer "KV heads/head size", as published (fields for global layers) or as newer releases save it."""
     if "per_layer_config" in fields:
         layers = fields_of_layers(fields, size.layers, ("head_dim", "num_key_value_heads"))
@@ -141,7 +143,7 @@ def _gemma4_heads(fields: Fields, size: Dimensions, kinds: tuple[str, ...]) -> t
     return tuple(wide if kind == FULL else f"{size.kv_heads}/{size.head_dim}" for kind in kinds)
 
 
-def _gemma4_attention(fields: Fields, size: Dimensions, is_global: bool, borrows: bool) -> Block:
+def _gemma4_attention(fields: ConfigFields, size: Dimensions, is_global: bool, borrows: bool) -> Block:
     keys_are_values = is_global and fields.boolean("attention_k_eq_v", False)
     bias = fields.boolean("attention_bias", False)
     return attention(
@@ -158,7 +160,7 @@ def _gemma4_attention(fields: Fields, size: Dimensions, is_global: bool, borrows
     )
 
 
-def _gemma4_feed_forward(fields: Fields, size: Dimensions, intermediate: int) -> tuple[Block, list[Tensor]]:
+def _gemma4_feed_forward(fields: ConfigFields, size: Dimensions, intermediate: int) -> tuple[Block, list[Tensor]]:
     dense = mlp(size.hidden, intermediate)
     if not fields.boolean("enable_moe_block", False):
         return dense, []

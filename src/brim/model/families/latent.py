@@ -5,30 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brim.model.blocks import Block, Routing, latent_attention, layer, linear, mlp, moe, norms, vector
-from brim.model.families.common import HEADS, TextModel, known_kind, outer_tensors, read_context
+from brim.model.families.common import HEADS, TextModelSpec, known_kind, outer_tensors, read_context
 from brim.model.families.dense import PRE_NORMS, by_kind
 from brim.model.families.experts import first_dense, read_routing
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.records.model import Attention, KvCache, LayerSpec, Tensor
 
 
-def deepseek_v2(fields: Fields) -> TextModel:
+def deepseek_v2(fields: ConfigFields) -> TextModelSpec:
     return _deepseek(fields, q_rank=1536, shared=2, first=0, routed_fp32=True)
 
 
-def deepseek_v3(fields: Fields) -> TextModel:
+def deepseek_v3(fields: ConfigFields) -> TextModelSpec:
     return _deepseek(fields, q_rank=1536, shared=1, first=3, routed_fp32=True)
 
 
-def deepseek_v32(fields: Fields) -> TextModel:
+def deepseek_v32(fields: ConfigFields) -> TextModelSpec:
     return _deepseek(fields, q_rank=1536, shared=1, first=3, routed_fp32=True, index_heads=64)
 
 
-def glm_moe_dsa(fields: Fields) -> TextModel:
+def glm_moe_dsa(fields: ConfigFields) -> TextModelSpec:
     return _deepseek(fields, q_rank=2048, shared=1, first=3, routed_fp32=True, index_heads=32)
 
 
-def read_latent(fields: Fields, q_rank: int | None, **extra: int | bool) -> Block:
+def read_latent(fields: ConfigFields, q_rank: int | None, **extra: int | bool) -> Block:
     """The attention of a config that names its ranks. A null `q_lora_rank` means a plain query projection."""
     rank = None if fields.is_null("q_lora_rank") else fields.optional_integer("q_lora_rank") or q_rank
     return latent_attention(
@@ -45,8 +45,8 @@ def read_latent(fields: Fields, q_rank: int | None, **extra: int | bool) -> Bloc
 
 
 def _deepseek(
-    fields: Fields, *, q_rank: int, shared: int, first: int, routed_fp32: bool, index_heads: int = 0
-) -> TextModel:
+    fields: ConfigFields, *, q_rank: int, shared: int, first: int, routed_fp32: bool, index_heads: int = 0
+) -> TextModelSpec:
     hidden = fields.integer("hidden_size")
     layers = fields.layer_count("num_hidden_layers")
     all_dense = fields.is_null("n_routed_experts")
@@ -73,11 +73,11 @@ def _deepseek(
     return _latent_model(fields, hidden, by_kind(kinds, make))
 
 
-def _dense(fields: Fields, hidden: int) -> Block:
+def _dense(fields: ConfigFields, hidden: int) -> Block:
     return mlp(hidden, fields.integer("intermediate_size"), bias=fields.boolean("mlp_bias", False))
 
 
-def _experts(fields: Fields, hidden: int, shared: int, routed_fp32: bool) -> Block:
+def _experts(fields: ConfigFields, hidden: int, shared: int, routed_fp32: bool) -> Block:
     routing = read_routing(fields, experts=("n_routed_experts",))
     return moe(
         hidden,
@@ -87,9 +87,11 @@ def _experts(fields: Fields, hidden: int, shared: int, routed_fp32: bool) -> Blo
     )
 
 
-def _latent_model(fields: Fields, hidden: int, layers: tuple[LayerSpec, ...], *, tied: bool = False) -> TextModel:
+def _latent_model(
+    fields: ConfigFields, hidden: int, layers: tuple[LayerSpec, ...], *, tied: bool = False
+) -> TextModelSpec:
     vocab = fields.integer("vocab_size")
-    return TextModel(
+    return TextModelSpec(
         hidden=hidden,
         vocab=vocab,
         max_positions=read_context(fields),
@@ -98,7 +100,7 @@ def _latent_model(fields: Fields, hidden: int, layers: tuple[LayerSpec, ...], *,
     )
 
 
-def minicpm3(fields: Fields) -> TextModel:
+def minicpm3(fields: ConfigFields) -> TextModelSpec:
     hidden = fields.integer("hidden_size")
     heads = fields.divisor("num_attention_heads", of=hidden, what="columns")
     one = layer(
@@ -118,7 +120,7 @@ def minicpm3(fields: Fields) -> TextModel:
     return _latent_model(fields, hidden, (one,) * fields.layer_count("num_hidden_layers"), tied=True)
 
 
-def deepseek_v4(fields: Fields) -> TextModel:
+def deepseek_v4(fields: ConfigFields) -> TextModelSpec:
     """DeepSeek V4: one shared key-value head, a short window of raw entries and compressed ones behind it, several
     copies of the residual stream mixed by small matrices (hyper-connections)."""
     hidden = fields.integer("hidden_size")
@@ -135,7 +137,7 @@ def deepseek_v4(fields: Fields) -> TextModel:
     return replace(model, tensors=model.tensors + head, wide_residual=copies)
 
 
-def _v4_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
+def _v4_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     """Per layer "fine/4" or "coarse/128": what kind of compression, and how many tokens an entry stands for.
 
     A ratio of 0 is a layer with only the window. In a list of bare ratios, the fine ones are those of one digit.
@@ -153,7 +155,7 @@ def _v4_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
     return tuple(known_kind(fields, "layer_types", kind, by_name) for kind in kinds)
 
 
-def _v4_layer(fields: Fields, hidden: int, copies: int, routing: Routing, kind: str) -> LayerSpec:
+def _v4_layer(fields: ConfigFields, hidden: int, copies: int, routing: Routing, kind: str) -> LayerSpec:
     heads, head_dim = fields.integer("num_attention_heads"), fields.integer("head_dim", default=512)
     q_rank = fields.integer("q_lora_rank", default=1024)
     groups = fields.divisor("o_groups", of=heads, what=HEADS, default=8)

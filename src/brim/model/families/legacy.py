@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from brim.errors import InvalidConfig, UnsupportedModel
 from brim.model.blocks import Block, attention, layer, linear, mlp, norms, vector
-from brim.model.families.common import HEADS, TextModel, read_context, read_dimensions
+from brim.model.families.common import HEADS, TextModelSpec, read_context, read_dimensions
 from brim.model.families.dense import PRE_NORMS, decoder, plain_attention
-from brim.model.fields import LARGEST_CONTEXT, Fields
+from brim.model.fields import LARGEST_CONTEXT, ConfigFields
 from brim.records.model import FeedForward, LayerSpec, Tensor
 from brim.units import round_up
 
 
-def gpt_bigcode(fields: Fields) -> TextModel:
+def gpt_bigcode(fields: ConfigFields) -> TextModelSpec:
     """GPT-BigCode (granite-20b-code, StarCoder): one key-value head for all, learned positions, tied head."""
     hidden = fields.integer("n_embd", "hidden_size")
     heads = fields.divisor("n_head", "num_attention_heads", of=hidden, what="columns")
@@ -46,10 +46,12 @@ def gpt_bigcode(fields: Fields) -> TextModel:
         *([] if tied else [Tensor("lm_head", (vocab, hidden), 0, linear=True)]),
     ]
     layers = (one,) * fields.layer_count("n_layer", "num_hidden_layers")
-    return TextModel(hidden, vocab, positions, layers, tuple(tensors), held_hidden=2)  # token and position embeddings
+    return TextModelSpec(
+        hidden, vocab, positions, layers, tuple(tensors), held_hidden=2
+    )  # token and position embeddings
 
 
-def qwen1(fields: Fields) -> TextModel:
+def qwen1(fields: ConfigFields) -> TextModelSpec:
     """The first Qwen, in both of its spellings: the MLP width counts gate and up together; only the attention input
     has a bias."""
     size = read_dimensions(
@@ -69,7 +71,7 @@ def qwen1(fields: Fields) -> TextModel:
     return decoder(size, (one,) * size.layers)
 
 
-def chatglm(fields: Fields) -> TextModel:
+def chatglm(fields: ConfigFields) -> TextModelSpec:
     """ChatGLM 2 and 3, and GLM-4-9B in its first format."""
     hidden = fields.integer("hidden_size")
     heads = fields.divisor("num_attention_heads", of=hidden, what="columns")
@@ -95,10 +97,10 @@ def chatglm(fields: Fields) -> TextModel:
         *(norms(hidden, "transformer.final_layernorm") if fields.boolean("post_layer_norm", True) else []),
     )
     layers = (one,) * fields.layer_count("num_layers", "num_hidden_layers")
-    return TextModel(hidden, vocab, read_context(fields), layers, tensors)
+    return TextModelSpec(hidden, vocab, read_context(fields), layers, tensors)
 
 
-def baichuan(fields: Fields) -> TextModel:
+def baichuan(fields: ConfigFields) -> TextModelSpec:
     """Baichuan 2: queries, keys and values packed in one projection."""
     size = read_dimensions(fields)
     one = layer(
@@ -109,7 +111,7 @@ def baichuan(fields: Fields) -> TextModel:
     return decoder(size, (one,) * size.layers)
 
 
-def nemotron_nas(fields: Fields) -> TextModel:
+def nemotron_nas(fields: ConfigFields) -> TextModelSpec:
     """Nemotron from architecture search: every layer says for itself what attention and MLP it has, if any."""
     hidden = fields.integer("hidden_size")
     heads = fields.divisor("num_attention_heads", of=hidden, what="columns")
@@ -128,7 +130,7 @@ def nemotron_nas(fields: Fields) -> TextModel:
     return decoder(size, tuple(found))
 
 
-def _nas_key(block: Fields) -> tuple[object, ...]:
+def _nas_key(block: ConfigFields) -> tuple[object, ...]:
     attends, ff = block.child("attention"), block.child("ffn")
     return tuple(
         repr(part.raw(name))
@@ -144,7 +146,7 @@ def _nas_key(block: Fields) -> tuple[object, ...]:
     )
 
 
-def _nas_layer(block: Fields, hidden: int, heads: int) -> LayerSpec:
+def _nas_layer(block: ConfigFields, hidden: int, heads: int) -> LayerSpec:
     attends, ff = block.child("attention"), block.child("ffn")
     blocks, names = [], []
     if not attends.boolean("no_op", False):
@@ -156,7 +158,7 @@ def _nas_layer(block: Fields, hidden: int, heads: int) -> LayerSpec:
     return layer(*blocks, norms=norms(hidden, *names))
 
 
-def _nas_attention(attends: Fields, hidden: int, heads: int) -> Block:
+def _nas_attention(attends: ConfigFields, hidden: int, heads: int) -> Block:
     if attends.boolean("replace_with_linear", False):
         return Block(tensors=tuple(linear("self_attn.linear_attn", hidden, hidden)))
     group = attends.divisor("n_heads_in_group", of=heads, what=HEADS)
@@ -164,7 +166,7 @@ def _nas_attention(attends: Fields, hidden: int, heads: int) -> Block:
     return attention(hidden, heads, heads // group, hidden // heads, window=window)
 
 
-def _nas_feed_forward(ff: Fields, hidden: int) -> Block:
+def _nas_feed_forward(ff: ConfigFields, hidden: int) -> Block:
     if ff.boolean("replace_with_linear", False):
         return Block(
             feed_forward=FeedForward(hidden, gated=False), tensors=tuple(linear("mlp.linear_mlp", hidden, hidden))
@@ -177,7 +179,7 @@ def _nas_feed_forward(ff: Fields, hidden: int) -> Block:
     return mlp(hidden, round_up(width, 256))
 
 
-def molmo_text(fields: Fields) -> TextModel:
+def molmo_text(fields: ConfigFields) -> TextModelSpec:
     """Molmo's language model: `intermediate_size` counts gate and up together, and some tokens are added on top."""
     size = read_dimensions(fields.merged(vocab_size=fields.integer("embedding_size", "vocab_size")))
     if fields.boolean("norm_after", False) or fields.boolean("attention_layer_norm", False):

@@ -24,7 +24,7 @@ from brim.model.families.common import (
     HEADS,
     LINEAR,
     Dimensions,
-    TextModel,
+    TextModelSpec,
     known_kind,
     outer_tensors,
     read_context,
@@ -33,7 +33,7 @@ from brim.model.families.common import (
 )
 from brim.model.families.dense import PRE_NORMS, by_kind, decoder, plain_attention
 from brim.model.families.experts import read_routing
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.records.model import (
     Dtype,
     FeedForward,
@@ -43,7 +43,7 @@ from brim.records.model import (
 _DTYPES = {"float32": Dtype.FP32, "bfloat16": Dtype.BF16, "float16": Dtype.FP16}
 
 
-def granite_hybrid(fields: Fields) -> TextModel:
+def granite_hybrid(fields: ConfigFields) -> TextModelSpec:
     """Granite 4: Mamba-2 layers with attention here and there; a shared MLP, and experts where there are any."""
     size = read_dimensions(fields)
     experts = fields.integer("num_local_experts", default=8, minimum=0)
@@ -78,7 +78,7 @@ def granite_hybrid(fields: Fields) -> TextModel:
     return decoder(size, by_kind(tuple(known_kind(fields, given, kind, renamed) for kind in kinds), make))
 
 
-def _granite_mamba(fields: Fields, size: Dimensions) -> Block:
+def _granite_mamba(fields: ConfigFields, size: Dimensions) -> Block:
     inner = fields.integer("mamba_expand", default=2) * size.hidden
     heads = fields.divisor("mamba_n_heads", of=inner, what="columns of the state", default=128)
     return mamba2(
@@ -95,7 +95,7 @@ def _granite_mamba(fields: Fields, size: Dimensions) -> Block:
     )
 
 
-def nemotron_h(fields: Fields) -> TextModel:
+def nemotron_h(fields: ConfigFields) -> TextModelSpec:
     """Nemotron-H and Nemotron 3: each layer is one thing only, a Mamba-2, an attention, an MLP or a mixture."""
     hidden = fields.integer("hidden_size")
     kinds = _nemotron_kinds(fields)
@@ -110,7 +110,7 @@ def nemotron_h(fields: Fields) -> TextModel:
         }[kind](fields, hidden)
         return layer(block, norms=norms(hidden, "norm"))
 
-    return TextModel(
+    return TextModelSpec(
         hidden=hidden,
         vocab=vocab,
         max_positions=read_context(fields, 4096),
@@ -119,7 +119,7 @@ def nemotron_h(fields: Fields) -> TextModel:
     )
 
 
-def _nemotron_kinds(fields: Fields) -> tuple[str, ...]:
+def _nemotron_kinds(fields: ConfigFields) -> tuple[str, ...]:
     if "hybrid_override_pattern" in fields:
         letters = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
         pattern = fields.text("hybrid_override_pattern")
@@ -141,7 +141,7 @@ def _nemotron_kinds(fields: Fields) -> tuple[str, ...]:
     return tuple(known_kind(fields, given, kind, names) for kind in kinds)
 
 
-def _nemotron_mamba(fields: Fields, hidden: int) -> Block:
+def _nemotron_mamba(fields: ConfigFields, hidden: int) -> Block:
     heads = fields.integer("mamba_num_heads", default=128)
     return mamba2(
         hidden,
@@ -158,7 +158,7 @@ def _nemotron_mamba(fields: Fields, hidden: int) -> Block:
     )
 
 
-def _nemotron_attention(fields: Fields, hidden: int) -> Block:
+def _nemotron_attention(fields: ConfigFields, hidden: int) -> Block:
     heads = fields.integer("num_attention_heads")
     bias = fields.boolean("attention_bias", False)
     return attention(
@@ -173,7 +173,7 @@ def _nemotron_attention(fields: Fields, hidden: int) -> Block:
     )
 
 
-def _nemotron_mlp(fields: Fields, hidden: int) -> Block:
+def _nemotron_mlp(fields: ConfigFields, hidden: int) -> Block:
     return mlp(
         hidden,
         fields.integer("intermediate_size"),
@@ -183,7 +183,7 @@ def _nemotron_mlp(fields: Fields, hidden: int) -> Block:
     )
 
 
-def _nemotron_experts(fields: Fields, hidden: int) -> Block:
+def _nemotron_experts(fields: ConfigFields, hidden: int) -> Block:
     routing = read_routing(fields, experts=("n_routed_experts",))
     latent = fields.optional_integer("moe_latent_size")
     block = moe(
@@ -204,7 +204,7 @@ def _nemotron_experts(fields: Fields, hidden: int) -> Block:
     )
 
 
-def falcon_h1(fields: Fields) -> TextModel:
+def falcon_h1(fields: ConfigFields) -> TextModelSpec:
     """Falcon-H1: attention and Mamba-2 side by side in every layer, then an MLP."""
     size = read_dimensions(fields, {"num_key_value_heads": 8})
     bias = fields.boolean("attention_bias", False)

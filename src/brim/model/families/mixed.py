@@ -12,7 +12,7 @@ from brim.model.families.common import (
     HEADS,
     SLIDING,
     Dimensions,
-    TextModel,
+    TextModelSpec,
     fields_of_layers,
     layer_kinds,
     read_dimensions,
@@ -21,11 +21,11 @@ from brim.model.families.common import (
 )
 from brim.model.families.dense import PRE_NORMS, by_kind, decoder, plain_attention
 from brim.model.families.experts import first_dense, read_routing
-from brim.model.fields import LARGEST_CONTEXT, Fields
+from brim.model.fields import LARGEST_CONTEXT, ConfigFields
 from brim.records.model import Attention, KvCache, LayerSpec
 
 
-def gpt_oss(fields: Fields) -> TextModel:
+def gpt_oss(fields: ConfigFields) -> TextModelSpec:
     size = read_dimensions(fields, {"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072})
     window = read_window(fields, default=128)
     routing = read_routing(fields, intermediate=("intermediate_size",))
@@ -55,7 +55,7 @@ def gpt_oss(fields: Fields) -> TextModel:
     return decoder(size, by_kind(sliding_pattern(fields, size.layers, every=2), make))
 
 
-def llama4(fields: Fields) -> TextModel:
+def llama4(fields: ConfigFields) -> TextModelSpec:
     """Llama 4: chunked attention but for every fourth layer; dense and mixture layers interleaved."""
     size = read_dimensions(fields, {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 202048})
     routing = read_routing(fields, intermediate=("intermediate_size",))
@@ -86,7 +86,7 @@ def llama4(fields: Fields) -> TextModel:
     )
 
 
-def _llama4_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
+def _llama4_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     given = layer_kinds(fields, layers, (FULL, CHUNKED))
     if given:
         return given
@@ -96,7 +96,7 @@ def _llama4_kinds(fields: Fields, layers: int) -> tuple[str, ...]:
     return tuple(CHUNKED if (index + 1) % every else FULL for index in range(layers))
 
 
-def mimo_v2(fields: Fields) -> TextModel:
+def mimo_v2(fields: ConfigFields) -> TextModelSpec:
     """MiMo V2: sliding layers with more KV heads than the full ones, keys wider than values, sinks where it slides."""
     size = read_dimensions(fields)
     before = fields.optional_integer("sliding_window_size", maximum=LARGEST_CONTEXT)  # the token itself comes on top
@@ -132,7 +132,7 @@ def mimo_v2(fields: Fields) -> TextModel:
     return decoder(size, by_kind(kinds, make))
 
 
-def minimax_m3(fields: Fields) -> TextModel:
+def minimax_m3(fields: ConfigFields) -> TextModelSpec:
     """MiniMax M3: block-sparse attention chosen by a small indexer, in all but the first layers."""
     size = read_dimensions(fields, {"num_key_value_heads": 4, "head_dim": 128})
     routing = read_routing(fields, intermediate=("moe_intermediate_size", "intermediate_size"))
@@ -182,7 +182,7 @@ def with_indexer(block: Block, hidden: int, heads: int, dim: int) -> Block:
     )
 
 
-def step3p7(fields: Fields, *, flat: bool) -> TextModel:
+def step3p7(fields: ConfigFields, *, flat: bool) -> TextModelSpec:
     """Step 3.7: sliding and full layers, a gate per head, a wide mixture with one shared expert.
 
     In the `flat` format, which has the language model's fields at the top, every fourth layer sees everything."""
@@ -220,7 +220,7 @@ def step3p7(fields: Fields, *, flat: bool) -> TextModel:
     return decoder(size, by_kind(kinds, make))
 
 
-def _step_mixture(fields: Fields, layers: int) -> tuple[bool, ...]:
+def _step_mixture(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """`moe_layers_enum` is the older way to say it: the numbers of the layers, with commas between them."""
     listed = fields.raw("moe_layers_enum")
     if not isinstance(listed, str) or "mlp_layer_types" in fields:
@@ -232,7 +232,7 @@ def _step_mixture(fields: Fields, layers: int) -> tuple[bool, ...]:
     return tuple(index in sparse for index in range(layers))
 
 
-def _step_heads(fields: Fields, size: Dimensions, kinds: tuple[str, ...]) -> tuple[int, ...]:
+def _step_heads(fields: ConfigFields, size: Dimensions, kinds: tuple[str, ...]) -> tuple[int, ...]:
     """Query heads by layer: sliding layers may have more of them than full ones."""
     if "per_layer_config" in fields:
         layers = fields_of_layers(fields, size.layers, ("num_attention_heads",))
@@ -246,7 +246,7 @@ def _step_heads(fields: Fields, size: Dimensions, kinds: tuple[str, ...]) -> tup
     return tuple(sliding if kind == SLIDING else size.heads for kind in kinds)
 
 
-def afmoe(fields: Fields) -> TextModel:
+def afmoe(fields: ConfigFields) -> TextModelSpec:
     """Arcee's Trinity: sliding layers with a full one in every four, a gate on attention, norms on both sides."""
     size = read_dimensions(fields)
     window = read_window(fields, default=1024)

@@ -8,68 +8,68 @@ from dataclasses import dataclass, replace
 from brim.errors import InvalidConfig, UnsupportedModel
 from brim.model.blocks import HeadNorm, attention, layer, mlp, norms, vector
 from brim.model.families import convolution, delta, dense, experts, gemma, latent, legacy, mixed, speech
-from brim.model.families.common import TextModel, outer_tensors, read_dimensions
+from brim.model.families.common import TextModelSpec, outer_tensors, read_dimensions
 from brim.model.families.dense import PRE_NORMS, by_kind
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.towers import audio, clip, native, qwen, siglip, tiled
 from brim.records.model import KvCache, LayerSpec, Tensor, TowerSpec
 
-TextReader = Callable[[Fields], TextModel]
+TextReader = Callable[[ConfigFields], TextModelSpec]
 
 
 @dataclass(frozen=True, slots=True)
 class Multimodal:
     """A language model with its towers."""
 
-    text: TextModel
+    text: TextModelSpec
     towers: tuple[TowerSpec, ...]
     warnings: tuple[str, ...] = ()
 
 
-def _text_fields(top: Fields, *, tied: bool, names: tuple[str, ...] = ("text_config",)) -> Fields:
+def _text_fields(top: ConfigFields, *, tied: bool, names: tuple[str, ...] = ("text_config",)) -> ConfigFields:
     """The language model's fields: nested, or (in older configs) at the top. Tying is decided at the top."""
     nested = top.child(*names) if top.first(names) in top else top
     own_default = nested.boolean("tie_word_embeddings", tied) if nested is top else tied
     return nested.merged(tie_word_embeddings=top.boolean("tie_word_embeddings", own_default))
 
 
-def qwen2_vl(top: Fields, processor: Fields) -> Multimodal:
+def qwen2_vl(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = dense.qwen2(_text_fields(top, tied=False))
     return Multimodal(text, (qwen.qwen2_vl(top.child("vision_config"), processor),))
 
 
-def qwen2_5_vl(top: Fields, processor: Fields) -> Multimodal:
+def qwen2_5_vl(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = dense.qwen2(_text_fields(top, tied=False))
     return Multimodal(text, (qwen.qwen2_5_vl(top.child("vision_config"), processor),))
 
 
-def qwen3_vl(top: Fields, processor: Fields) -> Multimodal:
+def qwen3_vl(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     return _qwen3_tower(top, processor, dense.qwen3, deepstack=3)
 
 
-def qwen3_vl_moe(top: Fields, processor: Fields) -> Multimodal:
+def qwen3_vl_moe(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     return _qwen3_tower(top, processor, experts.qwen3_vl_moe, deepstack=3)
 
 
-def qwen3_5(top: Fields, processor: Fields) -> Multimodal:
+def qwen3_5(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     return _qwen3_tower(top, processor, delta.qwen3_5, deepstack=0)
 
 
-def qwen3_5_moe(top: Fields, processor: Fields) -> Multimodal:
+def qwen3_5_moe(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     return _qwen3_tower(top, processor, delta.qwen3_5_moe, deepstack=0)
 
 
-def _qwen3_tower(top: Fields, processor: Fields, read: TextReader, *, deepstack: int) -> Multimodal:
+def _qwen3_tower(top: ConfigFields, processor: ConfigFields, read: TextReader, *, deepstack: int) -> Multimodal:
     text = read(_text_fields(top, tied=False))
     return Multimodal(text, (qwen.qwen3_vl(top.child("vision_config"), processor, deepstack=deepstack),))
 
 
-def glm4v(top: Fields, processor: Fields) -> Multimodal:
+def glm4v(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = dense.glm4(_text_fields(top, tied=False))
     return Multimodal(text, (qwen.glm4v(top.child("vision_config"), processor),))
 
 
-def glm4v_moe(top: Fields, processor: Fields) -> Multimodal:
+def glm4v_moe(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = experts.glm4v_moe_text(_text_fields(top, tied=False))
     return Multimodal(text, (qwen.glm4v(top.child("vision_config"), processor),))
 
@@ -91,19 +91,19 @@ MISTRAL_TEXT: dict[str, TextReader] = {
 }
 
 
-def _chosen_text(top: Fields, readers: Mapping[str, TextReader], *, tied: bool = True) -> TextModel:
+def _chosen_text(top: ConfigFields, readers: Mapping[str, TextReader], *, tied: bool = True) -> TextModelSpec:
     """A language model whose family the config chooses, by the `model_type` inside."""
     _require(top, "text_config")
     fields = _text_fields(top, tied=tied)
     return readers[_inner_type(fields, tuple(readers))](fields)
 
 
-def _require(top: Fields, name: str) -> None:
+def _require(top: ConfigFields, name: str) -> None:
     if name not in top:
         raise InvalidConfig(top.where(name), "missing", "add it, or point to the model's own config.json")
 
 
-def _part(top: Fields, name: str, *kinds: str) -> Fields:
+def _part(top: ConfigFields, name: str, *kinds: str) -> ConfigFields:
     """A part of the config that is of one of these types, or says nothing of its type."""
     fields = top.child(name)
     if "model_type" in fields:
@@ -111,7 +111,7 @@ def _part(top: Fields, name: str, *kinds: str) -> Fields:
     return fields
 
 
-def _inner_type(fields: Fields, kinds: tuple[str, ...]) -> str:
+def _inner_type(fields: ConfigFields, kinds: tuple[str, ...]) -> str:
     kind, where = fields.text("model_type"), fields.where("model_type")
     if not kind:
         raise InvalidConfig(where, "missing", f"it says which of {', '.join(kinds)} is inside")
@@ -120,14 +120,14 @@ def _inner_type(fields: Fields, kinds: tuple[str, ...]) -> str:
     return kind
 
 
-def internvl(top: Fields, processor: Fields) -> Multimodal:
+def internvl(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     """The native format of `transformers`; it ties the head unless the top of the config says otherwise."""
     text = _chosen_text(top, INTERNVL_TEXT)
     tower = tiled.internvl(top.child("vision_config"), top, text.hidden, processor, native=True)
     return Multimodal(text, (tower,))
 
 
-def internvl_chat(top: Fields, processor: Fields) -> Multimodal:
+def internvl_chat(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     """The format of InternVL's own repositories; the language model's config decides on tying."""
     fields = top.child("llm_config")
     text = INTERNVL_TEXT[_inner_type(fields, tuple(INTERNVL_TEXT))](fields)
@@ -135,14 +135,14 @@ def internvl_chat(top: Fields, processor: Fields) -> Multimodal:
     return Multimodal(text, (tower,))
 
 
-def gemma3(top: Fields, processor: Fields) -> Multimodal:
+def gemma3(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = gemma.gemma3(_text_fields(top, tied=True))
     vision = _part(top, "vision_config", "siglip_vision_model")
     tower = siglip.gemma3(vision, text.hidden, top.integer("mm_tokens_per_image", default=256))
     return Multimodal(text, (tower,))
 
 
-def gemma4(top: Fields, processor: Fields) -> Multimodal:
+def gemma4(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = gemma.gemma4(_text_fields(top, tied=True))
     towers = []
     if "vision_config" in top:
@@ -155,40 +155,40 @@ def gemma4(top: Fields, processor: Fields) -> Multimodal:
 _DEFAULT_TOWER = "the config has no vision_config: the vision tower is counted with its class's default dimensions"
 
 
-def llama4(top: Fields, processor: Fields) -> Multimodal:
+def llama4(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = mixed.llama4(_text_fields(top, tied=False))
     notes = () if "vision_config" in top else (_DEFAULT_TOWER,)
     return Multimodal(text, (tiled.llama4(top.child("vision_config"), text.hidden, processor),), notes)
 
 
-def kimi_k25(top: Fields, processor: Fields) -> Multimodal:
+def kimi_k25(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = _chosen_text(top, KIMI_TEXT)
     return Multimodal(text, (native.moonvit(top.child("vision_config"), text.hidden, processor, patches=16384),))
 
 
-def kimi_vl(top: Fields, processor: Fields) -> Multimodal:
+def kimi_vl(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = latent.deepseek_v3(_text_fields(top, tied=False))
     return Multimodal(text, (native.moonvit(top.child("vision_config"), text.hidden, processor, patches=4096),))
 
 
-def kimi_k3(top: Fields, processor: Fields) -> Multimodal:
+def kimi_k3(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = delta.kimi_linear(_text_fields(top, tied=False))
     tower = native.moonvit(top.child("vision_config"), text.hidden, processor, patches=16384)
     return Multimodal(text, (tower,), ("Kimi K3's code is not public in transformers: sizes are from its config only",))
 
 
-def lfm2_vl(top: Fields, processor: Fields) -> Multimodal:
+def lfm2_vl(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = _chosen_text(top, {"lfm2": convolution.lfm2})
     vision = _part(top, "vision_config", "siglip2_vision_model")
     return Multimodal(text, (siglip.lfm2_vl(vision, top, text.hidden, processor),))
 
 
-def minimax_m3_vl(top: Fields, processor: Fields) -> Multimodal:
+def minimax_m3_vl(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = mixed.minimax_m3(_text_fields(top, tied=False))
     return Multimodal(text, (native.minimax_m3(top.child("vision_config"), top, text.hidden, processor),))
 
 
-def minicpmv(top: Fields, processor: Fields) -> Multimodal:
+def minicpmv(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     """MiniCPM-V before 4.6: the version decides which language model the flat fields describe."""
     readers: dict[str, TextReader] = {
         "2.5": dense.llama,
@@ -204,28 +204,28 @@ def minicpmv(top: Fields, processor: Fields) -> Multimodal:
     return Multimodal(text, (siglip.minicpmv(top.child("vision_config"), top, text.hidden),))
 
 
-def minicpmv4_6(top: Fields, processor: Fields) -> Multimodal:
+def minicpmv4_6(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = _chosen_text(top, {"qwen3_5_text": delta.qwen3_5}, tied=False)
     return Multimodal(text, (siglip.minicpmv4_6(top.child("vision_config"), top, text.hidden),))
 
 
-def mistral3(top: Fields, processor: Fields) -> Multimodal:
+def mistral3(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = _chosen_text(top, MISTRAL_TEXT)
     vision = _part(top, "vision_config", "pixtral")
     return Multimodal(text, (native.pixtral(vision, top, text.hidden),))
 
 
-def molmo(top: Fields, processor: Fields) -> Multimodal:
+def molmo(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = legacy.molmo_text(top)
     return Multimodal(text, (tiled.molmo(text.hidden, top.integer("intermediate_size") // 2),))
 
 
-def vila(top: Fields, processor: Fields) -> Multimodal:
+def vila(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = dense.llama(top.child("llm_cfg"))
     return Multimodal(text, (siglip.vila(top.child("vision_tower_cfg"), text.hidden),))
 
 
-def step3p7(top: Fields, processor: Fields) -> Multimodal:
+def step3p7(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = mixed.step3p7(_text_fields(top, tied=False), flat="text_config" not in top)
     notes = () if "vision_config" in top else (_DEFAULT_TOWER,)
     return Multimodal(text, (tiled.step3p7(top.child("vision_config"), text.hidden),), notes)
@@ -241,7 +241,7 @@ LLAVA_TEXT: dict[str, TextReader] = {
 }
 
 
-def llava(top: Fields, processor: Fields) -> Multimodal:
+def llava(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     """LLaVA 1.5, on a CLIP tower; Pixtral in the format of `transformers` is a LLaVA on its own tower."""
     text = _llava_text(top)
     vision = top.child("vision_config")
@@ -250,24 +250,24 @@ def llava(top: Fields, processor: Fields) -> Multimodal:
     return Multimodal(text, (clip.llava(_part(top, "vision_config", "clip_vision_model"), top, text.hidden),))
 
 
-def llava_next(top: Fields, processor: Fields) -> Multimodal:
+def llava_next(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = _llava_text(top)
     vision = _part(top, "vision_config", "clip_vision_model")
     return Multimodal(text, (clip.llava(vision, top, text.hidden, tiles=5, newline=True),))
 
 
-def _llava_text(top: Fields) -> TextModel:
+def _llava_text(top: ConfigFields) -> TextModelSpec:
     """Configs of the line leave out what equals the class's defaults, the family of the language model too."""
     fields = _text_fields(top, tied=False)
     return LLAVA_TEXT[_inner_type(fields, tuple(LLAVA_TEXT))](fields)
 
 
-def phi3_v(top: Fields, processor: Fields) -> Multimodal:
+def phi3_v(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     text = dense.phi3(top)
     return Multimodal(text, (clip.phi3_v(text.hidden, processor.integer("num_crops", default=16)),))
 
 
-def deepseek_vl2(top: Fields, processor: Fields) -> Multimodal:
+def deepseek_vl2(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     """DeepSeek-VL2: the small ones' language model is a DeepSeek V2 without latents."""
     fields = top.child("language_config")
     text = experts.deepseek_moe(fields) if fields.raw("use_mla") is False else latent.deepseek_v2(fields)
@@ -278,7 +278,7 @@ def deepseek_vl2(top: Fields, processor: Fields) -> Multimodal:
 _CROSSING = (3, 8, 13, 18, 23, 28, 33, 38)  # where the config does not say
 
 
-def mllama(top: Fields, processor: Fields) -> Multimodal:
+def mllama(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     """Llama 3.2 Vision: some layers attend to the image instead of the text."""
     fields = _text_fields(top, tied=False)
     size = read_dimensions(fields, {"num_key_value_heads": 8})
@@ -306,11 +306,11 @@ def mllama(top: Fields, processor: Fields) -> Multimodal:
     layers = by_kind(tuple("cross" if i in crossing else "self" for i in range(size.layers)), make)
     head = Tensor("lm_head", (size.vocab, size.hidden), 0, linear=True)
     outer = [*outer_tensors(size.hidden, size.vocab + 8, tied=True), head]  # eight image tokens on top
-    text = TextModel(size.hidden, size.vocab, size.max_positions, layers, tuple(outer))
+    text = TextModelSpec(size.hidden, size.vocab, size.max_positions, layers, tuple(outer))
     return Multimodal(text, (tower,))
 
 
-def qwen2_audio(top: Fields, processor: Fields) -> Multimodal:
+def qwen2_audio(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     fields = top.child("text_config")
     text = dense.qwen2(fields.merged(tie_word_embeddings=fields.boolean("tie_word_embeddings", False)))
     return Multimodal(text, (audio.qwen2_audio(top.child("audio_config"), text.hidden, processor),))
@@ -320,7 +320,7 @@ _TALKER = "planned as the thinker: the parts that speak (talker, code2wav) are n
 _SPEAKS = "the parts that speak (talker, token2wav) are counted; an engine that loads the thinker alone needs less"
 
 
-def qwen2_5_omni(top: Fields, processor: Fields) -> Multimodal:
+def qwen2_5_omni(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     thinker = top.child("thinker_config") if "thinker_config" in top else top
     text = dense.qwen2(_text_fields(thinker, tied=False))
     towers = (
@@ -335,7 +335,7 @@ def qwen2_5_omni(top: Fields, processor: Fields) -> Multimodal:
     return Multimodal(replace(text, tensors=text.tensors + voice), towers, (_SPEAKS,))
 
 
-def qwen3_omni_moe(top: Fields, processor: Fields) -> Multimodal:
+def qwen3_omni_moe(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     thinker = top.child("thinker_config") if "thinker_config" in top else top
     text = experts.qwen3_moe(_text_fields(thinker, tied=False))
     for part in ("vision_config", "audio_config"):
@@ -347,7 +347,7 @@ def qwen3_omni_moe(top: Fields, processor: Fields) -> Multimodal:
     return Multimodal(text, towers, (_TALKER,) if thinker is not top else ())
 
 
-def qwen3_asr(top: Fields, processor: Fields) -> Multimodal:
+def qwen3_asr(top: ConfigFields, processor: ConfigFields) -> Multimodal:
     """Published under a thinker, whose language model decides on tying; saved by `transformers` without one."""
     if "thinker_config" in top:
         thinker = top.child("thinker_config")

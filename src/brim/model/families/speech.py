@@ -10,7 +10,7 @@ from brim.errors import InvalidConfig
 from brim.model.blocks import linear, mlp, norms, vector
 from brim.model.families.common import read_dimensions
 from brim.model.families.dense import PRE_NORMS, plain_attention
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.towers.vit import repeated
 from brim.records.model import Tensor
 
@@ -18,7 +18,7 @@ _MOST_KERNELS, _LARGEST_KERNEL = 32, 1024
 _TALKER = {"num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 32768}
 
 
-def talker(fields: Fields) -> list[Tensor]:
+def talker(fields: ConfigFields) -> list[Tensor]:
     size = read_dimensions(fields, _TALKER)
     width = fields.integer("embedding_size", default=3584)  # of the thinker's hidden states
     one = [
@@ -36,12 +36,12 @@ def talker(fields: Fields) -> list[Tensor]:
     return [_whole(tensor) for tensor in tensors]
 
 
-def token2wav(fields: Fields) -> list[Tensor]:
+def token2wav(fields: ConfigFields) -> list[Tensor]:
     """A diffusion transformer over mel frames, and a vocoder."""
     return _diffusion(fields.child("dit_config")) + _vocoder(fields.child("bigvgan_config"))
 
 
-def _diffusion(fields: Fields) -> list[Tensor]:
+def _diffusion(fields: ConfigFields) -> list[Tensor]:
     hidden = fields.integer("hidden_size", default=1024)
     width = fields.integer("num_attention_heads", default=16) * fields.integer("head_dim", default=64)
     inner, mel = hidden * fields.integer("ff_mult", default=2), fields.integer("mel_dim", default=80)
@@ -67,7 +67,7 @@ def _diffusion(fields: Fields) -> list[Tensor]:
     return [_whole(tensor) for tensor in tensors]
 
 
-def _vocoder(fields: Fields) -> list[Tensor]:
+def _vocoder(fields: ConfigFields) -> list[Tensor]:
     """BigVGAN: every stage halves the channels, with three residual blocks for each kernel."""
     channels = fields.integer("upsample_initial_channel", default=1536)
     kernels = _kernels(fields, "upsample_kernel_sizes", (11, 7, 4, 4, 4, 4))
@@ -87,7 +87,7 @@ def _vocoder(fields: Fields) -> list[Tensor]:
     return [_whole(tensor) for tensor in tensors]
 
 
-def _kernels(fields: Fields, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+def _kernels(fields: ConfigFields, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
     found = fields.integers(name) or default
     if len(found) > _MOST_KERNELS or not all(0 < size <= _LARGEST_KERNEL for size in found):
         raise InvalidConfig(fields.where(name), f"must be at most {_MOST_KERNELS} sizes from 1 to {_LARGEST_KERNEL}")

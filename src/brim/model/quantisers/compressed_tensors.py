@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brim.errors import InvalidConfig
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.quantisers.common import excluded_modules, read_kv_scheme, unsupported
 from brim.model.quantisers.weight_formats import FP8_BLOCK, FP8_CHANNEL, FP8_TENSOR, MXFP4, MXFP8, NVFP4, fp8_blocks
 from brim.records.model import Quantisation, WeightFormat
@@ -12,7 +12,7 @@ _UNCOMPRESSED = ("", "dense")
 _STORES_COLUMN_ORDER = ("group", "dynamic")
 
 
-def compressed_tensors(fields: Fields) -> Quantisation:
+def compressed_tensors(fields: ConfigFields) -> Quantisation:
     _refuse_sparsity(fields)
     groups = fields.child("config_groups")
     overrides: list[tuple[str, WeightFormat]] = []
@@ -37,7 +37,7 @@ def compressed_tensors(fields: Fields) -> Quantisation:
     )
 
 
-def _refuse_sparsity(fields: Fields) -> None:
+def _refuse_sparsity(fields: ConfigFields) -> None:
     sparsity = fields.child("sparsity_config")
     if sparsity.text("format") not in _UNCOMPRESSED:
         raise unsupported(sparsity, "format", f"sparse weights ({sparsity.text('format')[:40]})")
@@ -45,7 +45,7 @@ def _refuse_sparsity(fields: Fields) -> None:
         raise unsupported(fields, "format", f"sparse weights ({fields.text('format')[:40]})")
 
 
-def _stored_format(weights: Fields, packing: str) -> WeightFormat:
+def _stored_format(weights: ConfigFields, packing: str) -> WeightFormat:
     bits = weights.integer("num_bits", default=8, maximum=32)
     kind = weights.text("type", "int")
     if kind == "float" and bits == 4:
@@ -57,14 +57,14 @@ def _stored_format(weights: Fields, packing: str) -> WeightFormat:
     raise unsupported(weights, "num_bits", f"{bits}-bit {kind[:20]} weights")
 
 
-def _float4(weights: Fields, packing: str) -> WeightFormat:
+def _float4(weights: ConfigFields, packing: str) -> WeightFormat:
     group = weights.integer("group_size", default=32 if "mx" in packing else 16, minimum=-1)
     if group not in (16, 32):
         raise unsupported(weights, "group_size", f"4-bit float weights in groups of {group}")
     return NVFP4 if group == 16 else MXFP4
 
 
-def _float8(weights: Fields) -> WeightFormat:
+def _float8(weights: ConfigFields) -> WeightFormat:
     strategy = weights.text("strategy", "channel")
     if strategy == "block":
         block = weights.integers("block_structure")
@@ -79,7 +79,7 @@ def _float8(weights: Fields) -> WeightFormat:
     return known[strategy]
 
 
-def _integer(weights: Fields, bits: int) -> WeightFormat:
+def _integer(weights: ConfigFields, bits: int) -> WeightFormat:
     group = weights.integer("group_size", default=0, minimum=-1)
     strategy = weights.text("strategy", "group" if group > 0 else "channel")
     if strategy not in ("tensor", "channel", "group"):

@@ -5,18 +5,18 @@ Embeddings are quantised too. Each group has a scale and a bias in 16 bits (`aff
 
 from __future__ import annotations
 
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.quantisers.common import unsupported
 from brim.model.quantisers.weight_formats import MXFP4, MXFP8
 from brim.records.model import Quantisation, WeightFormat
 
 
-def is_mlx(fields: Fields) -> bool:
+def is_mlx(fields: ConfigFields) -> bool:
     """MLX states bits and group size, and names no method."""
     return {"bits", "group_size"} <= set(fields) and "quant_method" not in fields
 
 
-def mlx(fields: Fields) -> Quantisation:
+def mlx(fields: ConfigFields) -> Quantisation:
     default = _stored_format(fields)
     overrides, plain = [], []
     for name in fields:
@@ -28,7 +28,7 @@ def mlx(fields: Fields) -> Quantisation:
     return Quantisation("mlx", default, tuple(plain), tuple(overrides), embeddings=True)
 
 
-def _stored_format(fields: Fields) -> WeightFormat:
+def _stored_format(fields: ConfigFields) -> WeightFormat:
     mode, bits = fields.text("mode", "affine"), fields.integer("bits", maximum=32)
     if mode in ("mxfp4", "mxfp8"):
         return MXFP4 if mode == "mxfp4" else MXFP8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.quantisers.common import excluded_modules, read_kv_scheme, unsupported
 from brim.model.quantisers.plain import fp8_format
 from brim.model.quantisers.weight_formats import (
@@ -37,7 +37,7 @@ _FORMATS = {
 _KV_DTYPES = {"FP8": Dtype.FP8, "NVFP4": Dtype.FP8, "INT8": Dtype.INT8}  # engines keep an NVFP4 cache in fp8
 
 
-def modelopt(fields: Fields, sidecar: Fields, algo: str) -> Quantisation:
+def modelopt(fields: ConfigFields, sidecar: ConfigFields, algo: str) -> Quantisation:
     """`sidecar` is the "quantization" of hf_quant_config.json; empty where there is none."""
     layers = sidecar.child("quantized_layers") if "quantized_layers" in sidecar else fields.child("quantized_layers")
     base = fp8_format(fields) if fields.text("quant_method") == "fp8" and "weight_block_size" in fields else None
@@ -53,7 +53,7 @@ def modelopt(fields: Fields, sidecar: Fields, algo: str) -> Quantisation:
     )
 
 
-def _kv_dtype(fields: Fields, sidecar: Fields) -> Dtype | None:
+def _kv_dtype(fields: ConfigFields, sidecar: ConfigFields) -> Dtype | None:
     """In whichever of the places that releases of the tool have used."""
     for place, name in ((sidecar, "kv_cache_quant_algo"), (fields, "kv_cache_quant_algo"), (fields, "kv_cache_scheme")):
         value = place.raw(name)
@@ -64,13 +64,13 @@ def _kv_dtype(fields: Fields, sidecar: Fields) -> Dtype | None:
     return read_kv_scheme(fields)
 
 
-def _format(fields: Fields, name: str, algo: str) -> WeightFormat:
+def _format(fields: ConfigFields, name: str, algo: str) -> WeightFormat:
     if algo not in _FORMATS:
         raise unsupported(fields, name, f"quantisation {algo[:40]!r} (not one of {', '.join(_FORMATS)})")
     return _FORMATS[algo]
 
 
-def _layers(layers: Fields) -> tuple[tuple[str, WeightFormat], ...]:
+def _layers(layers: ConfigFields) -> tuple[tuple[str, WeightFormat], ...]:
     """Per-module formats. Experts are listed one by one in some files: one entry speaks for all of a layer's."""
     found: dict[str, WeightFormat] = {}
     for name in layers:

@@ -1,6 +1,6 @@
 """Which format a module is stored in, by its name: exclusions and overrides of a quantisation as one rule book.
 
-Names are compared from `layers.N.` on (or whole, outside layers), since what stands before differs between a
+Names are compared from `layers.N.` on (or whole, outside layers), since the prefix differs between a
 checkpoint and the code that loads it: `model.layers.3`, `model.language_model.layers.3` and `backbone.layers.3` are
 one. A pattern applies to everything below the module it names. Configs list the same few patterns for each of a
 hundred layers, so rules are kept by layer and layers with the same rules are looked up once. Layers of a tower are not

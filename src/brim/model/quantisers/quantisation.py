@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from brim.errors import InvalidConfig, UnsupportedModel
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.quantisers import plain, weight_only
 from brim.model.quantisers.compressed_tensors import compressed_tensors
 from brim.model.quantisers.mlx import is_mlx, mlx
@@ -21,7 +21,7 @@ from brim.records.model import Quantisation
 
 __all__ = ["NAMED_FORMATS", "matrix_bytes", "read_quantisation"]
 
-_READERS: Mapping[str, Callable[[Fields], Quantisation | None]] = {
+_READERS: Mapping[str, Callable[[ConfigFields], Quantisation | None]] = {
     "aqlm": weight_only.aqlm,
     "auto-round": weight_only.auto_round,
     "awq": plain.awq,
@@ -41,7 +41,7 @@ _READERS: Mapping[str, Callable[[Fields], Quantisation | None]] = {
 }
 
 
-def read_quantisation(fields: Fields, sidecar: Fields, expert_dtype: str = "") -> Quantisation | None:
+def read_quantisation(fields: ConfigFields, sidecar: ConfigFields, expert_dtype: str = "") -> Quantisation | None:
     """The config's quantisation; that of `hf_quant_config.json` where the config has none or refers to that file.
 
     `expert_dtype` is DeepSeek V4's field for experts stored in fp4 while the rest is fp8.
@@ -52,7 +52,7 @@ def read_quantisation(fields: Fields, sidecar: Fields, expert_dtype: str = "") -
     return found
 
 
-def _read_method(fields: Fields, sidecar: Fields) -> Quantisation | None:
+def _read_method(fields: ConfigFields, sidecar: ConfigFields) -> Quantisation | None:
     if is_mlx(fields):
         return mlx(fields)
     inner = sidecar.child("quantization")
@@ -72,6 +72,6 @@ def _read_method(fields: Fields, sidecar: Fields) -> Quantisation | None:
     return None
 
 
-def _unnamed_method(fields: Fields) -> str:
+def _unnamed_method(fields: ConfigFields) -> str:
     """The method of a config that does not name it but cannot be of another; "" where that is not so."""
     return "bitsandbytes" if fields.raw("load_in_4bit") or fields.raw("load_in_8bit") else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.quantisers.common import excluded_modules, unsupported
 from brim.model.quantisers.weight_formats import MXFP4, MXFP6, MXFP8
 from brim.records.model import Dtype, Quantisation, WeightFormat
@@ -25,7 +25,7 @@ _EIGHT_BITS = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "int8": "int8"}
 _KV_DTYPES = {"fp8_e4m3": Dtype.FP8, "fp8_e5m2": Dtype.FP8, "int8": Dtype.INT8}
 
 
-def quark(fields: Fields) -> Quantisation:
+def quark(fields: ConfigFields) -> Quantisation:
     export = fields.child("export")
     if export.text("weight_format", "real_quantized") != "real_quantized":
         raise unsupported(export, "weight_format", f"{export.text('weight_format')[:40]!r} (weights that stay wide)")
@@ -49,7 +49,7 @@ def quark(fields: Fields) -> Quantisation:
     )
 
 
-def _stored_format(layer: Fields) -> WeightFormat | None:
+def _stored_format(layer: ConfigFields) -> WeightFormat | None:
     """The format of a layer's weights; None where they are left as they are."""
     if "weight" not in layer:
         return None
@@ -64,7 +64,7 @@ def _stored_format(layer: Fields) -> WeightFormat | None:
     raise unsupported(weight, "dtype", f"Quark's {kind[:20]!r} weights with qscheme {scheme[:20]!r}")
 
 
-def _microscaled(weight: Fields, name: str) -> WeightFormat:
+def _microscaled(weight: ConfigFields, name: str) -> WeightFormat:
     element, group = weight.text(name).lower(), weight.integer("group_size", default=32)
     if element not in _MX_ELEMENTS:
         raise unsupported(weight, name, f"Quark's element type {element[:20]!r}")
@@ -73,18 +73,18 @@ def _microscaled(weight: Fields, name: str) -> WeightFormat:
     return _MX_ELEMENTS[element]
 
 
-def _eight_bits(layer: Fields, weight: Fields, name: str, *, by_row: bool) -> WeightFormat:
+def _eight_bits(layer: ConfigFields, weight: ConfigFields, name: str, *, by_row: bool) -> WeightFormat:
     """Scales in fp32: of the weights, by row or one, and of the inputs where they are not found while running."""
     if weight.raw("symmetric") is False:
         raise unsupported(weight, "symmetric", "Quark's asymmetric 8-bit weights")
-    inputs = layer.child("input_tensors") if isinstance(layer.raw("input_tensors"), dict) else Fields({})
+    inputs = layer.child("input_tensors") if isinstance(layer.raw("input_tensors"), dict) else ConfigFields({})
     static = 4 if "dtype" in inputs and not inputs.boolean("is_dynamic", False) else 0
     if by_row:
         return WeightFormat(f"{name}-channel", 8, scale_bytes=4, rows_per_scale=1, matrix_bytes=static)
     return WeightFormat(name, 8, matrix_bytes=4 + static)
 
 
-def _kv_dtype(fields: Fields) -> Dtype | None:
+def _kv_dtype(fields: ConfigFields) -> Dtype | None:
     for outputs in _kv_outputs(fields):
         kind = outputs.text("dtype").lower()
         if kind not in _KV_DTYPES:
@@ -93,7 +93,7 @@ def _kv_dtype(fields: Fields) -> Dtype | None:
     return None
 
 
-def _kv_outputs(fields: Fields) -> Iterator[Fields]:
+def _kv_outputs(fields: ConfigFields) -> Iterator[ConfigFields]:
     own, layers = fields.child("kv_cache_quant_config"), fields.child("layer_quant_config")
     named = [(own, name) for name in own]
     named += [(layers, name) for name in fields.child("export").texts("kv_cache_group")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brim.errors import InvalidConfig
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.quantisers.common import excluded_modules, unsupported
 from brim.model.quantisers.weight_formats import INT8_CHANNEL
 from brim.records.model import Quantisation, WeightFormat
@@ -18,7 +18,7 @@ _UNQUANTISED_BITS = 16
 _FP8_ROW = WeightFormat("fp8-channel", 8, scale_bytes=4, rows_per_scale=1)
 
 
-def auto_round(fields: Fields) -> Quantisation:
+def auto_round(fields: ConfigFields) -> Quantisation:
     """Intel's AutoRound: scales and packed zeros for every group; some modules in formats of their own."""
     if fields.text("data_type", "int") != "int":
         raise unsupported(fields, "data_type", f"auto-round with {fields.text('data_type')[:20]!r} weights")
@@ -36,14 +36,14 @@ def auto_round(fields: Fields) -> Quantisation:
     )
 
 
-def _usual(fields: Fields) -> dict[str, int]:
+def _usual(fields: ConfigFields) -> dict[str, int]:
     return {
         "bits": fields.integer("bits", default=4),
         "group_size": fields.integer("group_size", default=128, minimum=-1),
     }
 
 
-def _grouped(fields: Fields, name: str) -> WeightFormat:
+def _grouped(fields: ConfigFields, name: str) -> WeightFormat:
     bits = fields.integer("bits", default=4, maximum=32)
     if bits not in (2, 3, 4, 8):
         raise unsupported(fields, "bits", f"{name} with {bits}-bit weights")
@@ -51,7 +51,7 @@ def _grouped(fields: Fields, name: str) -> WeightFormat:
     return WeightFormat(f"{name}-int{bits}", bits, 2, rows_per_scale=1, columns_per_scale=max(group, 0), zero_bits=bits)
 
 
-def gptq_dynamic(fields: Fields) -> tuple[tuple[tuple[str, WeightFormat], ...], tuple[str, ...]]:
+def gptq_dynamic(fields: ConfigFields) -> tuple[tuple[tuple[str, WeightFormat], ...], tuple[str, ...]]:
     """(overrides, left alone) of GPTQModel's `dynamic`: expressions that a module's name begins with."""
     overrides, plain = [], []
     for pattern in fields.child("dynamic"):
@@ -64,7 +64,7 @@ def gptq_dynamic(fields: Fields) -> tuple[tuple[tuple[str, WeightFormat], ...], 
     return tuple(overrides), tuple(plain)
 
 
-def torchao(fields: Fields) -> Quantisation:
+def torchao(fields: ConfigFields) -> Quantisation:
     """PyTorch's own: a config class by name, or an older name with arguments."""
     excluded = ("lm_head", *excluded_modules(fields, "modules_to_not_convert"))
     kind, arguments = _torchao_kind(fields)
@@ -80,14 +80,14 @@ def torchao(fields: Fields) -> Quantisation:
     raise unsupported(fields, "quant_type", f"torchao's {kind[:40]!r}")
 
 
-def _torchao_kind(fields: Fields) -> tuple[str, Fields]:
+def _torchao_kind(fields: ConfigFields) -> tuple[str, ConfigFields]:
     if isinstance(fields.raw("quant_type"), str):
         return fields.text("quant_type"), fields.child("quant_type_kwargs")
     default = fields.child("quant_type").child("default")
     return default.text("_type"), default.child("_data")
 
 
-def hqq(fields: Fields) -> Quantisation:
+def hqq(fields: ConfigFields) -> Quantisation:
     """HQQ: a scale and a zero in 16 bits for every group."""
     params = fields.child("quant_config")
     own = params.child("weight_quant_params")
@@ -103,7 +103,7 @@ def hqq(fields: Fields) -> Quantisation:
     return Quantisation("hqq", stored, excluded_modules(fields, "skip_modules") or ("lm_head",))
 
 
-def aqlm(fields: Fields) -> Quantisation:
+def aqlm(fields: ConfigFields) -> Quantisation:
     """AQLM: a code for every group of weights, codebooks for every matrix, a scale for every row."""
     columns, rows = fields.integer("in_group_size", default=8), fields.integer("out_group_size", default=1)
     books, bits = (
@@ -124,7 +124,7 @@ def aqlm(fields: Fields) -> Quantisation:
     return Quantisation("aqlm", stored, ("lm_head", *excluded_modules(fields, "linear_weights_not_to_quantize")))
 
 
-def bitnet(fields: Fields) -> Quantisation | None:
+def bitnet(fields: ConfigFields) -> Quantisation | None:
     """BitNet: three values in two bits, and a scale for every matrix; weights that are quantised online stay wide."""
     if fields.text("quantization_mode", "offline") == "online":
         return None
@@ -132,7 +132,7 @@ def bitnet(fields: Fields) -> Quantisation | None:
     return Quantisation("bitnet", stored, ("lm_head", *excluded_modules(fields, "modules_to_not_convert")))
 
 
-def exllama(fields: Fields) -> Quantisation:
+def exllama(fields: ConfigFields) -> Quantisation:
     """EXL2 and EXL3: an average of bits over all matrices, and another for the head."""
     method = fields.text("quant_method").lower()
     return Quantisation(
@@ -140,7 +140,7 @@ def exllama(fields: Fields) -> Quantisation:
     )
 
 
-def _average(fields: Fields, name: str, method: str) -> WeightFormat:
+def _average(fields: ConfigFields, name: str, method: str) -> WeightFormat:
     """So many bits a weight on average, with everything that belongs to it: bytes for 256 weights."""
     bits = fields.ratio(name, default=6.0 if name == "head_bits" else 0.0)
     if not 1 <= bits <= _UNQUANTISED_BITS:

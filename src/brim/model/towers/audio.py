@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.towers.vit import COLUMNS, PUBLISHED, repeated
-from brim.records.model import Media, MediaLimits, Tensor, TowerSpec
+from brim.records.model import MediaLimits, MediaType, Tensor, TowerSpec
 
 _MEL_FRAMES_PER_SECOND = 100
 
@@ -22,23 +22,23 @@ def _whisper_block(hidden: int, intermediate: int, *, key_bias: bool) -> list[Te
     ]
 
 
-def _seconds(processor: Fields, default: int) -> MediaLimits:
+def _seconds(processor: ConfigFields, default: int) -> MediaLimits:
     own = processor.optional_integer("chunk_length")
     if own:
         return MediaLimits("preprocessor_config.json", max_seconds=own)
     return MediaLimits(PUBLISHED, max_seconds=default)
 
 
-def qwen2_audio(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
+def qwen2_audio(fields: ConfigFields, text_hidden: int, processor: ConfigFields) -> TowerSpec:
     """Whisper's encoder, half a minute at a time."""
     return _whisper(fields, text_hidden, _seconds(processor, 30), learned_positions=True)
 
 
-def qwen2_5_omni(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
+def qwen2_5_omni(fields: ConfigFields, text_hidden: int, processor: ConfigFields) -> TowerSpec:
     return _whisper(fields, text_hidden, _seconds(processor, 300), learned_positions=False)
 
 
-def _whisper(fields: Fields, text_hidden: int, limits: MediaLimits, *, learned_positions: bool) -> TowerSpec:
+def _whisper(fields: ConfigFields, text_hidden: int, limits: MediaLimits, *, learned_positions: bool) -> TowerSpec:
     hidden = fields.integer("d_model", default=1280)
     intermediate = fields.integer("encoder_ffn_dim", default=5120)
     depth = fields.layer_count("encoder_layers", default=32)
@@ -60,7 +60,7 @@ def _whisper(fields: Fields, text_hidden: int, limits: MediaLimits, *, learned_p
     else:
         tensors.append(Tensor("audio_tower.audio_bos_eos_token", (2, output)))
     return TowerSpec(
-        media=Media.AUDIO,
+        media=MediaType.AUDIO,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
@@ -73,7 +73,7 @@ def _whisper(fields: Fields, text_hidden: int, limits: MediaLimits, *, learned_p
     )
 
 
-def qwen3_audio(fields: Fields, text_hidden: int, *, projector: str) -> TowerSpec:
+def qwen3_audio(fields: ConfigFields, text_hidden: int, *, projector: str) -> TowerSpec:
     """Qwen3-Omni's and Qwen3-ASR's encoder: three strided convolutions, then a Whisper-like stack."""
     hidden = fields.integer("d_model", "hidden_size", default=1280)
     intermediate = fields.integer("encoder_ffn_dim", default=5120)
@@ -94,7 +94,7 @@ def qwen3_audio(fields: Fields, text_hidden: int, *, projector: str) -> TowerSpe
         *linear(f"{projector}2", output, hidden, bias=True),
     ]
     return TowerSpec(
-        media=Media.AUDIO,
+        media=MediaType.AUDIO,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
@@ -107,7 +107,7 @@ def qwen3_audio(fields: Fields, text_hidden: int, *, projector: str) -> TowerSpe
     )
 
 
-def gemma4_audio(fields: Fields, text_hidden: int) -> TowerSpec:
+def gemma4_audio(fields: ConfigFields, text_hidden: int) -> TowerSpec:
     """Gemma 4's conformer: two half feed-forwards around attention and a short convolution; 40 ms a token."""
     hidden = fields.integer("hidden_size", default=1024)
     depth = fields.layer_count("num_hidden_layers", default=12)
@@ -145,7 +145,7 @@ def gemma4_audio(fields: Fields, text_hidden: int) -> TowerSpec:
         *linear("embed_audio.embedding_projection", text_hidden, output),
     ]
     return TowerSpec(
-        media=Media.AUDIO,
+        media=MediaType.AUDIO,
         hidden=hidden,
         intermediate=4 * hidden,
         layers=depth,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.towers.vit import COLUMNS, patches, repeated, vit_block
-from brim.records.model import Media, MediaLimits, Tensor, TowerSpec
+from brim.records.model import MediaLimits, MediaType, Tensor, TowerSpec
 
 _LARGE_336 = {
     "hidden_size": 1024,
@@ -17,7 +17,9 @@ _LARGE_336 = {
 }
 
 
-def llava(fields: Fields, top: Fields, text_hidden: int, *, tiles: int = 1, newline: bool = False) -> TowerSpec:
+def llava(
+    fields: ConfigFields, top: ConfigFields, text_hidden: int, *, tiles: int = 1, newline: bool = False
+) -> TowerSpec:
     """LLaVA's tower; LLaVA-NeXT cuts an image into tiles, and ends their rows with a learned vector."""
     features = top.raw("vision_feature_layer")
     width = fields.integer("hidden_size", default=_LARGE_336["hidden_size"])
@@ -39,10 +41,10 @@ def phi3_v(text_hidden: int, crops: int) -> TowerSpec:
         *linear("vision_embed_tokens.img_projection.2", text_hidden, text_hidden, bias=True),
         *norms(width, "vision_embed_tokens.glb_GN", "vision_embed_tokens.sub_GN"),
     ]
-    return _clip(Fields({}), extra, crops + 1, merge=4, output=text_hidden)
+    return _clip(ConfigFields({}), extra, crops + 1, merge=4, output=text_hidden)
 
 
-def _clip(fields: Fields, extra: list[Tensor], tiles: int, *, merge: int, output: int) -> TowerSpec:
+def _clip(fields: ConfigFields, extra: list[Tensor], tiles: int, *, merge: int, output: int) -> TowerSpec:
     """The encoder with all of its layers, also those behind the one whose features are used."""
     usual = fields.behind(**_LARGE_336)
     hidden, intermediate = usual.integer("hidden_size"), usual.integer("intermediate_size")
@@ -56,7 +58,7 @@ def _clip(fields: Fields, extra: list[Tensor], tiles: int, *, merge: int, output
         *extra,
     ]
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
-from brim.model.fields import LARGEST_CONTEXT, Fields
+from brim.model.fields import LARGEST_CONTEXT, ConfigFields
 from brim.model.towers.vit import COLUMNS, PUBLISHED, image_limits, repeated, vit_block
-from brim.records.model import Media, MediaLimits, Tensor, TowerSpec
+from brim.records.model import MediaLimits, MediaType, Tensor, TowerSpec
 
 
-def gemma4(fields: Fields, text_hidden: int) -> TowerSpec:
+def gemma4(fields: ConfigFields, text_hidden: int) -> TowerSpec:
     """Gemma 4: the processor scales an image so that it becomes `default_output_length` tokens at most."""
     hidden = fields.integer("hidden_size", default=768)
     intermediate = fields.integer("intermediate_size", default=3072)
@@ -41,7 +41,7 @@ def gemma4(fields: Fields, text_hidden: int) -> TowerSpec:
     ]
     tokens = fields.integer("default_output_length", default=280)
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
@@ -55,7 +55,7 @@ def gemma4(fields: Fields, text_hidden: int) -> TowerSpec:
     )
 
 
-def moonvit(fields: Fields, text_hidden: int, processor: Fields, *, patches: int) -> TowerSpec:
+def moonvit(fields: ConfigFields, text_hidden: int, processor: ConfigFields, *, patches: int) -> TowerSpec:
     """MoonViT of Kimi-VL and Kimi K2.5 and after."""
     hidden = fields.integer("hidden_size", "vt_hidden_size", default=1152)
     intermediate = fields.integer("intermediate_size", "vt_intermediate_size", default=4304)
@@ -95,7 +95,7 @@ def moonvit(fields: Fields, text_hidden: int, processor: Fields, *, patches: int
     ]
     limit = processor.optional_integer("in_patch_limit", "in_token_limit", maximum=LARGEST_CONTEXT)
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
@@ -113,7 +113,7 @@ def moonvit(fields: Fields, text_hidden: int, processor: Fields, *, patches: int
     )
 
 
-def minimax_m3(fields: Fields, top: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
+def minimax_m3(fields: ConfigFields, top: ConfigFields, text_hidden: int, processor: ConfigFields) -> TowerSpec:
     hidden = fields.integer("hidden_size", default=1280)
     intermediate = fields.integer("intermediate_size", default=5120)
     depth = fields.layer_count("num_hidden_layers", default=32)
@@ -131,7 +131,7 @@ def minimax_m3(fields: Fields, top: Fields, text_hidden: int, processor: Fields)
     ]
     edge = fields.edge("image_size", default=2016)
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
@@ -145,7 +145,7 @@ def minimax_m3(fields: Fields, top: Fields, text_hidden: int, processor: Fields)
     )
 
 
-def pixtral(fields: Fields, top: Fields, text_hidden: int, *, merges: bool = True) -> TowerSpec:
+def pixtral(fields: ConfigFields, top: ConfigFields, text_hidden: int, *, merges: bool = True) -> TowerSpec:
     """Pixtral's tower: as Mistral 3 uses it, or without merging patches, as a LLaVA."""
     hidden = fields.integer("hidden_size", default=1024)
     intermediate = fields.integer("intermediate_size", default=4096)
@@ -164,7 +164,7 @@ def pixtral(fields: Fields, top: Fields, text_hidden: int, *, merges: bool = Tru
         *linear("multi_modal_projector.linear_2", text_hidden, text_hidden, bias=bias),
     ]
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.towers.vit import COLUMNS, image_limits, patches, repeated, vit_block
-from brim.records.model import Media, Tensor, TowerSpec
+from brim.records.model import MediaType, Tensor, TowerSpec
 
 
-def qwen2_vl(fields: Fields, processor: Fields) -> TowerSpec:
+def qwen2_vl(fields: ConfigFields, processor: ConfigFields) -> TowerSpec:
     """Qwen2-VL: `embed_dim` is the tower's width, `hidden_size` what it hands over."""
     hidden = fields.integer("embed_dim", default=1280)
     depth = fields.layer_count("depth", default=32)
@@ -18,7 +18,7 @@ def qwen2_vl(fields: Fields, processor: Fields) -> TowerSpec:
     return _qwen_tower(fields, hidden, intermediate, depth, output, tensors, processor, norm_bias=True)
 
 
-def qwen2_5_vl(fields: Fields, processor: Fields) -> TowerSpec:
+def qwen2_5_vl(fields: ConfigFields, processor: ConfigFields) -> TowerSpec:
     hidden = fields.integer("hidden_size", default=3584)
     depth = fields.layer_count("depth", default=32)
     intermediate = fields.integer("intermediate_size", default=3420)
@@ -29,13 +29,13 @@ def qwen2_5_vl(fields: Fields, processor: Fields) -> TowerSpec:
 
 
 def _qwen_tower(
-    fields: Fields,
+    fields: ConfigFields,
     hidden: int,
     intermediate: int,
     depth: int,
     output: int,
     tensors: list[Tensor],
-    processor: Fields,
+    processor: ConfigFields,
     *,
     norm_bias: bool,
     gated: bool = False,
@@ -51,7 +51,7 @@ def _qwen_tower(
         *linear("visual.merger.mlp.2", output, merge * hidden, bias=True),
     ]
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
@@ -66,7 +66,7 @@ def _qwen_tower(
     )
 
 
-def qwen3_vl(fields: Fields, processor: Fields, *, deepstack: int) -> TowerSpec:
+def qwen3_vl(fields: ConfigFields, processor: ConfigFields, *, deepstack: int) -> TowerSpec:
     """Qwen3-VL and the Qwen3.5 line: learned positions, and features of some layers handed over beside the last.
 
     `deepstack` is how many such layers the class has where the config does not list them."""
@@ -91,7 +91,7 @@ def qwen3_vl(fields: Fields, processor: Fields, *, deepstack: int) -> TowerSpec:
         merger += linear("linear_fc1", wide, wide, bias=True) + linear("linear_fc2", output, wide, bias=True)
         tensors += repeated(merger, deepstack, "visual.deepstack_merger_list")
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
@@ -106,7 +106,7 @@ def qwen3_vl(fields: Fields, processor: Fields, *, deepstack: int) -> TowerSpec:
     )
 
 
-def glm4v(fields: Fields, processor: Fields) -> TowerSpec:
+def glm4v(fields: ConfigFields, processor: ConfigFields) -> TowerSpec:
     """GLM-4V: blocks as wide inside as what they hand over; `intermediate_size` is the merger's."""
     hidden = fields.integer("hidden_size", default=1536)
     depth = fields.layer_count("depth", default=24)
@@ -130,7 +130,7 @@ def glm4v(fields: Fields, processor: Fields) -> TowerSpec:
         *linear("visual.merger.down_proj", output, wide),
     ]
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=output,
         layers=depth,

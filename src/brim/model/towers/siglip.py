@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.towers.vit import COLUMNS, image_limits, patches, repeated, vit_block
-from brim.records.model import Media, MediaLimits, Tensor, TowerSpec
+from brim.records.model import MediaLimits, MediaType, Tensor, TowerSpec
 
 
-def siglip(fields: Fields, *, pooled: bool, positions: int = 0) -> tuple[int, int, int, int, list[Tensor]]:
+def siglip(fields: ConfigFields, *, pooled: bool, positions: int = 0) -> tuple[int, int, int, int, list[Tensor]]:
     """A SigLIP encoder: (hidden, intermediate, layers, patch edge, tensors).
 
     `pooled` is for classes that build the pooling head unless the config says otherwise."""
@@ -34,7 +34,7 @@ def siglip(fields: Fields, *, pooled: bool, positions: int = 0) -> tuple[int, in
 
 
 def _siglip_tower(
-    fields: Fields,
+    fields: ConfigFields,
     extra: list[Tensor],
     limits: MediaLimits,
     merge: int,
@@ -45,7 +45,7 @@ def _siglip_tower(
 ) -> TowerSpec:
     hidden, intermediate, depth, patch, tensors = siglip(fields, pooled=pooled, positions=positions)
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
@@ -58,7 +58,7 @@ def _siglip_tower(
     )
 
 
-def gemma3(fields: Fields, text_hidden: int, tokens_per_image: int) -> TowerSpec:
+def gemma3(fields: ConfigFields, text_hidden: int, tokens_per_image: int) -> TowerSpec:
     hidden = fields.integer("hidden_size", default=768)
     image, patch = fields.edge("image_size", default=224), fields.edge("patch_size", default=16)
     extra = [
@@ -70,7 +70,7 @@ def gemma3(fields: Fields, text_hidden: int, tokens_per_image: int) -> TowerSpec
     return _siglip_tower(fields, extra, limits, merge, text_hidden, pooled=True)
 
 
-def lfm2_vl(fields: Fields, top: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
+def lfm2_vl(fields: ConfigFields, top: ConfigFields, text_hidden: int, processor: ConfigFields) -> TowerSpec:
     hidden = fields.integer("hidden_size", default=768)
     factor = top.integer("downsample_factor", default=2)
     inner = top.integer("projector_hidden_size", default=2560)
@@ -94,7 +94,7 @@ def lfm2_vl(fields: Fields, top: Fields, text_hidden: int, processor: Fields) ->
     )
 
 
-def minicpmv(fields: Fields, top: Fields, text_hidden: int) -> TowerSpec:
+def minicpmv(fields: ConfigFields, top: ConfigFields, text_hidden: int) -> TowerSpec:
     """MiniCPM-V 2.6 and 4: SigLIP, then a resampler to a fixed number of queries."""
     hidden = fields.integer("hidden_size")
     queries = top.integer("query_num", default=64)
@@ -115,7 +115,7 @@ def minicpmv(fields: Fields, top: Fields, text_hidden: int) -> TowerSpec:
     return _siglip_tower(fields, extra, limits, max(1, (edge // patch) ** 2 // queries), text_hidden)
 
 
-def minicpmv4_6(fields: Fields, top: Fields, text_hidden: int) -> TowerSpec:
+def minicpmv4_6(fields: ConfigFields, top: ConfigFields, text_hidden: int) -> TowerSpec:
     hidden, intermediate = fields.integer("hidden_size"), fields.integer("intermediate_size")
     window = fields.pair("window_kernel_size", (2, 2))
     inner = window[0] * window[1]
@@ -142,7 +142,7 @@ def minicpmv4_6(fields: Fields, top: Fields, text_hidden: int) -> TowerSpec:
     return _siglip_tower(fields, extra, limits, inner * kernel[0] * kernel[1], text_hidden)
 
 
-def vila(fields: Fields, text_hidden: int) -> TowerSpec:
+def vila(fields: ConfigFields, text_hidden: int) -> TowerSpec:
     """VILA 1.5: SigLIP and a projector that folds two by two patches into one."""
     hidden = fields.integer("hidden_size", default=1152)
     image = fields.edge("image_size", default=384)
@@ -155,7 +155,7 @@ def vila(fields: Fields, text_hidden: int) -> TowerSpec:
     return _siglip_tower(fields, extra, limits, 4, text_hidden)
 
 
-def deepseek_vl2(fields: Fields, projector: Fields, text_hidden: int) -> TowerSpec:
+def deepseek_vl2(fields: ConfigFields, projector: ConfigFields, text_hidden: int) -> TowerSpec:
     """DeepSeek-VL2: SigLIP in timm's spelling, two by two patches folded into one by an MLP, learned separators."""
     hidden = fields.integer("width", default=1152)
     usual = fields.merged(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from brim.model.blocks import linear, norms, vector
-from brim.model.fields import Fields
+from brim.model.fields import ConfigFields
 from brim.model.towers.vit import COLUMNS, PUBLISHED, image_limits, patches, repeated, vit_block
-from brim.records.model import Media, MediaLimits, Tensor, TowerSpec
+from brim.records.model import MediaLimits, MediaType, Tensor, TowerSpec
 
 
-def internvl(fields: Fields, top: Fields, text_hidden: int, processor: Fields, *, native: bool) -> TowerSpec:
+def internvl(
+    fields: ConfigFields, top: ConfigFields, text_hidden: int, processor: ConfigFields, *, native: bool
+) -> TowerSpec:
     """InternVL's ViT, in the native format and in `internvl_chat`'s; a thumbnail goes with the tiles."""
     hidden = fields.integer("hidden_size", default=1024)
     intermediate = fields.integer("intermediate_size", default=4096)
@@ -33,7 +35,7 @@ def internvl(fields: Fields, top: Fields, text_hidden: int, processor: Fields, *
     ]
     tiles = top.integer("max_dynamic_patch", default=12)
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
@@ -48,7 +50,7 @@ def internvl(fields: Fields, top: Fields, text_hidden: int, processor: Fields, *
     )
 
 
-def llama4(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
+def llama4(fields: ConfigFields, text_hidden: int, processor: ConfigFields) -> TowerSpec:
     hidden = fields.integer("hidden_size", default=768)
     intermediate = fields.integer("intermediate_size", default=5632)
     depth = fields.layer_count("num_hidden_layers", default=34)
@@ -69,7 +71,7 @@ def llama4(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
         *linear("multi_modal_projector.linear_1", text_hidden, output),
     ]
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
@@ -83,7 +85,7 @@ def llama4(fields: Fields, text_hidden: int, processor: Fields) -> TowerSpec:
     )
 
 
-def mllama(fields: Fields, text_hidden: int) -> TowerSpec:
+def mllama(fields: ConfigFields, text_hidden: int) -> TowerSpec:
     """Llama 3.2 Vision: local and global layers over up to four tiles, with learned tile positions."""
     hidden = fields.integer("hidden_size", default=1280)
     intermediate = fields.integer("intermediate_size", default=5120)
@@ -110,7 +112,7 @@ def mllama(fields: Fields, text_hidden: int) -> TowerSpec:
         *linear("multi_modal_projector", text_hidden, output, bias=True),
     ]
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=local + global_layers,
@@ -144,7 +146,7 @@ def molmo(text_hidden: int, text_intermediate: int) -> TowerSpec:
         Tensor("vision_backbone.pad_embed", (2, 2 * hidden)),
     ]
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,
@@ -158,7 +160,7 @@ def molmo(text_hidden: int, text_intermediate: int) -> TowerSpec:
     )
 
 
-def step3p7(fields: Fields, text_hidden: int) -> TowerSpec:
+def step3p7(fields: ConfigFields, text_hidden: int) -> TowerSpec:
     """Step 3.7's tower."""
     hidden = fields.integer("hidden_size", "width", default=1536)
     intermediate = max(1, int(hidden * fields.ratio("mlp_ratio", default=8960 / 1536)))
@@ -175,7 +177,7 @@ def step3p7(fields: Fields, text_hidden: int) -> TowerSpec:
         *linear("multi_modal_projector", text_hidden, 4 * hidden),
     ]
     return TowerSpec(
-        media=Media.IMAGE,
+        media=MediaType.IMAGE,
         hidden=hidden,
         intermediate=intermediate,
         layers=depth,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from brim.errors import InvalidConfig
 from brim.model.blocks import linear, vector
-from brim.model.fields import LARGEST_CONTEXT, Fields
+from brim.model.fields import LARGEST_CONTEXT, ConfigFields
 from brim.records.model import MediaLimits, Tensor
 
 COLUMNS = "columns of the tower"
@@ -16,10 +16,10 @@ PUBLISHED = "the family's published processor"
 
 
 def image_limits(
-    processor: Fields, *, max_pixels: int = 0, tile_pixels: int = 0, max_tiles: int = 0, source: str = PUBLISHED
+    processor: ConfigFields, *, max_pixels: int = 0, tile_pixels: int = 0, max_tiles: int = 0, source: str = PUBLISHED
 ) -> MediaLimits:
     """The processor's own limit where it states one, else the family's."""
-    size = processor.child("size") if isinstance(processor.raw("size"), dict) else Fields({})
+    size = processor.child("size") if isinstance(processor.raw("size"), dict) else ConfigFields({})
     own_pixels = processor.optional_integer("max_pixels", maximum=LARGEST_CONTEXT) or size.optional_integer(
         "longest_edge", maximum=LARGEST_CONTEXT
     )
@@ -33,7 +33,7 @@ def image_limits(
     return MediaLimits(source, max_pixels=max_pixels, tile_pixels=tile_pixels, max_tiles=max_tiles)
 
 
-def patches(fields: Fields, image: int, patch: int) -> int:
+def patches(fields: ConfigFields, image: int, patch: int) -> int:
     """How many patches a square image has."""
     if patch > image:
         raise InvalidConfig(fields.where("patch_size"), f"is {patch}, larger than an image of {image} pixels")

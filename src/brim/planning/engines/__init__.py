@@ -15,7 +15,7 @@ from brim.planning.engines.llama_cpp import LLAMA_CPP
 from brim.planning.engines.max import MAX
 from brim.planning.engines.models import check_models, draft_notes
 from brim.planning.engines.names import checkpoint_format, draft_algorithm, format_key, limits_pixels
-from brim.planning.engines.record import Algorithm, Command, Draft, Engine, Sizes
+from brim.planning.engines.record import Algorithm, EngineCommand, EngineRules, PlannedDraft, Sizes
 from brim.planning.engines.sglang import SGLANG
 from brim.planning.engines.split import Split, device_specs
 from brim.planning.engines.tgi import TGI
@@ -29,9 +29,9 @@ __all__ = [
     "DEFAULT_DRAFT_TOKENS",
     "ENGINES",
     "Algorithm",
-    "Command",
-    "Draft",
-    "Engine",
+    "EngineCommand",
+    "EngineRules",
+    "PlannedDraft",
     "Ruling",
     "Sizes",
     "Split",
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 DEFAULT_DRAFT_TOKENS = 3
-ENGINES: dict[str, Engine] = {
+ENGINES: dict[str, EngineRules] = {
     engine.name: engine for engine in (BRIM, VLLM, SGLANG, LIGHTLLM, MAX, TGI, LLAMA_CPP, TRTLLM, TRANSFORMERS)
 }
 
@@ -67,7 +67,7 @@ _SPELLINGS = {_spelling(name): engine for name, engine in ENGINES.items()} | {
 }
 
 
-def find_engine(name: str | None) -> Engine | None:
+def find_engine(name: str | None) -> EngineRules | None:
     """An engine by name, with a version or without ("vllm@0.26"); None stands for the model's own minimum."""
     if name is None:
         return None
@@ -79,7 +79,7 @@ def find_engine(name: str | None) -> Engine | None:
     return found
 
 
-def version_notes(engine: Engine, name: str | None) -> list[str]:
+def version_notes(engine: EngineRules, name: str | None) -> list[str]:
     """What a plan says of a version that was asked for: only one is known of each engine."""
     asked = (name or "").partition("@")[2].strip()
     if not asked or asked == engine.version or asked.startswith(f"{engine.version}."):
@@ -87,7 +87,7 @@ def version_notes(engine: Engine, name: str | None) -> list[str]:
     return [f"{engine.name} {shown(asked)} is modelled as {engine.version}, the last version that Brim knows"]
 
 
-def engine_for(method: str) -> Engine | None:
+def engine_for(method: str) -> EngineRules | None:
     """An engine that runs weights stored in a quantised format; None where Brim knows of none."""
     return next((engine for engine in ENGINES.values() if method in engine.quantised), None)
 

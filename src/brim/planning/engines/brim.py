@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brim.model.kv import KvStorage
-from brim.planning.engines.record import Algorithm, Engine, Sizes
+from brim.planning.engines.record import Algorithm, EngineRules, Sizes
 from brim.planning.engines.writing import media_notes, option, several, switch
 from brim.records.memory import SCORING_BYTES
 from brim.records.model import Dtype
@@ -33,7 +33,7 @@ def _notes(sizes: Sizes) -> list[str]:
     return media_notes(sizes, "brim", pixels=True)
 
 
-BRIM = Engine(
+BRIM = EngineRules(
     name="brim",
     version=__version__,
     block_tokens=16,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from brim.planning.engines.record import Engine
+from brim.planning.engines.record import EngineRules
 from brim.planning.gpus.cards import ARCHITECTURES
 from brim.records.model import Dtype, ModelSpec
 from brim.records.plan import Device
@@ -134,7 +134,9 @@ SUPPORT: dict[str, Support] = {
 }
 
 
-def rule(engine: Engine, device: Device, *, weights: str, kv_dtype: Dtype, spec: ModelSpec | None = None) -> Ruling:
+def rule(
+    engine: EngineRules, device: Device, *, weights: str, kv_dtype: Dtype, spec: ModelSpec | None = None
+) -> Ruling:
     """Whether the engine runs such weights and such a cache on the device. `weights`: as `checkpoint_format` says."""
     support = SUPPORT[engine.name]
     if device.is_cpu:
@@ -170,7 +172,7 @@ def runners(generation: str) -> list[str]:
     return [name for name, support in SUPPORT.items() if generation in support.generations]
 
 
-def _refused_device(engine: Engine, support: Support, device: Device) -> str | None:
+def _refused_device(engine: EngineRules, support: Support, device: Device) -> str | None:
     if device.generation in support.generations:
         return None
     vendor = ARCHITECTURES[device.generation].vendor
@@ -180,7 +182,7 @@ def _refused_device(engine: Engine, support: Support, device: Device) -> str | N
     )
 
 
-def _refused_weights(engine: Engine, support: Support, device: Device, weights: str) -> str | None:
+def _refused_weights(engine: EngineRules, support: Support, device: Device, weights: str) -> str | None:
     if support.own_formats:
         return None
     generation, needed = device.generation, _needs(weights)
@@ -194,7 +196,7 @@ def _refused_weights(engine: Engine, support: Support, device: Device, weights: 
     )
 
 
-def _refused_kv(engine: Engine, support: Support, device: Device, kv_dtype: Dtype) -> str | None:
+def _refused_kv(engine: EngineRules, support: Support, device: Device, kv_dtype: Dtype) -> str | None:
     runs = kv_dtype is not Dtype.FP8 or device.generation in _FP8 or device.generation in support.fp8_kv_elsewhere
     if runs or support.own_formats:
         return None
@@ -219,13 +221,13 @@ def _noted(what: str, text: str) -> list[str]:
     return [f"{what}: {text}"] if text else []
 
 
-def _bf16_note(engine: Engine, device: Device, weights: str) -> list[str]:
+def _bf16_note(engine: EngineRules, device: Device, weights: str) -> list[str]:
     if weights != "bf16" or device.generation not in _WITHOUT_BF16 or engine.name == "llama.cpp":
         return []
     return [f"{device.name} computes no bf16: {engine.name} runs the model in fp16, which is as large (--weights fp16)"]
 
 
-def _weight_notes(engine: Engine, support: Support, device: Device, weights: str) -> list[str]:
+def _weight_notes(engine: EngineRules, support: Support, device: Device, weights: str) -> list[str]:
     if support.own_formats or device.generation not in _elsewhere(support, weights):
         return []
     needed = _needs(weights)
@@ -237,7 +239,7 @@ def _weight_notes(engine: Engine, support: Support, device: Device, weights: str
     ]
 
 
-def _kv_notes(engine: Engine, support: Support, device: Device, kv_dtype: Dtype) -> list[str]:
+def _kv_notes(engine: EngineRules, support: Support, device: Device, kv_dtype: Dtype) -> list[str]:
     if kv_dtype is not Dtype.FP8 or device.generation in _FP8:
         return []
     return _noted(
@@ -245,7 +247,7 @@ def _kv_notes(engine: Engine, support: Support, device: Device, kv_dtype: Dtype)
     )
 
 
-def _of_model(engine: Engine, support: Support, spec: ModelSpec | None) -> tuple[str, ...]:
+def _of_model(engine: EngineRules, support: Support, spec: ModelSpec | None) -> tuple[str, ...]:
     if spec is None:
         return ()
     found = []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from brim.model.kv import KvStorage
 from brim.planning.engines.by_itself import BareStart, OwnSize
-from brim.planning.engines.record import Engine, Sizes
+from brim.planning.engines.record import EngineRules, Sizes
 from brim.planning.engines.writing import converted, media_notes, option, other_kv, plain_weights, several, switch
-from brim.records.model import Dtype, Media
+from brim.records.model import Dtype, MediaType
 
 _FRACTION, _LENGTH, _CHUNK_TOKENS = 0.9, 16384, 4096  # its defaults
 _KV = {Dtype.FP8: "fp8kv_spt"}
@@ -32,7 +32,7 @@ def _flags(sizes: Sizes) -> list[str]:
 
 
 def _without_images(sizes: Sizes) -> bool:
-    return Media.IMAGE in sizes.media and sizes.images_per_prompt == 0
+    return MediaType.IMAGE in sizes.media and sizes.images_per_prompt == 0
 
 
 def _notes(sizes: Sizes) -> list[str]:
@@ -58,7 +58,7 @@ def by_itself(start: BareStart) -> OwnSize:
     )
 
 
-LIGHTLLM = Engine(
+LIGHTLLM = EngineRules(
     name="lightllm",
     version="main",
     block_tokens=1,

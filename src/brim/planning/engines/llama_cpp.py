@@ -5,10 +5,10 @@ from __future__ import annotations
 from brim.errors import InvalidRequest
 from brim.model.kv import KvStorage
 from brim.planning.activation import AttentionKind
-from brim.planning.engines.record import PLAIN, Algorithm, Draft, Engine, Sizes
+from brim.planning.engines.record import PLAIN, Algorithm, EngineRules, PlannedDraft, Sizes
 from brim.planning.engines.split import Split
 from brim.planning.engines.writing import media_notes, option, switch
-from brim.records.model import Dtype, Media
+from brim.records.model import Dtype, MediaType
 from brim.units import round_up
 
 _CELLS = 256  # the context of a slot is padded to these
@@ -40,8 +40,8 @@ def _flags(sizes: Sizes) -> list[str]:
         *option("--n-gpu-layers", _gpu_layers(sizes)),
         *option("--fit", "off"),
         *(option("--device", "none") if sizes.on_cpu else _devices(sizes.ranks)),
-        *switch("--no-mmproj", Media.IMAGE in sizes.media and sizes.images_per_prompt == 0),
-        *option("--image-max-tokens", sizes.image_tokens if Media.IMAGE in sizes.media else None),
+        *switch("--no-mmproj", MediaType.IMAGE in sizes.media and sizes.images_per_prompt == 0),
+        *option("--image-max-tokens", sizes.image_tokens if MediaType.IMAGE in sizes.media else None),
         *(_speculation(sizes.draft, kv, _gpu_layers(sizes)) if sizes.draft else []),
     ]
 
@@ -57,7 +57,7 @@ def _devices(ranks: int) -> list[str]:
     return [*option("--split-mode", "layer"), *option("--tensor-split", ",".join(["1"] * ranks))]
 
 
-def _speculation(draft: Draft, kv: str, gpu_layers: int) -> list[str]:
+def _speculation(draft: PlannedDraft, kv: str, gpu_layers: int) -> list[str]:
     return [
         *option("--spec-type", _DRAFTS[draft.algorithm]),
         *option("--spec-draft-hf" if _on_hub(draft.model) else "--spec-draft-model", draft.model),
@@ -80,7 +80,7 @@ def _on_hub(model: str) -> bool:
 
 
 def _notes(sizes: Sizes) -> list[str]:
-    without = Media.IMAGE in sizes.media and sizes.images_per_prompt == 0
+    without = MediaType.IMAGE in sizes.media and sizes.images_per_prompt == 0
     graphs = "llama.cpp captures no graphs where GGML_CUDA_DISABLE_GRAPHS=1 is set"
     models = [sizes.model, *([sizes.draft.model] if sizes.draft else [])]
     return [
@@ -90,7 +90,7 @@ def _notes(sizes: Sizes) -> list[str]:
     ]
 
 
-LLAMA_CPP = Engine(
+LLAMA_CPP = EngineRules(
     name="llama.cpp",
     version="b11549",
     block_tokens=_CELLS,

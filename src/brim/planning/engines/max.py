@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brim.model.kv import KvStorage
 from brim.planning.engines.by_itself import BareStart, OwnSize
-from brim.planning.engines.record import Algorithm, Engine, Sizes
+from brim.planning.engines.record import Algorithm, EngineRules, Sizes
 from brim.planning.engines.writing import TORCH_NAMES, at_least, media_notes, option, other_kv, plain_weights, switch
 from brim.records.model import Dtype
 
@@ -47,7 +47,7 @@ def by_itself(start: BareStart) -> OwnSize:
     )
 
 
-MAX = Engine(
+MAX = EngineRules(
     name="max",
     version="26.7.0",
     block_tokens=_PAGE_TOKENS,

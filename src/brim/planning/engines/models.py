@@ -7,7 +7,7 @@ makes the vocabularies of one tokenizer differ, so that a draft of another size 
 from __future__ import annotations
 
 from brim.errors import InvalidRequest
-from brim.planning.engines.record import Engine
+from brim.planning.engines.record import EngineRules
 from brim.records.model import ModelSpec
 
 DRAFT_HAS_STATES = (
@@ -32,7 +32,7 @@ def too_few_positions(draft: int, max_len: int, option: str) -> str:
 
 
 def check_models(
-    engine: Engine, spec: ModelSpec, draft: ModelSpec | None, *, as_stored: bool, max_len: int | None
+    engine: EngineRules, spec: ModelSpec, draft: ModelSpec | None, *, as_stored: bool, max_len: int | None
 ) -> None:
     """Refuse models that the engine would not load. `as_stored`: the weights are planned as the checkpoint has them."""
     if engine.plain_only:
@@ -50,7 +50,7 @@ def check_models(
         raise InvalidRequest(DRAFT_HAS_STATES)
 
 
-def draft_notes(engine: Engine, spec: ModelSpec, draft: ModelSpec | None) -> list[str]:
+def draft_notes(engine: EngineRules, spec: ModelSpec, draft: ModelSpec | None) -> list[str]:
     """What a plan cannot tell of a draft."""
     if draft is None or not engine.strict_drafts or draft.vocab == spec.vocab:
         return []

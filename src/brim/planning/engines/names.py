@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.planning.engines.record import Algorithm
-from brim.records.model import Media, ModelSpec, WeightFormat
+from brim.records.model import MediaType, ModelSpec, WeightFormat
 
 _ALGORITHMS = {
     "LlamaForCausalLMEagle3": Algorithm.EAGLE3,
@@ -34,5 +34,5 @@ def draft_algorithm(spec: ModelSpec) -> Algorithm:
 
 def limits_pixels(spec: ModelSpec) -> bool:
     """Whether the model's image processor has a limit in pixels; fixed sizes and tiles are no such limit."""
-    images = [tower.limits for tower in spec.towers if tower.media is Media.IMAGE]
+    images = [tower.limits for tower in spec.towers if tower.media is MediaType.IMAGE]
     return any(limits.max_pixels and "processor" in limits.source for limits in images)

@@ -12,7 +12,7 @@ from brim.model.kv import KvStorage
 from brim.planning.activation import AttentionKind
 from brim.planning.engines.by_itself import BareStart, OwnSize
 from brim.planning.engines.split import Split, check_layer_split, check_tensor_split
-from brim.records.model import Dtype, Media, ModelSpec
+from brim.records.model import Dtype, MediaType, ModelSpec
 
 PLAIN = ("bf16", "fp16", "fp32")  # weights that are not quantised, as `--weights` names them
 
@@ -28,7 +28,7 @@ class Algorithm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class PlannedDraft:
     """The draft model of speculative decoding."""
 
     model: str  # hub id or path
@@ -66,8 +66,8 @@ class Sizes:
     on_cpu: bool = False
     graphs: bool = True
     attention: AttentionKind = AttentionKind.FUSED
-    draft: Draft | None = None
-    media: frozenset[Media] = frozenset()  # that the model takes
+    draft: PlannedDraft | None = None
+    media: frozenset[MediaType] = frozenset()  # that the model takes
     images_per_prompt: int | None = None
     image_pixels: int | None = None
     image_tokens: int | None = None  # that an image of image_pixels becomes
@@ -101,7 +101,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class EngineCommand:
     """A command to paste: launcher and model, then `flags`; the files it reads, and what it cannot say itself."""
 
     launch: tuple[str, ...]
@@ -123,7 +123,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineRules:
     """How an engine differs from the model's own minimum, and how it is told a plan."""
 
     name: str
@@ -182,10 +182,10 @@ class Engine:
         if sizes.attention not in self.attentions:
             raise InvalidRequest(f"engine {self.name} has no {sizes.attention} attention; leave out attn")
 
-    def command(self, sizes: Sizes) -> Command:
+    def command(self, sizes: Sizes) -> EngineCommand:
         """The plan as a complete command."""
         self.check(sizes)
-        return Command(
+        return EngineCommand(
             launch=(*self.launch, *self.model(sizes)),
             flags=tuple(self.flags(sizes)),
             notes=(*self._weight_notes(sizes), *self.notes(sizes)),

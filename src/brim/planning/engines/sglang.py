@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from brim.model.kv import KvStorage
 from brim.planning.engines.by_itself import BareStart, OwnSize
-from brim.planning.engines.record import Algorithm, Draft, Engine, Sizes
+from brim.planning.engines.record import Algorithm, EngineRules, PlannedDraft, Sizes
 from brim.planning.engines.writing import (
     as_json,
     at_least,
@@ -18,7 +18,7 @@ from brim.planning.engines.writing import (
     several,
     switch,
 )
-from brim.records.model import Dtype, LatentAttention, Media, TowerSpec
+from brim.records.model import Dtype, LatentAttention, MediaType, TowerSpec
 from brim.units import GIB, MIB
 
 _BLOCK_TOKENS = 1
@@ -54,7 +54,7 @@ def _flags(sizes: Sizes) -> list[str]:
 
 
 def _media(sizes: Sizes) -> list[str]:
-    if Media.IMAGE not in sizes.media:
+    if MediaType.IMAGE not in sizes.media:
         return []
     images = sizes.images_per_prompt
     pixels = sizes.image_pixels if sizes.processor_limits_pixels else None
@@ -64,7 +64,7 @@ def _media(sizes: Sizes) -> list[str]:
     ]
 
 
-def _speculation(draft: Draft) -> list[str]:
+def _speculation(draft: PlannedDraft) -> list[str]:
     named = [
         *option("--speculative-algorithm", _DRAFTS[draft.algorithm]),
         *option("--speculative-draft-model-path", draft.model),
@@ -132,7 +132,7 @@ def by_itself(start: BareStart) -> OwnSize:
 
 
 def _vision_factor(start: BareStart) -> float:
-    towers = [tower for tower in start.spec.towers if tower.media is Media.IMAGE]
+    towers = [tower for tower in start.spec.towers if tower.media is MediaType.IMAGE]
     return min(map(_tower_factor, towers)) if towers and start.media else 1.0
 
 
@@ -150,7 +150,7 @@ def _notes(sizes: Sizes) -> list[str]:
     ]
 
 
-SGLANG = Engine(
+SGLANG = EngineRules(
     name="sglang",
     version="0.5.23",
     block_tokens=_BLOCK_TOKENS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brim.model.kv import KvStorage
-from brim.planning.engines.record import Engine, Sizes
+from brim.planning.engines.record import EngineRules, Sizes
 from brim.planning.engines.writing import (
     at_most,
     converted,
@@ -36,7 +36,7 @@ def _flags(sizes: Sizes) -> list[str]:
     ]
 
 
-TGI = Engine(
+TGI = EngineRules(
     name="tgi",
     version="3.3.7",
     block_tokens=1,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from brim.model.kv import KvStorage
 from brim.planning.activation import AttentionKind
-from brim.planning.engines.record import Engine, Sizes
+from brim.planning.engines.record import EngineRules, Sizes
 from brim.planning.engines.writing import converted, media_notes, plain_weights
 from brim.records.model import Dtype
 from brim.units import ceil_div
@@ -32,7 +32,7 @@ def _flags(sizes: Sizes) -> list[str]:
     return fields + (["attn_implementation=eager"] if sizes.attention is AttentionKind.EAGER else [])
 
 
-TRANSFORMERS = Engine(
+TRANSFORMERS = EngineRules(
     name="transformers",
     version="5.22.2",
     block_tokens=_PAGE_TOKENS,

@@ -6,7 +6,7 @@ import json
 
 from brim.model.kv import KvStorage
 from brim.planning.engines.by_itself import BareStart, OwnSize
-from brim.planning.engines.record import Algorithm, Draft, Engine, Sizes
+from brim.planning.engines.record import Algorithm, EngineRules, PlannedDraft, Sizes
 from brim.planning.engines.writing import TORCH_NAMES, media_notes, option, other_kv, several, switch
 from brim.records.model import Dtype
 
@@ -47,7 +47,7 @@ def _config(sizes: Sizes) -> dict[str, object]:
     return config
 
 
-def _speculation(draft: Draft) -> dict[str, object]:
+def _speculation(draft: PlannedDraft) -> dict[str, object]:
     return {
         "decoding_type": _DRAFTS[draft.algorithm],
         "speculative_model": draft.model,
@@ -67,7 +67,7 @@ def by_itself(start: BareStart) -> OwnSize:
     )
 
 
-TRTLLM = Engine(
+TRTLLM = EngineRules(
     name="trtllm",
     version="1.2",
     block_tokens=_BLOCK_TOKENS,

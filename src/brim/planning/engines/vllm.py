@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import floor
 
 from brim.model.kv import KvStorage
-from brim.planning.engines.record import Algorithm, Draft, Engine, Sizes
+from brim.planning.engines.record import Algorithm, EngineRules, PlannedDraft, Sizes
 from brim.planning.engines.writing import (
     TORCH_NAMES,
     as_json,
@@ -18,7 +18,7 @@ from brim.planning.engines.writing import (
     switch,
 )
 from brim.planning.vllm.kernels import STEPS_IN_FLIGHT
-from brim.records.model import Dtype, Media
+from brim.records.model import Dtype, MediaType
 
 _BLOCK_TOKENS = 16
 _DEFAULT_UTILISATION = 0.92
@@ -89,7 +89,7 @@ def _lower_utilisation(sizes: Sizes) -> str | None:
 
 
 def _media(sizes: Sizes) -> list[str]:
-    if Media.IMAGE not in sizes.media:
+    if MediaType.IMAGE not in sizes.media:
         return []
     images = sizes.images_per_prompt
     pixels = sizes.image_pixels if sizes.processor_limits_pixels else None
@@ -99,7 +99,7 @@ def _media(sizes: Sizes) -> list[str]:
     ]
 
 
-def _speculation(draft: Draft) -> str:
+def _speculation(draft: PlannedDraft) -> str:
     config: dict[str, object] = {"method": _DRAFTS[draft.algorithm], "model": draft.model}
     config["num_speculative_tokens"] = draft.tokens
     if draft.algorithm is Algorithm.P_EAGLE:
@@ -107,7 +107,7 @@ def _speculation(draft: Draft) -> str:
     return as_json(config)
 
 
-VLLM = Engine(
+VLLM = EngineRules(
     name="vllm",
     version="0.26",
     block_tokens=_BLOCK_TOKENS,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from brim.planning.engines.record import PLAIN, Sizes
-from brim.records.model import Dtype, Media
+from brim.records.model import Dtype, MediaType
 from brim.units import ceil_div
 
 _FRACTION_STEPS = 10_000  # of a memory fraction: less than a canary on any device
@@ -66,10 +66,10 @@ def other_kv(sizes: Sizes, names: Mapping[Dtype, str]) -> str | None:
 def media_notes(sizes: Sizes, engine: str, *, images: bool = False, pixels: bool = False) -> list[str]:
     """A limit that the plan counts on and the command cannot say; `images` and `pixels`: it can say those."""
     limits = []
-    if Media.IMAGE in sizes.media and sizes.images_per_prompt is not None and not images:
+    if MediaType.IMAGE in sizes.media and sizes.images_per_prompt is not None and not images:
         limits.append(f"{sizes.images_per_prompt} images in a prompt (images-per-prompt)")
-    if Media.IMAGE in sizes.media and sizes.image_pixels is not None and not pixels:
+    if MediaType.IMAGE in sizes.media and sizes.image_pixels is not None and not pixels:
         limits.append(f"images of {sizes.image_pixels:,} pixels (image-pixels)")
-    if Media.AUDIO in sizes.media and sizes.audio_seconds is not None:
+    if MediaType.AUDIO in sizes.media and sizes.audio_seconds is not None:
         limits.append(f"{sizes.audio_seconds} s of audio (audio-seconds)")
     return [f"{engine} has no option for a limit of {limit}: see to it where requests come in" for limit in limits]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from brim.planning.gpus.cards import CARDS, Card
+from brim.planning.gpus.cards import CARDS, CatalogueCard
 from brim.suggest import suggestions
 
 _MAKERS = re.compile(r"^(?:nvidia|geforce|tesla|amd|instinct|radeon|intel|apple|google|huawei|habana)+")
@@ -20,7 +20,7 @@ _SAYS_NOTHING = {"gpu", "generation", "edition", "graphics"}
 _SAME = {"mobile": "laptop"}
 
 
-def find_card(text: str) -> Card | None:
+def find_card(text: str) -> CatalogueCard | None:
     """The card of that name; of cards that share it, the one with the size in the text, else the usual one."""
     words = _words(text)
     plain = [word for word in words if not _FORM_FACTOR.fullmatch(word)]
@@ -35,7 +35,7 @@ def near_names(text: str) -> list[str]:
     return suggestions(wanted, [*(card.key for card in CARDS), *_short_names()])
 
 
-def _by_family(words: list[str]) -> Card | None:
+def _by_family(words: list[str]) -> CatalogueCard | None:
     sizes = [int(found[1]) for word in words if (found := _SIZE.fullmatch(word))]
     family = _families().get(_joined([word for word in words if not _SIZE.fullmatch(word)]), ())
     return next((card for card in family if all(card.sold_gb == size for size in sizes)), None)
@@ -56,19 +56,19 @@ def _joined(words: list[str]) -> str:
     return "".join(words).removeprefix("rtx").removeprefix("rx")
 
 
-def _spellings(card: Card) -> tuple[str, ...]:
+def _spellings(card: CatalogueCard) -> tuple[str, ...]:
     return (card.key, card.name, *card.also)
 
 
 @cache
-def _whole_names() -> dict[str, Card]:
+def _whole_names() -> dict[str, CatalogueCard]:
     return {_joined(_words(spelling)): card for card in reversed(CARDS) for spelling in _spellings(card)}
 
 
 @cache
-def _families() -> dict[str, tuple[Card, ...]]:
+def _families() -> dict[str, tuple[CatalogueCard, ...]]:
     """Cards by name without size and form factor."""
-    found: dict[str, tuple[Card, ...]] = {}
+    found: dict[str, tuple[CatalogueCard, ...]] = {}
     for card in CARDS:
         for spelling in (card.key, card.name):
             words = [word for word in _words(spelling) if not (_SIZE.fullmatch(word) or _FORM_FACTOR.fullmatch(word))]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brim.planning.ledger import fixed_items
-from brim.planning.pricer import Costs, Load, Pricer
-from brim.planning.settings import Settings
+from brim.planning.pricer import Costs, Pricer, StepLoad
+from brim.planning.settings import PlanSettings
 from brim.records.plan import LedgerItem
 from brim.units import round_up
 
@@ -18,8 +18,8 @@ from brim.units import round_up
 class Filled:
     """The ledger of a device but for its KV cache, which gets the rest."""
 
-    settings: Settings
-    load: Load
+    settings: PlanSettings
+    load: StepLoad
     costs: Costs
     fixed: tuple[LedgerItem, ...]
     state_bytes: int  # of every request that may run
@@ -70,19 +70,19 @@ class Filled:
 class Filler:
     """Fills a device under one load after the other, each once."""
 
-    def __init__(self, settings: Settings, pricer: Pricer) -> None:
+    def __init__(self, settings: PlanSettings, pricer: Pricer) -> None:
         self.settings = settings
         self._pricer = pricer
-        self._filled: dict[tuple[Load, int], Filled] = {}
+        self._filled: dict[tuple[StepLoad, int], Filled] = {}
 
-    def filled(self, load: Load, context: int) -> Filled:
+    def filled(self, load: StepLoad, context: int) -> Filled:
         """The device under a load; media of a prompt are bounded by its context."""
         key = (load, context)
         if key not in self._filled:
             self._filled[key] = self._fill(load, context)
         return self._filled[key]
 
-    def _fill(self, load: Load, context: int) -> Filled:
+    def _fill(self, load: StepLoad, context: int) -> Filled:
         settings = self.settings
         costs = self._pricer.costs(settings, load.step_tokens)
         fixed = fixed_items(settings, self._pricer, costs, load, context)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
-from brim.planning.pricer import Load
-from brim.planning.settings import Settings
+from brim.planning.pricer import StepLoad
+from brim.planning.settings import PlanSettings
 from brim.planning.solving.fill import Filled, Filler
 from brim.planning.solving.lower import SMALLEST_STEP
 from brim.units import ceil_div, round_down, round_up
@@ -26,7 +26,7 @@ _MANY = 64  # more than that many run in multiples of this
 _KV_PER_STATE = 8  # the least KV of an average request, as a multiple of its recurrent state
 
 
-def shortest_request(settings: Settings) -> int:
+def shortest_request(settings: PlanSettings) -> int:
     """The length of a request: as asked, else the shortest that a plan is made for.
 
     So many tokens of KV take the least bytes in requests as long as they are.
@@ -37,7 +37,7 @@ def shortest_request(settings: Settings) -> int:
     return min(at_most, max(_SHORTEST_CONTEXT, settings.mean_len or 0))
 
 
-def longest_request(settings: Settings) -> int:
+def longest_request(settings: PlanSettings) -> int:
     """The longest request that may be asked for."""
     if settings.max_len is not None:
         return settings.max_len
@@ -46,13 +46,13 @@ def longest_request(settings: Settings) -> int:
     return min(settings.most_positions, max(1, settings.kv_tokens // settings.full_requests))
 
 
-def asked_tokens(settings: Settings, length: int) -> int:
+def asked_tokens(settings: PlanSettings, length: int) -> int:
     promised = settings.full_requests * round_up(length, settings.block_tokens)
     return max(promised, settings.kv_tokens or 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FullestFill:
     """The tokens of KV on a device, in requests of a length."""
 
     filled: Filled
@@ -72,13 +72,13 @@ class Found:
 class Fullest:
     """The most tokens of KV under the load that so many tokens usually have."""
 
-    def __init__(self, settings: Settings, filler: Filler) -> None:
+    def __init__(self, settings: PlanSettings, filler: Filler) -> None:
         self._settings = settings
         self._filler = filler
         self._mean = round_up(self._mean_length(), settings.block_tokens)
         self._running = _RUNNING + (_MORE_RUNNING if settings.mean_len else ())
 
-    def solved(self) -> Found | None:
+    def solved(self) -> FullestFill | None:
         """The fullest solution; None if what was asked for does not fit."""
         settings = self._settings
         length = settings.max_len or self._longest_request()
@@ -113,10 +113,10 @@ class Fullest:
             low, high = (middle, high) if fits else (low, middle - 1)
         return min(low * block, longest_request(self._settings))
 
-    def _most_tokens(self, length: int) -> Found:
+    def _most_tokens(self, length: int) -> FullestFill:
         """Of requests of a length: tokens and their load go together."""
         for low, high, filled in self._spans(length):
-            found = Found(filled, length, int(min(filled.tokens(length), high - 1)))
+            found = FullestFill(filled, length, int(min(filled.tokens(length), high - 1)))
             if self._settings.max_seqs is None and found.requests > filled.load.running:
                 found = self._many(found)
             if found.tokens >= low:
@@ -139,14 +139,14 @@ class Fullest:
             points |= {running * self._mean + 1 for running in self._running[:-1] if running >= settings.full_requests}
         return points
 
-    def load(self, tokens: int) -> Load:
+    def load(self, tokens: int) -> StepLoad:
         """What steps are sized for when the KV cache has so many tokens."""
         settings = self._settings
         enough = (step for step in _steps(settings) if _STEPS_IN_KV * step >= tokens)
         step = settings.batch_tokens or min(enough, default=settings.usual_step)
         average = ceil_div(tokens, self._mean)
         usual = next((running for running in self._running if running >= average), self._running[-1])
-        return Load(step, settings.max_seqs or max(settings.full_requests, settings.running_within(step, usual)))
+        return StepLoad(step, settings.max_seqs or max(settings.full_requests, settings.running_within(step, usual)))
 
     def _mean_length(self) -> int:
         """The tokens of a request on average: as given, else short, and more where requests have large states."""
@@ -156,22 +156,22 @@ class Fullest:
         longest = settings.max_len or settings.spec.max_positions
         if settings.slots_divide_context:
             return longest
-        load = Load(settings.batch_tokens or settings.usual_step, 1)
+        load = StepLoad(settings.batch_tokens or settings.usual_step, 1)
         costs = self._filler.filled(load, longest).costs
         kv = costs.kv_bytes(longest)
         of_state = ceil_div(_KV_PER_STATE * costs.state_bytes * longest, kv) if kv else longest
         return min(longest, max(_SHORT_REQUEST, of_state))
 
-    def _many(self, found: Found) -> Found:
+    def _many(self, found: FullestFill) -> FullestFill:
         """More requests of full length than usually run: all that a step has tokens for, in multiples of a number."""
         usual, step = found.filled.load.running, found.filled.load.step_tokens
         most_running = self._settings.running_within(step, found.requests)
 
-        def under(running: int) -> Found:
+        def under(running: int) -> FullestFill:
             within = self._settings.running_within(step, running)
             load = replace(found.filled.load, running=max(usual, within))
             filled = self._filler.filled(load, found.length)
-            return Found(filled, found.length, min(found.tokens, filled.tokens(found.length)))
+            return FullestFill(filled, found.length, min(found.tokens, filled.tokens(found.length)))
 
         low, high = usual // _MANY, ceil_div(most_running, _MANY)
         fullest = under(high * _MANY)
@@ -185,7 +185,7 @@ class Fullest:
         return most if most.tokens > at_most else replace(fewer, tokens=min(fewer.tokens, at_most))
 
 
-def _steps(settings: Settings) -> Iterator[int]:
+def _steps(settings: PlanSettings) -> Iterator[int]:
     """The usual tokens of a step and its halves, largest first."""
     step = settings.usual_step
     while step >= max(SMALLEST_STEP, settings.least_step):

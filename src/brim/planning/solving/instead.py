@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from brim.planning.pricer import Pricer
-from brim.planning.settings import Settings
+from brim.planning.settings import PlanSettings
 from brim.planning.solving.solve import Solution, solve
 
 
-def what_fits_instead(settings: Settings, pricer: Pricer, solution: Solution) -> Solution | None:
+def what_fits_instead(settings: PlanSettings, pricer: Pricer, solution: Solution) -> Solution | None:
     """The solution of the first settings, each asking for less than those before, that fits."""
     fewer = _fewer_requests(replace(settings, max_len=solution.max_len), pricer)
     if fewer is not None:
@@ -24,7 +24,7 @@ def what_fits_instead(settings: Settings, pricer: Pricer, solution: Solution) ->
     return next((one for one in solutions if one.fits), None)
 
 
-def _fewer_requests(settings: Settings, pricer: Pricer) -> Solution | None:
+def _fewer_requests(settings: PlanSettings, pricer: Pricer) -> Solution | None:
     """With the most requests of full length that fit; None where not even one does."""
     found, low, high = None, 0, settings.full_requests  # so many do not fit
     while low + 1 < high:
@@ -35,12 +35,12 @@ def _fewer_requests(settings: Settings, pricer: Pricer) -> Solution | None:
     return found
 
 
-def _with_requests(settings: Settings, requests: int) -> Settings:
+def _with_requests(settings: PlanSettings, requests: int) -> PlanSettings:
     slots = settings.slots_divide_context and settings.max_seqs is not None
     return replace(settings, concurrency=requests, max_seqs=requests if slots else settings.max_seqs)
 
 
-def _asking_for_less(settings: Settings) -> Iterator[Settings]:
+def _asking_for_less(settings: PlanSettings) -> Iterator[PlanSettings]:
     if settings.kv_tokens is not None:
         settings = replace(settings, kv_tokens=None)
         yield settings

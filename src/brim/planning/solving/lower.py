@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from brim.planning.pricer import Load, Pricer
-from brim.planning.settings import Settings
+from brim.planning.pricer import Pricer, StepLoad
+from brim.planning.settings import PlanSettings
 from brim.planning.solving.fill import Filled, Filler
-from brim.records.model import Media
+from brim.records.model import MediaType
 from brim.records.plan import Lowered
 
 SMALLEST_STEP = 256
@@ -38,7 +38,7 @@ _RAISED_FIRST = ("images_per_prompt", "graphs", "image_pixels", "max_seqs", "bat
 Choice = Mapping[str, Any]  # a value for each setting
 
 
-def lower(settings: Settings, pricer: Pricer, usual: Load, length: int) -> tuple[Filled, tuple[Lowered, ...]]:
+def lower(settings: PlanSettings, pricer: Pricer, usual: StepLoad, length: int) -> tuple[Filled, tuple[Lowered, ...]]:
     """The device with as little lowered as possible so that requests of a length fit, or come closest to it."""
     descent = _Descent(settings, pricer, usual, length)
     choice = descent.first_that_fits()
@@ -49,7 +49,7 @@ def lower(settings: Settings, pricer: Pricer, usual: Load, length: int) -> tuple
 class _Descent:
     """The values that each setting may take, usual first, and whether what was asked for fits with some of them."""
 
-    def __init__(self, settings: Settings, pricer: Pricer, usual: Load, length: int) -> None:
+    def __init__(self, settings: PlanSettings, pricer: Pricer, usual: StepLoad, length: int) -> None:
         self._settings = settings
         self._pricer = pricer
         self._length = length
@@ -62,7 +62,7 @@ class _Descent:
         }
 
     def filled(self, choice: Choice) -> Filled:
-        load = Load(choice["batch_tokens"], self.runnable(choice)["max_seqs"])
+        load = StepLoad(choice["batch_tokens"], self.runnable(choice)["max_seqs"])
         others = {name: value for name, value in choice.items() if name not in ("batch_tokens", "max_seqs")}
         return Filler(replace(self._settings, **others), self._pricer).filled(load, self._length)
 
@@ -130,7 +130,7 @@ class _Descent:
         return str(value)
 
 
-def _steps(settings: Settings) -> list[int]:
+def _steps(settings: PlanSettings) -> list[int]:
     if settings.batch_tokens is not None:
         return [settings.batch_tokens]
     steps, smallest = [settings.usual_step], max(SMALLEST_STEP, settings.least_step)
@@ -139,19 +139,19 @@ def _steps(settings: Settings) -> list[int]:
     return steps
 
 
-def _running(settings: Settings, usual: Load) -> list[int]:
+def _running(settings: PlanSettings, usual: StepLoad) -> list[int]:
     if settings.max_seqs is not None:
         return [settings.max_seqs]
     fewer = (max(number, settings.full_requests) for number in _FEWER_RUNNING)
     return list(dict.fromkeys([usual.running, *(number for number in fewer if number < usual.running)]))
 
 
-def _images(settings: Settings) -> list[int | None]:
+def _images(settings: PlanSettings) -> list[int | None]:
     open_ = settings.images_per_prompt is None and largest_image(settings) > 0
     return [None, 0] if open_ else [settings.images_per_prompt]
 
 
-def _pixels(settings: Settings) -> list[int | None]:
+def _pixels(settings: PlanSettings) -> list[int | None]:
     """Quarters of the largest image, where its size was left open."""
     if settings.image_pixels is not None:
         return [settings.image_pixels]
@@ -163,7 +163,7 @@ def _pixels(settings: Settings) -> list[int | None]:
     return found
 
 
-def largest_image(settings: Settings) -> int:
+def largest_image(settings: PlanSettings) -> int:
     """The pixels of the largest image that the processor allows; 0 for a model without images."""
-    limits = [tower.limits for tower in settings.spec.towers if tower.media is Media.IMAGE]
+    limits = [tower.limits for tower in settings.spec.towers if tower.media is MediaType.IMAGE]
     return max((max(limit.max_pixels, limit.tile_pixels * limit.max_tiles) for limit in limits), default=0)

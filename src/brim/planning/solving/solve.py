@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from brim.planning.pricer import Costs, Pricer
-from brim.planning.settings import Settings
+from brim.planning.settings import PlanSettings
 from brim.planning.solving.fill import Filled, Filler
 from brim.planning.solving.fullest import Fullest, asked_tokens, shortest_request
 from brim.planning.solving.lower import lower
@@ -50,7 +50,7 @@ class Solution:
     limited_by: str
 
 
-def solve(settings: Settings, pricer: Pricer) -> Solution:
+def solve(settings: PlanSettings, pricer: Pricer) -> Solution:
     """Fill the device."""
     usual = Fullest(settings, Filler(settings, pricer))
     found = usual.solved()

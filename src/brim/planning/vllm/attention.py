@@ -16,7 +16,7 @@ from functools import cache
 from brim.model.weights import on_rank
 from brim.planning.vllm.kernels import ELEMENT_BYTES, FP32_BYTES, MULTIPROCESSORS
 from brim.planning.vllm.profile import hidden_bytes
-from brim.planning.vllm.run import Run
+from brim.planning.vllm.run import VllmRun
 from brim.records.model import Attention, ModelSpec
 from brim.units import ceil_div
 
@@ -29,13 +29,13 @@ _SHORT_CONTEXT_TILES = 4  # below which nothing is split
 _NEARLY_BEST = 0.85  # the fewest splits that fill the device so well, as a share of the best
 
 
-def attention_moment(spec: ModelSpec, run: Run) -> int:
+def attention_moment(spec: ModelSpec, run: VllmRun) -> int:
     """The most that any layer with attention holds while it attends."""
     found = {layer.mixer for layer, _ in spec.layer_groups if isinstance(layer.mixer, Attention)}
     return max((_tensors(spec, run, mixer) + _scratch(run, mixer) for mixer in found), default=0)
 
 
-def _tensors(spec: ModelSpec, run: Run, mixer: Attention) -> int:
+def _tensors(spec: ModelSpec, run: VllmRun, mixer: Attention) -> int:
     """The residual; queries, keys and values as projected; queries and keys as rotated; the output."""
     heads = on_rank(mixer.heads, mixer.heads, run.ranks)
     kv_heads = on_rank(mixer.kv_heads, mixer.kv_heads, run.ranks)
@@ -46,7 +46,7 @@ def _tensors(spec: ModelSpec, run: Run, mixer: Attention) -> int:
     return hidden_bytes(spec, run) + run.batch_tokens * width * ELEMENT_BYTES
 
 
-def _scratch(run: Run, mixer: Attention) -> int:
+def _scratch(run: VllmRun, mixer: Attention) -> int:
     """Partial outputs and their log-sums in fp32, in the worst of all steps that the limits allow.
 
     By the length of its chunks: the longer they are, the fewer splits, and the more tokens the requests have together.

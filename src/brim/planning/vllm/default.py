@@ -1,4 +1,4 @@
-"""vLLM with its default memory fraction: the KV tokens it takes, and the fraction at which it would begin to die.
+"""vLLM with its default memory fraction: the KV tokens it takes, and from which fraction it runs out of memory.
 
 In: a spec, a device, and what the user gave. Out: `EngineDefault`. vLLM takes a fraction of the device, subtracts what
 its profile found, and gives the rest to KV; everything its profile does not see must fit into what the fraction leaves.
@@ -13,7 +13,7 @@ from brim.planning.vllm.held import absorbed_bytes
 from brim.planning.vllm.kernels import LIBRARIES_BYTES
 from brim.planning.vllm.pool import kv_pool
 from brim.planning.vllm.profile import profiled_peak
-from brim.planning.vllm.run import Run
+from brim.planning.vllm.run import VllmRun
 from brim.planning.vllm.uncounted import held_beyond_kv_and_weights
 from brim.records.model import ModelSpec
 from brim.records.plan import Device, EngineDefault
@@ -24,7 +24,7 @@ _CHECKED = "compared with starts of vLLM 0.26 on an H200"
 _FIRST_RUNNER_BYTES = 2 * MIB  # more outside torch than with the second runner
 
 
-def engine_default(spec: ModelSpec, device: Device, weights_bytes: int, run: Run) -> EngineDefault:
+def engine_default(spec: ModelSpec, device: Device, weights_bytes: int, run: VllmRun) -> EngineDefault:
     """What vLLM does with the model when it is started so, one rank's `weights_bytes` given."""
     activation = profiled_peak(spec, run)
     kv_bytes = _requested(device, DEFAULT_FRACTION) - weights_bytes - _beside_weights(spec, run) - activation
@@ -45,7 +45,7 @@ def _requested(device: Device, fraction: float) -> int:
     return ceil(device.usable_bytes * fraction)
 
 
-def _beside_weights(spec: ModelSpec, run: Run) -> int:
+def _beside_weights(spec: ModelSpec, run: VllmRun) -> int:
     """What vLLM subtracts beside weights and activation."""
     libraries = LIBRARIES_BYTES + (0 if run.second_runner else _FIRST_RUNNER_BYTES)
     estimated = 0 if run.second_runner else graph_bytes(spec, run).estimated  # the second runner counts none

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from brim.model.weights import on_rank
 from brim.planning.vllm.kernels import ATTENTION_SPLITS, ELEMENT_BYTES, FP32_BYTES, MATRIX_WORKSPACE_BYTES
 from brim.planning.vllm.profile import expanded_context
-from brim.planning.vllm.run import Run
+from brim.planning.vllm.run import VllmRun
 from brim.records.model import Attention, LatentAttention, Mixer, ModelSpec
 from brim.units import KIB, MIB, round_up
 
@@ -41,7 +41,7 @@ class GraphBytes:
         return self.pool + self.driver + self.outputs
 
 
-def graph_bytes(spec: ModelSpec, run: Run) -> GraphBytes:
+def graph_bytes(spec: ModelSpec, run: VllmRun) -> GraphBytes:
     """What capturing takes."""
     if not run.captured_tokens:
         return GraphBytes(0, 0, 0)
@@ -57,7 +57,7 @@ def graph_bytes(spec: ModelSpec, run: Run) -> GraphBytes:
     )
 
 
-def driver_bytes(spec: ModelSpec, run: Run) -> int:
+def driver_bytes(spec: ModelSpec, run: VllmRun) -> int:
     """What the driver holds for all graphs while serving: it grows with the layers that the pieces lie between."""
     if not run.captured_tokens:
         return 0
@@ -69,7 +69,7 @@ def driver_bytes(spec: ModelSpec, run: Run) -> int:
     return len(sizes) * pieces_each + whole * whole_each
 
 
-def left_by_trial_bytes(spec: ModelSpec, run: Run) -> int:
+def left_by_trial_bytes(spec: ModelSpec, run: VllmRun) -> int:
     """What the driver does not give back after the first runner's trial captures."""
     return 0 if run.second_runner or not run.captured_tokens else len(spec.layers) * _LEFT_BYTES_PER_LAYER
 
@@ -80,7 +80,7 @@ def _captured_sizes(largest: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= largest)
 
 
-def _pieces_step(spec: ModelSpec, run: Run) -> int:
+def _pieces_step(spec: ModelSpec, run: VllmRun) -> int:
     """The largest step in pieces: workspaces of the capturing stream, and the layer that holds most."""
     tokens = run.captured_tokens
     inner = max((layer.feed_forward.intermediate for layer, _ in spec.layer_groups if layer.feed_forward), default=0)
@@ -90,14 +90,14 @@ def _pieces_step(spec: ModelSpec, run: Run) -> int:
     return 3 * MATRIX_WORKSPACE_BYTES + widest * ELEMENT_BYTES
 
 
-def _whole_step(spec: ModelSpec, run: Run) -> int:
+def _whole_step(spec: ModelSpec, run: VllmRun) -> int:
     """The largest decoding step: attention's partial outputs in fp32, for each part of the context."""
     tokens = min(run.captured_tokens, run.max_seqs)
     widths = [_output_width(layer.mixer, run) for layer, _ in spec.layer_groups]
     return tokens * max(widths, default=0) * ATTENTION_SPLITS * FP32_BYTES
 
 
-def _output_width(mixer: Mixer | None, run: Run) -> int:
+def _output_width(mixer: Mixer | None, run: VllmRun) -> int:
     match mixer:
         case Attention():
             return on_rank(mixer.heads, mixer.heads, run.ranks) * mixer.value_dim

@@ -15,7 +15,7 @@ from brim.model.weights import on_rank
 from brim.planning.vllm.graphs import driver_bytes, graph_bytes, left_by_trial_bytes
 from brim.planning.vllm.kernels import ELEMENT_BYTES, LIBRARIES_BYTES, MATRIX_WORKSPACE_BYTES
 from brim.planning.vllm.profile import hidden_bytes, selection_bytes
-from brim.planning.vllm.run import Run
+from brim.planning.vllm.run import VllmRun
 from brim.planning.vllm.uncounted import request_tables
 from brim.planning.vllm.worst import kept_workspace, worst_step
 from brim.records.model import LatentAttention, ModelSpec
@@ -47,7 +47,7 @@ class Held:
         return sum(getattr(self, one.name) for one in fields(self))
 
 
-def held_under_worst_load(spec: ModelSpec, device: Device, run: Run) -> Held:
+def held_under_worst_load(spec: ModelSpec, device: Device, run: VllmRun) -> Held:
     """What must be free beside weights and KV so that every step that the API allows runs."""
     graphs, step = graph_bytes(spec, run), worst_step(spec, run)
     return Held(
@@ -63,16 +63,16 @@ def held_under_worst_load(spec: ModelSpec, device: Device, run: Run) -> Held:
     )
 
 
-def segments_grow(run: Run) -> bool:
+def segments_grow(run: VllmRun) -> bool:
     """Whether vLLM can run with segments that grow: ranks open each other's memory by handles, which those lack."""
     return run.ranks == 1
 
 
-def _slack_percent(run: Run) -> int:
+def _slack_percent(run: VllmRun) -> int:
     return _GROWING_SLACK_PERCENT if segments_grow(run) else _FIXED_SLACK_PERCENT
 
 
-def absorbed_bytes(spec: ModelSpec, run: Run) -> int:
+def absorbed_bytes(spec: ModelSpec, run: VllmRun) -> int:
     """MLA keeps its expanding matrices a second time, unquantised, in the shape in which decoding multiplies them."""
     return sum(
         count
@@ -85,7 +85,7 @@ def absorbed_bytes(spec: ModelSpec, run: Run) -> int:
     )
 
 
-def _kept(spec: ModelSpec, run: Run) -> int:
+def _kept(spec: ModelSpec, run: VllmRun) -> int:
     """The first runner profiles its sampler and captures graphs on trial: each leaves its workspace."""
     if run.second_runner:
         return MATRIX_WORKSPACE_BYTES + kept_workspace(spec, run)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from brim.model.kv import KvFootprint, KvKind
 from brim.model.weights import on_rank
 from brim.planning.vllm.kernels import BLOCK_TOKENS, STEPS_IN_FLIGHT
-from brim.planning.vllm.run import Run
+from brim.planning.vllm.run import VllmRun
 from brim.records.model import Dtype, KvCache, LayerSpec, ModelSpec
 from brim.units import ceil_div, round_up
 
@@ -47,11 +47,11 @@ class Pool:
         """Blocks times the tokens of a block, although a request takes a block in every group."""
         return self.blocks(kv_bytes) * self.block_tokens
 
-    def request_tokens(self, kv_bytes: int, run: Run) -> int:
+    def request_tokens(self, kv_bytes: int, run: VllmRun) -> int:
         """Tokens of requests of the longest context: what vLLM's log says."""
         return self.blocks(kv_bytes) * run.max_len // max(1, self.blocks_of_request(run) - 1)
 
-    def blocks_of_request(self, run: Run) -> int:
+    def blocks_of_request(self, run: VllmRun) -> int:
         """What a request of the longest context takes, over all groups; and the block that nobody gets."""
         return 1 + sum(self.groups(kind) * _blocks_of_kind(kind, run) for kind in self.kinds)
 
@@ -59,7 +59,7 @@ class Pool:
         return ceil_div(kind.layers, self.layers_per_group)
 
 
-def _blocks_of_kind(kind: LayerKind, run: Run) -> int:
+def _blocks_of_kind(kind: LayerKind, run: VllmRun) -> int:
     if kind.recurrent:
         return 1
     if kind.window is None:

@@ -29,7 +29,7 @@ from brim.planning.vllm.kernels import (
     MULTIPROCESSORS,
     VOCAB_PADDING,
 )
-from brim.planning.vllm.run import Run
+from brim.planning.vllm.run import VllmRun
 from brim.records.model import (
     Attention,
     DeltaNet,
@@ -45,18 +45,18 @@ from brim.records.model import (
 from brim.units import ceil_div, round_up
 
 
-def profiled_peak(spec: ModelSpec, run: Run) -> int:
+def profiled_peak(spec: ModelSpec, run: VllmRun) -> int:
     """The most that is alive at once during the profile."""
     encoder = 0 if run.second_runner else encoder_bytes(spec, run)
     return max(_compiling(spec, run), layer_peak(spec, run), _sampling(spec, run), encoder)
 
 
-def layer_peak(spec: ModelSpec, run: Run) -> int:
+def layer_peak(spec: ModelSpec, run: VllmRun) -> int:
     """The most that a layer holds, while a kernel of it is timed."""
     return max(_layer_moments(spec, run))
 
 
-def _compiling(spec: ModelSpec, run: Run) -> int:
+def _compiling(spec: ModelSpec, run: VllmRun) -> int:
     """A table of embeddings, and the two tensors the kernel writes: embedded tokens, and the same normalised."""
     if run.media:
         return 0
@@ -64,12 +64,12 @@ def _compiling(spec: ModelSpec, run: Run) -> int:
     return table + 2 * hidden_bytes(spec, run)
 
 
-def hidden_bytes(spec: ModelSpec, run: Run) -> int:
+def hidden_bytes(spec: ModelSpec, run: VllmRun) -> int:
     """One tensor as wide as the model, for every token of a step."""
     return run.batch_tokens * spec.hidden * ELEMENT_BYTES
 
 
-def _layer_moments(spec: ModelSpec, run: Run) -> Iterator[int]:
+def _layer_moments(spec: ModelSpec, run: VllmRun) -> Iterator[int]:
     """Each layer's mixer and feed-forward part, with what earlier layers left."""
     held, seen = MATRIX_WORKSPACE_BYTES, set[tuple[int, int]]()
     for layer in spec.layers:
@@ -86,7 +86,7 @@ def _layer_moments(spec: ModelSpec, run: Run) -> Iterator[int]:
                 yield held + _after_experts(spec, run)
 
 
-def _feeding(spec: ModelSpec, run: Run, ff: FeedForward) -> int:
+def _feeding(spec: ModelSpec, run: VllmRun, ff: FeedForward) -> int:
     """Gate and up in one tensor, what the activation makes of them, and hidden states.
 
     Three of these are alive: the embeddings, the residual and the normalised input. Embeddings from outside stand in a
@@ -98,12 +98,12 @@ def _feeding(spec: ModelSpec, run: Run, ff: FeedForward) -> int:
     return run.batch_tokens * widths * ELEMENT_BYTES + hidden + CACHE_FLUSH_BYTES
 
 
-def _after_experts(spec: ModelSpec, run: Run) -> int:
+def _after_experts(spec: ModelSpec, run: VllmRun) -> int:
     """The experts' input and output, the residual before and after, the next input, and the embeddings."""
     return 6 * hidden_bytes(spec, run) + CACHE_FLUSH_BYTES
 
 
-def experts_workspace(spec: ModelSpec, run: Run, layer: LayerSpec) -> int:
+def experts_workspace(spec: ModelSpec, run: VllmRun, layer: LayerSpec) -> int:
     """What the experts' kernel keeps: one buffer for gate and up and then the output, one for the activated middle."""
     ff = layer.feed_forward
     if ff is None or not ff.experts or _unfused_experts(spec):
@@ -120,7 +120,7 @@ def _unfused_experts(spec: ModelSpec) -> bool:
     return spec.quantisation is not None and spec.quantisation.method == "mxfp4"
 
 
-def mixing_bytes(spec: ModelSpec, run: Run, mixer: Mixer) -> int:
+def mixing_bytes(spec: ModelSpec, run: VllmRun, mixer: Mixer) -> int:
     """What a mixer holds before its output projection, with the residual and its input."""
     match mixer:
         case LatentAttention():
@@ -141,21 +141,21 @@ def mixing_bytes(spec: ModelSpec, run: Run, mixer: Mixer) -> int:
     return run.batch_tokens * width * ELEMENT_BYTES + 2 * hidden_bytes(spec, run) + CACHE_FLUSH_BYTES
 
 
-def _latent(spec: ModelSpec, run: Run, mixer: LatentAttention) -> int:
+def _latent(spec: ModelSpec, run: VllmRun, mixer: LatentAttention) -> int:
     """MLA: queries, output and latent of the step; and the profile allocates an earlier context, expanded."""
     heads = on_rank(mixer.heads, mixer.heads, run.ranks)
     step = heads * (mixer.query_dim + mixer.value_dim) + mixer.kv_rank + mixer.rope_dim
     return (run.batch_tokens * step + expanded_context(run, mixer)) * ELEMENT_BYTES
 
 
-def expanded_context(run: Run, mixer: LatentAttention) -> int:
+def expanded_context(run: VllmRun, mixer: LatentAttention) -> int:
     """Elements of the keys and values that prefill expands from the latents of earlier chunks."""
     blocks = run.max_seqs * BLOCK_TOKENS
     tokens = max(blocks, min(LATENT_CONTEXT_TOKENS, max(8 * run.max_len, 4 * blocks)))
     return tokens * on_rank(mixer.heads, mixer.heads, run.ranks) * (mixer.nope_dim + mixer.value_dim)
 
 
-def _sampling(spec: ModelSpec, run: Run) -> int:
+def _sampling(spec: ModelSpec, run: VllmRun) -> int:
     """The last hidden states, the rows of logits, and what the runner's sampler holds beside them."""
     logits = run.logit_rows * spec.vocab
     held = max((experts_workspace(spec, run, layer) for layer, _ in spec.layer_groups), default=0)
@@ -166,12 +166,12 @@ def _sampling(spec: ModelSpec, run: Run) -> int:
     return held + logits * copies + selection_bytes(spec, run)
 
 
-def selection_bytes(spec: ModelSpec, run: Run) -> int:
+def selection_bytes(spec: ModelSpec, run: VllmRun) -> int:
     """The buffer of the kernel that finds top-k and top-p: a row of logits for each program."""
     return min(MULTIPROCESSORS, 1 << (run.logit_rows - 1).bit_length()) * spec.vocab * FP32_BYTES
 
 
-def encoder_bytes(spec: ModelSpec, run: Run) -> int:
+def encoder_bytes(spec: ModelSpec, run: VllmRun) -> int:
     """An encoder over its largest input. Only the first runner profiles it."""
     if not run.media:
         return 0

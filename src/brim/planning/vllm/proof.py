@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brim.planning.vllm.run import Run
+from brim.planning.vllm.run import VllmRun
 from brim.records.model import Attention, Dtype, LatentAttention, Mamba2, ModelSpec
 from brim.records.plan import Device
 
@@ -17,7 +17,7 @@ _PROVEN_GENERATION = "hopper"
 _MARGIN_PERCENT = 25  # of the worst step: kernels that no fit has run
 
 
-def unproven(spec: ModelSpec, device: Device, run: Run, *, quantised: bool = False) -> tuple[str, ...]:
+def unproven(spec: ModelSpec, device: Device, run: VllmRun, *, quantised: bool = False) -> tuple[str, ...]:
     """What no stored fit had."""
     return tuple(_unproven(spec, device, run, quantised))
 
@@ -27,7 +27,7 @@ def margin_bytes(step_bytes: int, missing: tuple[str, ...]) -> int:
     return step_bytes * _MARGIN_PERCENT // 100 if missing else 0
 
 
-def _unproven(spec: ModelSpec, device: Device, run: Run, quantised: bool) -> Iterator[str]:
+def _unproven(spec: ModelSpec, device: Device, run: VllmRun, quantised: bool) -> Iterator[str]:
     mixers = [layer.mixer for layer, _ in spec.layer_groups if layer.mixer is not None]
     if device.generation != _PROVEN_GENERATION:
         yield "this GPU"

@@ -12,17 +12,17 @@ from __future__ import annotations
 from brim.model.weights import on_rank
 from brim.planning.vllm.kernels import ELEMENT_BYTES, FP32_BYTES
 from brim.planning.vllm.profile import hidden_bytes, mixing_bytes
-from brim.planning.vllm.run import Run
+from brim.planning.vllm.run import VllmRun
 from brim.records.model import DeltaNet, LayerSpec, Mamba2, ModelSpec
 from brim.units import ceil_div
 
 
-def recurrent_moment(spec: ModelSpec, run: Run) -> int:
+def recurrent_moment(spec: ModelSpec, run: VllmRun) -> int:
     """The most that any recurrent layer holds."""
     return max((_moment(spec, run, layer) for layer, _ in spec.layer_groups), default=0)
 
 
-def _moment(spec: ModelSpec, run: Run, layer: LayerSpec) -> int:
+def _moment(spec: ModelSpec, run: VllmRun, layer: LayerSpec) -> int:
     match layer.mixer:
         case Mamba2() as mixer:
             return hidden_bytes(spec, run) + _mamba(spec, run, layer, mixer)
@@ -32,7 +32,7 @@ def _moment(spec: ModelSpec, run: Run, layer: LayerSpec) -> int:
             return 0
 
 
-def _mamba(spec: ModelSpec, run: Run, layer: LayerSpec, mixer: Mamba2) -> int:
+def _mamba(spec: ModelSpec, run: VllmRun, layer: LayerSpec, mixer: Mamba2) -> int:
     """Between chunks: what was projected, convolved and will be returned, and three sets of states."""
     width = mixer.inner + mixer.conv_dim + mixer.heads  # gate, input and steps as projected
     width += mixer.conv_dim  # as convolved
@@ -51,16 +51,16 @@ def _mamba(spec: ModelSpec, run: Run, layer: LayerSpec, mixer: Mamba2) -> int:
     )
 
 
-def _delta_rule(run: Run, mixer: DeltaNet) -> int:
+def _delta_rule(run: VllmRun, mixer: DeltaNet) -> int:
     """States of the chunks, in the model's own type, and of requests before and after, in fp32."""
     state = on_rank(mixer.value_heads * mixer.key_dim * mixer.value_dim, mixer.key_heads, run.ranks)
     return _chunks(run, mixer.chunk) * state * ELEMENT_BYTES + 2 * _requests(run) * state * FP32_BYTES
 
 
-def _requests(run: Run) -> int:
+def _requests(run: VllmRun) -> int:
     return min(run.max_seqs, run.batch_tokens)
 
 
-def _chunks(run: Run, chunk_tokens: int) -> int:
+def _chunks(run: VllmRun, chunk_tokens: int) -> int:
     """One for each request, and one for each boundary between chunks: prompts begin anywhere in a chunk."""
     return _requests(run) + ceil_div(run.batch_tokens, chunk_tokens)

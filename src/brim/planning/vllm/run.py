@@ -14,7 +14,7 @@ _SECOND_RUNNER_MIXTURES = frozenset({"deepseek_v2", "granitemoe", "longcat_flash
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class VllmRun:
     """A start of vLLM: its limits, and which of its two model runners takes the model."""
 
     batch_tokens: int
@@ -55,7 +55,7 @@ def plan_run(
     media: bool = True,
     draft_tokens: int = 0,
     first_runner: bool = False,
-) -> Run:
+) -> VllmRun:
     """The limits as given; else those of `vllm serve` on such a device.
 
     `first_runner`: the second one lacks something that is asked for, such as drafts of another model.
@@ -64,7 +64,7 @@ def plan_run(
     length = max_len or spec.max_positions
     seqs = max_seqs or (1024 if large else 256)
     tokens = batch_tokens or min(8192 if large else 2048, seqs * length)
-    return Run(
+    return VllmRun(
         batch_tokens=tokens,
         max_seqs=seqs if max_seqs else min(seqs, tokens),
         max_len=length,

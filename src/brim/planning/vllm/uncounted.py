@@ -19,7 +19,7 @@ from brim.planning.vllm.kernels import (
     MATRIX_WORKSPACE_BYTES,
 )
 from brim.planning.vllm.profile import encoder_bytes, hidden_bytes, layer_peak, selection_bytes
-from brim.planning.vllm.run import Run
+from brim.planning.vllm.run import VllmRun
 from brim.records.model import ModelSpec
 from brim.records.plan import Device
 from brim.units import KIB, ceil_div
@@ -28,7 +28,7 @@ _SLACK_PERCENT = 32  # what the allocator reserves beyond the peak of a step
 _REQUEST_BYTES = 20 * KIB  # small tables of the second runner, for each request
 
 
-def held_beyond_kv_and_weights(spec: ModelSpec, run: Run, device: Device) -> int:
+def held_beyond_kv_and_weights(spec: ModelSpec, run: VllmRun, device: Device) -> int:
     """All that the worst load holds beyond weights, KV, and what vLLM subtracted beside its profiled peak."""
     graphs = graph_bytes(spec, run).total + MATRIX_WORKSPACE_BYTES if run.captured_tokens else 0
     return (
@@ -42,12 +42,12 @@ def held_beyond_kv_and_weights(spec: ModelSpec, run: Run, device: Device) -> int
     )
 
 
-def _reserved_step(spec: ModelSpec, run: Run) -> int:
+def _reserved_step(spec: ModelSpec, run: VllmRun) -> int:
     step = layer_peak(spec, run) - CACHE_FLUSH_BYTES
     return step * (100 + _SLACK_PERCENT) // 100
 
 
-def _reserved_warm_up(spec: ModelSpec, run: Run) -> int:
+def _reserved_warm_up(spec: ModelSpec, run: VllmRun) -> int:
     """The second runner warms up with two tokens for each request."""
     tokens = 2 * run.max_seqs
     if not run.second_runner or tokens >= run.batch_tokens:
@@ -55,7 +55,7 @@ def _reserved_warm_up(spec: ModelSpec, run: Run) -> int:
     return layer_peak(spec, replace(run, batch_tokens=tokens)) - CACHE_FLUSH_BYTES
 
 
-def request_tables(spec: ModelSpec, run: Run) -> int:
+def request_tables(spec: ModelSpec, run: VllmRun) -> int:
     """Made before the profile or after it, and counted by neither: what is kept for each request that may run."""
     block_tables = 2 * ceil_div(run.max_len, BLOCK_TOKENS) * INT32_BYTES
     embeddings = hidden_bytes(spec, run) if run.media else 0
@@ -66,7 +66,7 @@ def request_tables(spec: ModelSpec, run: Run) -> int:
     return run.max_seqs * (counts + bits + block_tables + _REQUEST_BYTES) + embeddings
 
 
-def _sampler_cache(spec: ModelSpec, run: Run) -> int:
+def _sampler_cache(spec: ModelSpec, run: VllmRun) -> int:
     """Logits and their copies, which stay reserved beside the tensors of a step."""
     logits = run.logit_rows * spec.vocab
     if run.second_runner:  # logits, and those before penalties, for log-probabilities

@@ -25,7 +25,7 @@ from brim.planning.vllm.profile import (
     selection_bytes,
 )
 from brim.planning.vllm.recurrent import recurrent_moment
-from brim.planning.vllm.run import Run
+from brim.planning.vllm.run import VllmRun
 from brim.records.model import ModelSpec
 from brim.units import MIB, round_down
 
@@ -36,12 +36,12 @@ _FIRST_RUNNER_BYTES = 16 * MIB  # small tensors that it makes when they are firs
 _CHUNK_STEP_TOKENS = 16
 
 
-def worst_step(spec: ModelSpec, run: Run) -> int:
+def worst_step(spec: ModelSpec, run: VllmRun) -> int:
     """The peak of the worst step, its encoder included."""
     return max(_unscored(spec, run), _scoring(spec, run, scored_chunk(spec, run)), encoder_bytes(spec, run))
 
 
-def scored_chunk(spec: ModelSpec, run: Run) -> int:
+def scored_chunk(spec: ModelSpec, run: VllmRun) -> int:
     """Tokens of one prompt that a step may have so that scoring them is not what sizes it.
 
     The second runner scores some tokens at a time. The first makes the logits of all that a step has of a prompt, so
@@ -56,23 +56,23 @@ def scored_chunk(spec: ModelSpec, run: Run) -> int:
     return min(run.batch_tokens, max(_SCORED_TOKENS, block, free))
 
 
-def limits_chunks(spec: ModelSpec, run: Run) -> bool:
+def limits_chunks(spec: ModelSpec, run: VllmRun) -> bool:
     """Whether vLLM must be told to cut prompts into chunks for that."""
     return not run.second_runner and scored_chunk(spec, run) < min(run.batch_tokens, run.max_len)
 
 
-def kept_workspace(spec: ModelSpec, run: Run) -> int:
+def kept_workspace(spec: ModelSpec, run: VllmRun) -> int:
     """The experts' workspace, which once made stays."""
     return max((experts_workspace(spec, run, layer) for layer, _ in spec.layer_groups), default=0)
 
 
-def _unscored(spec: ModelSpec, run: Run) -> int:
+def _unscored(spec: ModelSpec, run: VllmRun) -> int:
     layers = layer_peak(spec, run) - kept_workspace(spec, run) - MATRIX_WORKSPACE_BYTES
     step = max(layers, attention_moment(spec, run), recurrent_moment(spec, run), _sampling(spec, run))
     return step + _made_late(spec, run)
 
 
-def _sampling(spec: ModelSpec, run: Run) -> int:
+def _sampling(spec: ModelSpec, run: VllmRun) -> int:
     """Logits of all rows, the copies that the runner's sampler makes of them, and the last hidden states."""
     rows = run.verified_rows * spec.vocab
     if run.second_runner:  # logits, and those before penalties, for log-probabilities
@@ -81,7 +81,7 @@ def _sampling(spec: ModelSpec, run: Run) -> int:
     return hidden_bytes(spec, run) + rows * (_logit_bytes(spec, run) + 4 * FP32_BYTES + counts)
 
 
-def _scoring(spec: ModelSpec, run: Run, tokens: int) -> int:
+def _scoring(spec: ModelSpec, run: VllmRun, tokens: int) -> int:
     """Logits of a chunk, and what is left of the one before while they are made.
 
     The second runner keeps the scores of a prompt on the device, and joins those of its chunks at the end.
@@ -90,19 +90,19 @@ def _scoring(spec: ModelSpec, run: Run, tokens: int) -> int:
     return hidden_bytes(spec, run) + tokens * spec.vocab * _scored_element(spec, run) + joined
 
 
-def _scored_element(spec: ModelSpec, run: Run) -> int:
+def _scored_element(spec: ModelSpec, run: VllmRun) -> int:
     """Bytes of a scored token, for an entry of the vocabulary."""
     if run.second_runner:
         return 2 * _logit_bytes(spec, run)
     return _logit_bytes(spec, run) + 2 * FP32_BYTES  # log-probabilities: of this prompt, and of the one before
 
 
-def _logit_bytes(spec: ModelSpec, run: Run) -> int:
+def _logit_bytes(spec: ModelSpec, run: VllmRun) -> int:
     """Logits, once more where they are capped, and once more where ranks have parts of them."""
     return ELEMENT_BYTES * (1 + bool(spec.logits_softcap) + (run.ranks > 1))
 
 
-def _made_late(spec: ModelSpec, run: Run) -> int:
+def _made_late(spec: ModelSpec, run: VllmRun) -> int:
     """Made when first needed, and kept: the buffer of top-k and top-p, and the tokens that rows are restricted to."""
     if run.second_runner:
         return selection_bytes(spec, run)

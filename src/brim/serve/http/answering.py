@@ -17,20 +17,20 @@ from starlette.requests import Request
 
 from brim.engine.front.answers import Update
 from brim.errors import BrimError
-from brim.guard.shares import Share
-from brim.serve.asked.requests import Wanted, sooner
+from brim.guard.shares import ClientShare
+from brim.serve.http.endpoints import Endpoint
 from brim.serve.http.keys import Tenant, share_of
-from brim.serve.http.kinds import Kind
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body, until_gone
-from brim.serve.http.reply import Reply
+from brim.serve.http.reply import HttpReply
 from brim.serve.http.updates import Numbered, merged
-from brim.serve.life import Life, Running
-from brim.serve.log import Entry, Journal
+from brim.serve.lifecycle import RunningServer, ServerLifecycle
+from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.prepare.jobs import Prepared
 from brim.serve.problems import Problem, problem_of
+from brim.serve.requests.generation import AnswerRequest, sooner
+from brim.serve.responses.answers import ResponseFormatter
 from brim.serve.settings import ServeSettings
-from brim.serve.shape.answers import Shape
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -42,18 +42,22 @@ DEADLINE_HEADER = "x-deadline-seconds"
 class Answering:
     """One of these endpoints, as an ASGI application."""
 
-    def __init__(self, path: str, kind: Kind, life: Life, settings: ServeSettings, journal: Journal) -> None:
+    def __init__(
+        self, path: str, kind: Endpoint, lifecycle: ServerLifecycle, settings: ServeSettings, request_log: RequestLog
+    ) -> None:
         self._path = path
         self._kind = kind
-        self._life = life
+        self._lifecycle = lifecycle
         self._settings = settings
-        self._journal = journal
+        self._request_log = request_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         tenant: Tenant = scope["state"]["tenant"]
-        entry = self._journal.entry(self._path, tenant.name, None if request.client is None else request.client.host)
-        reply = Reply(send, {"x-request-id": entry.id})
+        entry = self._request_log.entry(
+            self._path, tenant.name, None if request.client is None else request.client.host
+        )
+        reply = HttpReply(send, {"x-request-id": entry.id})
         try:
             body = await read_body(request, self._settings.limits)
             await until_gone(receive, self._answer(request, body, tenant, reply, entry))
@@ -65,17 +69,19 @@ class Answering:
             await self._refuse(problem_of(error), reply, entry)
         finally:
             entry.status = entry.status or reply.status or 500
-            self._journal.write(entry)
+            self._request_log.write(entry)
 
-    async def _refuse(self, problem: Problem, reply: Reply, entry: Entry) -> None:
+    async def _refuse(self, problem: Problem, reply: HttpReply, entry: RequestLogEntry) -> None:
         entry.error = problem.code or problem.kind
         entry.status = problem.status
         await reply.problem(problem)
 
-    async def _answer(self, request: Request, body: bytes, tenant: Tenant, reply: Reply, entry: Entry) -> None:
-        self._life.admit()
+    async def _answer(
+        self, request: Request, body: bytes, tenant: Tenant, reply: HttpReply, entry: RequestLogEntry
+    ) -> None:
+        self._lifecycle.admit()
         found = await parsed(body)
-        running = self._life.admit()  # it may have begun to drain meanwhile
+        running = self._lifecycle.admit()  # it may have begun to drain meanwhile
         size = len(body) + self._kind.stored_bytes(found, tenant)
         asked = await checked(partial(self._kind.read, found, running, tenant), size)
         wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))
@@ -95,12 +101,12 @@ class Answering:
 
     def _streams(
         self,
-        running: Running,
+        running: RunningServer,
         prepared: Sequence[Prepared],
-        wanted: Wanted,
+        wanted: AnswerRequest,
         tenant: Tenant,
-        share: Share,
-        entry: Entry,
+        share: ClientShare,
+        entry: RequestLogEntry,
     ) -> list[AsyncGenerator[Update, None]]:
         """A request to the engine for each prompt; several are numbered behind the id that the client gets."""
         ids = [entry.id] if len(prepared) == 1 else [f"{entry.id}/{number}" for number in range(len(prepared))]
@@ -130,7 +136,7 @@ def check_model(name: str | None, served: str) -> None:
         )
 
 
-def _deadline_left(wanted: Wanted, entry: Entry) -> float | None:
+def _deadline_left(wanted: AnswerRequest, entry: RequestLogEntry) -> float | None:
     """Seconds for the engine, of those that the client gives."""
     if wanted.deadline_seconds is None:
         return None
@@ -153,7 +159,7 @@ def _check_lengths(prepared: Sequence[Prepared], longest: int, field: str) -> No
             )
 
 
-async def _events(shape: Shape, numbered: Numbered, reply: Reply) -> None:
+async def _events(shape: ResponseFormatter, numbered: Numbered, reply: HttpReply) -> None:
     """Stream an answer. What is refused is refused before anything is sent: the first update is waited for."""
     async for number, update in numbered:
         found = (shape.opening() if not reply.status else []) + shape.events(number, update)
@@ -164,7 +170,7 @@ async def _events(shape: Shape, numbered: Numbered, reply: Reply) -> None:
     await reply.end_events(shape.last_line)
 
 
-async def _whole(shape: Shape, numbered: Numbered, reply: Reply) -> None:
+async def _whole(shape: ResponseFormatter, numbered: Numbered, reply: HttpReply) -> None:
     async for number, update in numbered:
         shape.note(number, update)
     await reply.json(shape.whole(sorted(numbered.ended, key=lambda one: one.number)))
@@ -176,10 +182,10 @@ def _media(prepared: Prepared) -> dict[str, Mapping[str, Any]]:
         return {}
     import torch
 
-    from brim.engine.media.parts import Kind
+    from brim.engine.media.parts import MediaKind
     from brim.engine.media.processed import Processed
 
     arrays = {name: torch.from_numpy(array) for name, array in prepared.media.items()}
-    tensors = Processed(arrays, {Kind.IMAGE: prepared.image_digests})
+    tensors = Processed(arrays, {MediaKind.IMAGE: prepared.image_digests})
     counts = {"images": prepared.images, "audios": prepared.audios}
     return {kind: tensors for kind, count in counts.items() if count}

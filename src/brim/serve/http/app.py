@@ -16,27 +16,27 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from brim.errors import BrimError
-from brim.serve.asked.bounds import Bounds
-from brim.serve.asked.dialogue import Dialogue, read_dialogue
-from brim.serve.asked.fields import Fields
-from brim.serve.asked.plan import read_plan
-from brim.serve.asked.tools import read_tools
 from brim.serve.http.answering import CLIENT_LEFT, Answering, check_model
-from brim.serve.http.keys import OPEN_TO_ALL, Guarded, Keys, Tenant, share_of
-from brim.serve.http.kinds import Chat, Completions, Kind
+from brim.serve.http.endpoints import ChatEndpoint, CompletionsEndpoint, Endpoint
+from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share_of
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body
-from brim.serve.http.response_kind import Responses
-from brim.serve.life import Life
-from brim.serve.log import Entry, Journal
+from brim.serve.http.responses_endpoint import ResponsesEndpoint
+from brim.serve.lifecycle import ServerLifecycle
+from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.memory import Asking, memory_report
 from brim.serve.metrics import Metrics
-from brim.serve.openapi.asked import Facts
 from brim.serve.openapi.document import document
+from brim.serve.openapi.requests import Facts
 from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import ChatJob
 from brim.serve.problems import SERVER, Problem, invalid, problem_of
+from brim.serve.requests.bounds import Bounds
+from brim.serve.requests.dialogue import Dialogue, read_dialogue
+from brim.serve.requests.fields import RequestFields
+from brim.serve.requests.plan import read_plan
+from brim.serve.requests.tools import read_tools
 from brim.serve.settings import ServeSettings
 from brim.serve.stored import StoredResponses
 
@@ -48,25 +48,25 @@ _DIGITS = 18  # of a number in a query
 
 
 def make_app(
-    life: Life,
+    lifecycle: ServerLifecycle,
     settings: ServeSettings,
     write_log: Callable[[str], object] | None = None,
     planning: Planning | None = None,
 ) -> ASGIApp:
     """All of it. `write_log` takes a line for each request; None: there is no log."""
-    metrics = Metrics(life, names_clients=bool(settings.api_keys))
+    metrics = Metrics(lifecycle, names_clients=bool(settings.api_keys))
 
-    def count(entry: Entry) -> None:
+    def count(entry: RequestLogEntry) -> None:
         metrics.count(entry)
-        life.watch.ended(evicted_tokens=entry.evicted_tokens, status=entry.status)
+        lifecycle.watch.ended(evicted_tokens=entry.evicted_tokens, status=entry.status)
 
-    journal = Journal(write_log, count)
-    about = _About(life, settings, metrics, journal)
+    request_log = RequestLog(write_log, count)
+    about = _About(lifecycle, settings, metrics, request_log)
     plans = _Plans(settings, planning or Planning())
     page = page_routes()
 
-    def generating(path: str, kind: Kind) -> Route:
-        return Route(path, Answering(path, kind, life, settings, journal), methods=["POST"])
+    def generating(path: str, kind: Endpoint) -> Route:
+        return Route(path, Answering(path, kind, lifecycle, settings, request_log), methods=["POST"])
 
     app = Starlette(
         routes=[
@@ -79,9 +79,9 @@ def make_app(
             Route("/v1/catalogue", plans.catalogue),
             Route("/v1/plan", plans.plan, methods=["POST"]),
             Route("/tokenize", about.tokenize, methods=["POST"]),
-            generating("/v1/chat/completions", Chat(settings)),
-            generating("/v1/completions", Completions(settings)),
-            generating("/v1/responses", Responses(settings, about.stored)),
+            generating("/v1/chat/completions", ChatEndpoint(settings)),
+            generating("/v1/completions", CompletionsEndpoint(settings)),
+            generating("/v1/responses", ResponsesEndpoint(settings, about.stored)),
             Route("/v1/responses/{name}", about.response),
             Route("/v1/responses/{name}", about.delete_response, methods=["DELETE"]),
             *page,
@@ -97,22 +97,24 @@ def make_app(
     local_only = not settings.api_keys and not settings.insecure
     open_to_all = frozenset((*OPEN_TO_ALL, *(route.path for route in page)))
     keys = Keys(settings.api_keys, settings.key_weights)
-    return Guarded(app, keys, local_only=local_only, open_to_all=open_to_all)
+    return KeyCheckedApp(app, keys, local_only=local_only, open_to_all=open_to_all)
 
 
 class _About:
     """The endpoints that generate nothing."""
 
-    def __init__(self, life: Life, settings: ServeSettings, metrics: Metrics, journal: Journal) -> None:
-        self._life = life
+    def __init__(
+        self, lifecycle: ServerLifecycle, settings: ServeSettings, metrics: Metrics, request_log: RequestLog
+    ) -> None:
+        self._lifecycle = lifecycle
         self._settings = settings
         self._metrics = metrics
-        self._journal = journal
+        self._request_log = request_log
         self._created = int(time.time())
         self.stored = StoredResponses()
 
     async def health(self, request: Request) -> Response:
-        status, found = self._life.report()
+        status, found = self._lifecycle.report()
         return JSONResponse(found, status)
 
     async def metrics(self, request: Request) -> Response:
@@ -120,7 +122,7 @@ class _About:
 
     async def openapi(self, request: Request) -> Response:
         """What the server takes and gives, as far as it is known now."""
-        running, settings = self._life.running, self._settings
+        running, settings = self._lifecycle.running, self._settings
         facts = Facts(settings.model_name, remote=settings.limits.remote_media, messages=settings.limits.messages)
         if running is not None:
             engine = running.engine
@@ -148,7 +150,7 @@ class _About:
             "created": self._created,
             "owned_by": "brim",
         }
-        running = self._life.running
+        running = self._lifecycle.running
         return found if running is None else found | {"max_model_len": running.engine.longest_request}
 
     async def response(self, request: Request) -> Response:
@@ -167,12 +169,15 @@ class _About:
 
     async def memory(self, request: Request) -> Response:
         """The ledger; with `?after=N`, only the events and samples whose number is above N."""
-        running = self._life.running or self._life.admit()
+        running = self._lifecycle.running or self._lifecycle.admit()
         after = _after(request)
         tenant: Tenant = request.state.tenant
         share = share_of(tenant, None if request.client is None else request.client.host)
         asking = Asking(
-            tenant.salt, running.gate.report(share), dict(self._journal.under_way), self._life.watch.report(after)
+            tenant.salt,
+            running.gate.report(share),
+            dict(self._request_log.under_way),
+            self._lifecycle.watch.report(after),
         )  # what belongs to this thread is copied here
         return JSONResponse(
             {"model": self._settings.model_name, **await asyncio.to_thread(memory_report, running, asking)}
@@ -182,8 +187,8 @@ class _About:
         """A prompt, or the messages of a chat, as tokens."""
         limits = self._settings.limits
         body = await read_body(request, limits)
-        fields = Fields(await parsed(body))
-        running = self._life.admit()
+        fields = RequestFields(await parsed(body))
+        running = self._lifecycle.admit()
         longest = running.engine.longest_request
         check_model(fields.text("model"), self._settings.model_name)
         prompt = fields.text("prompt")
@@ -214,7 +219,7 @@ class _Plans:
         return JSONResponse(await self._planning.plan(read_plan(await parsed(body))))
 
 
-def _dialogue(fields: Fields, bounds: Bounds) -> Dialogue:
+def _dialogue(fields: RequestFields, bounds: Bounds) -> Dialogue:
     found = read_dialogue(fields, bounds, read_tools(fields))
     fields.refuse_others()
     return found
@@ -251,11 +256,14 @@ async def _nobody_there(request: Request, error: Exception) -> Response:
 async def _http_problem(request: Request, error: Exception) -> Response:
     """What the router says: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
-    said = {404: f"there is no {request.url.path} here", 405: f"{request.method} is not for {request.url.path}"}
+    said = {
+        404: f"there is no {request.url.path} here",
+        405: f"method {request.method} is not allowed for {request.url.path}",
+    }
     message = said.get(error.status_code, str(error.detail))
     return JSONResponse(Problem(error.status_code, message).body, error.status_code, error.headers)
 
 
 async def _bug(request: Request, error: Exception) -> Response:
     """An error that nobody foresaw: the server's log has its traceback."""
-    return JSONResponse(Problem(500, "an error inside of the server", kind=SERVER).body, 500)
+    return JSONResponse(Problem(500, "internal server error", kind=SERVER).body, 500)

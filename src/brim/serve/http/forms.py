@@ -7,28 +7,28 @@ from dataclasses import replace
 from brim.engine.requests.grammar import Grammar
 from brim.engine.requests.params import SamplingParams
 from brim.errors import InvalidRequest
-from brim.serve.asked.requests import ChatAsked
-from brim.serve.life import Running
+from brim.serve.lifecycle import RunningServer
 from brim.serve.parse.grammar import calls_answer, json_answer
 from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import Prepared
 from brim.serve.problems import Problem
-from brim.serve.shape.answers import Reading
-from brim.serve.shape.scores import Scores
+from brim.serve.requests.generation import ChatRequest
+from brim.serve.responses.answers import Reading
+from brim.serve.responses.scores import Scores
 
 
-def reading_of(asked: ChatAsked, prepared: Prepared, running: Running) -> Reading:
+def reading_of(asked: ChatRequest, prepared: Prepared, running: RunningServer) -> Reading:
     return Reading(_formats(asked, running), asked.tools.parameters, prepared.tail)
 
 
-def scores_of(params: SamplingParams, running: Running) -> Scores | None:
+def scores_of(params: SamplingParams, running: RunningServer) -> Scores | None:
     """None: log-probabilities were not asked for."""
     if params.logprobs is None:
         return None
     return Scores(running.texts, {*running.engine.loaded.eos_ids, *params.stop_token_ids})
 
 
-async def as_asked(asked: ChatAsked, prepared: Prepared, running: Running, schema_field: str) -> SamplingParams:
+async def as_asked(asked: ChatRequest, prepared: Prepared, running: RunningServer, schema_field: str) -> SamplingParams:
     """With the grammar of the answer, if it has one, and the special tokens that its parsers look for.
 
     `schema_field` is where a schema of the answer was written.
@@ -45,11 +45,11 @@ async def as_asked(asked: ChatAsked, prepared: Prepared, running: Running, schem
         raise Problem(400, f"{field}: {said}", param=field, code="invalid_value") from None
 
 
-def _formats(asked: ChatAsked, running: Running) -> Formats:
+def _formats(asked: ChatRequest, running: RunningServer) -> Formats:
     return running.formats.forcing() if asked.tools.forced else running.formats
 
 
-def _grammar(asked: ChatAsked, formats: Formats, tail: str) -> Grammar | None:
+def _grammar(asked: ChatRequest, formats: Formats, tail: str) -> Grammar | None:
     tools = asked.tools
     if tools.forced:
         return calls_answer(formats, tail, tools.forced_parameters, tools.several)

@@ -10,8 +10,8 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
-from brim.guard.shares import Share
-from brim.serve.http.reply import Reply
+from brim.guard.shares import ClientShare
+from brim.serve.http.reply import HttpReply
 from brim.serve.problems import Problem
 from brim.serve.settings import is_loopback
 
@@ -60,7 +60,7 @@ class Keys:
         return found
 
 
-class Guarded:
+class KeyCheckedApp:
     """An application behind its keys: everything but what is open to all asks for one, where there are any.
 
     Where there is none and it listens on loopback only, it must have been asked for by such a name: a web page whose
@@ -81,7 +81,7 @@ class Guarded:
             return
         if self._local_only and not is_loopback(_host(scope)):
             problem = Problem(421, f"this server is for this machine only, and was asked for as '{_host(scope):.60}'")
-            await Reply(send, {}).problem(problem)
+            await HttpReply(send, {}).problem(problem)
             return
         tenant = ANYBODY if scope["path"] in self._open_to_all else self._keys.tenant(_sent_key(scope))
         if tenant is None:
@@ -91,15 +91,15 @@ class Guarded:
                 kind="authentication_error",
                 code="invalid_api_key",
             )
-            await Reply(send, {"www-authenticate": "Bearer"}).problem(problem)
+            await HttpReply(send, {"www-authenticate": "Bearer"}).problem(problem)
             return
         scope.setdefault("state", {})["tenant"] = tenant
         await self._app(scope, receive, send)
 
 
-def share_of(tenant: Tenant, address: str | None) -> Share:
+def share_of(tenant: Tenant, address: str | None) -> ClientShare:
     """A key has one share, wherever it is used; without keys an address has one, or a network of IPv6 addresses."""
-    return Share(tenant.name or _network(address or ""), tenant.weight)
+    return ClientShare(tenant.name or _network(address or ""), tenant.weight)
 
 
 def _network(address: str) -> str:

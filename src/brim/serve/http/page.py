@@ -32,7 +32,7 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _PageFile:
     """One file, read once."""
 
     body: bytes
@@ -40,7 +40,7 @@ class _File:
     tag: str
 
     @classmethod
-    def read(cls, path: Path) -> _File:
+    def read(cls, path: Path) -> _PageFile:
         body = path.read_bytes()
         kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
         return cls(body, kind, f'"{blake2b(body, digest_size=8).hexdigest()}"')
@@ -57,5 +57,5 @@ def page_routes() -> list[Route]:
     found = []
     for path in sorted(FILES.iterdir()):
         where = "/" if path.name == INDEX else f"/page/{path.name}"
-        found.append(Route(where, _File.read(path).__call__))
+        found.append(Route(where, _PageFile.read(path).__call__))
     return found

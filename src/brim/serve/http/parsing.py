@@ -1,7 +1,7 @@
 """Bodies as JSON. A large one is parsed beside the event loop, so that nobody's stream waits for it.
 
 A thread is not enough: the parser lets no other thread run before it is done, or calls a function of Python's. So what
-it calls for is such a function (`taking_turns`), and what it makes without one, lists and texts, is bounded beforehand.
+it calls for is such a function (`release_gil`), and what it makes without one, lists and texts, is bounded beforehand.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from brim.serve.asked.fields import parse_object
 from brim.serve.problems import Problem
+from brim.serve.requests.fields import parse_object
 from brim.units import KIB
 
 Result = TypeVar("Result")
@@ -38,4 +38,4 @@ def _parsed(body: bytes) -> Mapping[str, Any]:
             raise Problem(
                 400, f"the body has more than {most:,} of '{mark.decode()}'; send less at once", code="body_too_complex"
             )
-    return parse_object(body, taking_turns=True)
+    return parse_object(body, release_gil=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from brim.serve.problems import Problem
-from brim.serve.settings import Limits
+from brim.serve.settings import RequestLimits
 from brim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
+async def read_body(request: Request, limits: RequestLimits) -> bytes:
     """The body of a request that says it is JSON; a page in a browser cannot say so to another site unasked."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -47,12 +47,12 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     return b"".join(parts)
 
 
-def _too_large(limits: Limits) -> Problem:
+def _too_large(limits: RequestLimits) -> Problem:
     most = format_bytes(limits.body_bytes)
     return Problem(413, f"the body is larger than {most}; send less", code="body_too_large", closes=True)
 
 
-def _too_slow(limits: Limits, size: int) -> Problem:
+def _too_slow(limits: RequestLimits, size: int) -> Problem:
     said = f"{limits.body_seconds:g} s, and one more for each {format_bytes(limits.body_rate)}"
     message = f"{size:,} bytes of the body have come, and the time for it has passed ({said})"
     return Problem(408, message, code="request_timeout", closes=True)

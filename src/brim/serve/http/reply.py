@@ -27,7 +27,7 @@ def _line(event: Json) -> bytes:
     return name + b"data: " + dumped(event) + b"\n\n"
 
 
-class Reply:
+class HttpReply:
     def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
         self._send = send
         self._headers = headers

@@ -7,22 +7,26 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from brim.engine.front.answers import Update
-from brim.serve.gate import Place
-from brim.serve.log import Entry
-from brim.serve.shape.answers import Ended
+from brim.serve.gate import QueuedRequest
+from brim.serve.log import RequestLogEntry
+from brim.serve.responses.answers import FinishedAnswer
 
 
 class Numbered:
     """Updates with the number of their answer among all of the request; answers that have ended are kept."""
 
     def __init__(
-        self, updates: AsyncGenerator[tuple[int, Update], None], answers: int, entry: Entry, place: Place
+        self,
+        updates: AsyncGenerator[tuple[int, Update], None],
+        answers: int,
+        entry: RequestLogEntry,
+        place: QueuedRequest,
     ) -> None:
         self._updates = updates
         self._answers = answers
         self._entry = entry
         self._place = place
-        self.ended: list[Ended] = []
+        self.ended: list[FinishedAnswer] = []
 
     async def __aiter__(self) -> AsyncGenerator[tuple[int, Update], None]:
         async for prompt, update in self._updates:
@@ -31,7 +35,7 @@ class Numbered:
             if update.token is not None:
                 self._entry.took_token()
             if update.completion is not None:
-                self.ended.append(Ended(number, update.completion))
+                self.ended.append(FinishedAnswer(number, update.completion))
                 self._entry.ended(update.completion)
             yield number, update
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from brim.serve.openapi import answered, asked
-from brim.serve.openapi.asked import Facts
+from brim.serve.openapi import requests, responses
+from brim.serve.openapi.requests import Facts
 from brim.serve.openapi.words import Schema
 from brim.version import __version__
 
@@ -48,7 +48,7 @@ def document(facts: Facts, keys: bool) -> Json:
             "description": "OpenAI's API, and what the server says about its memory.",
         },
         "paths": _paths(facts),
-        "components": {"schemas": {"Problem": answered.PROBLEM}},
+        "components": {"schemas": {"Problem": responses.PROBLEM}},
     }
     if keys:
         found["components"]["securitySchemes"] = {_KEY: {"type": "http", "scheme": "bearer"}}
@@ -58,31 +58,31 @@ def document(facts: Facts, keys: bool) -> Json:
 
 def _paths(facts: Facts) -> Json:
     return {
-        "/v1/chat/completions": {"post": _generates("An answer to a chat", asked.chat(facts), answered.CHAT)},
+        "/v1/chat/completions": {"post": _generates("An answer to a chat", requests.chat(facts), responses.CHAT)},
         "/v1/completions": {
-            "post": _generates("A text that goes on from a prompt", asked.completion(facts), answered.COMPLETION)
+            "post": _generates("A text that goes on from a prompt", requests.completion(facts), responses.COMPLETION)
         },
-        "/v1/responses": {"post": _generates("An answer, as items", asked.response(facts), answered.RESPONSE)},
+        "/v1/responses": {"post": _generates("An answer, as items", requests.response(facts), responses.RESPONSE)},
         "/v1/responses/{id}": {
             "parameters": [_path_parameter("id")],
-            "get": _operation("A stored answer", {JSON: answered.RESPONSE}, (404,)),
-            "delete": _operation("Forget a stored answer", {JSON: answered.DELETED}, (404,)),
+            "get": _operation("A stored answer", {JSON: responses.RESPONSE}, (404,)),
+            "delete": _operation("Forget a stored answer", {JSON: responses.DELETED}, (404,)),
         },
-        "/v1/models": {"get": _operation("The model", {JSON: answered.MODELS})},
+        "/v1/models": {"get": _operation("The model", {JSON: responses.MODELS})},
         "/v1/models/{name}": {
             "parameters": [_path_parameter("name")],
-            "get": _operation("The model", {JSON: answered.MODEL}, (404,)),
+            "get": _operation("The model", {JSON: responses.MODEL}, (404,)),
         },
         "/v1/memory": {
-            "get": _operation("The ledger of memory", {JSON: answered.MEMORY}, (400, 503)) | {"parameters": [_AFTER]}
+            "get": _operation("The ledger of memory", {JSON: responses.MEMORY}, (400, 503)) | {"parameters": [_AFTER]}
         },
         "/v1/plan": {
-            "post": _operation("What fits on a GPU", {JSON: {"type": "object"}}, _PLANNING) | _body(asked.plan())
+            "post": _operation("What fits on a GPU", {JSON: {"type": "object"}}, _PLANNING) | _body(requests.plan())
         },
         "/v1/catalogue": {"get": _operation("What plans may be asked for", {JSON: {"type": "object"}}, (429, 503))},
         "/tokenize": {
-            "post": _operation("Text as tokens", {JSON: answered.TOKENIZED}, (*_ASKING, 404))
-            | _body(asked.tokenize(facts))
+            "post": _operation("Text as tokens", {JSON: responses.TOKENIZED}, (*_ASKING, 404))
+            | _body(requests.tokenize(facts))
         },
         "/health": {"get": _health()},
         "/metrics": {"get": _operation("Metrics for Prometheus", {PLAIN: {"type": "string"}})},
@@ -109,14 +109,14 @@ def _operation(said: str, answers: dict[str, Schema], refusals: tuple[int, ...] 
 
 
 def _health() -> Json:
-    content = {JSON: {"schema": answered.HEALTH}}
-    responses = {
+    content = {JSON: {"schema": responses.HEALTH}}
+    answers = {
         "200": {"description": "ready or degraded", "content": content},
         "405": _refusal(405),
         "421": _refusal(421),
         "503": {"description": "starting, draining or failed", "content": content},
     }
-    return {"summary": "How the server is", "responses": responses, "security": []}
+    return {"summary": "How the server is", "responses": answers, "security": []}
 
 
 def _refusal(status: int) -> Json:

@@ -7,14 +7,14 @@ from collections.abc import Generator
 from typing import Any
 
 from brim.serve.parse.pieces import Argued, Called, Piece, Said
-from brim.serve.parse.source import Ended, Malformed, Source, json_string, json_value, next_character
+from brim.serve.parse.source import Malformed, TextSource, UnexpectedEnd, json_string, json_value, next_character
 
 _ARGUMENTS = ("arguments", "parameters")
 
 Reading = Generator[Piece | None, None, bool]  # returns whether a call was made
 
 
-def json_call(source: Source, number: int, opened: str = "", *, bare: bool = False) -> Reading:
+def json_call(source: TextSource, number: int, opened: str = "", *, bare: bool = False) -> Reading:
     """A call as an object. What turns out to be none is content, with the mark that opened it.
 
     `bare`: nothing but its form says that it is a call, so it must have a name and arguments.
@@ -25,13 +25,13 @@ def json_call(source: Source, number: int, opened: str = "", *, bare: bool = Fal
         for piece in _object(source, number, bare):
             called = called or isinstance(piece, Called)
             yield piece
-    except (Malformed, Ended):
+    except (Malformed, UnexpectedEnd):
         if not called:
             yield Said(opened + source.kept)
     return called
 
 
-def _object(source: Source, number: int, bare: bool) -> Generator[Piece | None, None, None]:
+def _object(source: TextSource, number: int, bare: bool) -> Generator[Piece | None, None, None]:
     if (yield from next_character(source)) != "{":
         raise Malformed
     source.take(1)
@@ -60,7 +60,7 @@ def _object(source: Source, number: int, bare: bool) -> Generator[Piece | None, 
         yield Argued(number, early or "{}")
 
 
-def arguments(source: Source, number: int) -> Generator[Piece | None, None, None]:
+def arguments(source: TextSource, number: int) -> Generator[Piece | None, None, None]:
     """Arguments as they come; those written as JSON inside of a text are whole before they are shown."""
     first = yield from next_character(source)
     if first == "{":
@@ -69,7 +69,7 @@ def arguments(source: Source, number: int) -> Generator[Piece | None, None, None
         yield Argued(number, _as_object((yield from _collected(source))))
 
 
-def _goes_on(source: Source) -> Generator[None, None, bool]:
+def _goes_on(source: TextSource) -> Generator[None, None, bool]:
     """Whether another key follows in an object; its end is taken."""
     while (found := (yield from next_character(source))) == ",":
         source.take(1)
@@ -79,7 +79,7 @@ def _goes_on(source: Source) -> Generator[None, None, bool]:
     return True
 
 
-def _collected(source: Source) -> Generator[None, None, str]:
+def _collected(source: TextSource) -> Generator[None, None, str]:
     found = ""
     for piece in json_value(source, str):
         if piece is None:

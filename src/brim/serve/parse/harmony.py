@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from brim.serve.parse.pieces import Argued, Called, Piece, Pieces, Said, Thought, Tools
-from brim.serve.parse.source import Ended, Source, collected, passing
+from brim.serve.parse.source import TextSource, UnexpectedEnd, collected, passing
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -23,7 +23,7 @@ _ENDS = (END, CALL, RETURN)
 _TO_FUNCTION = re.compile(r"to=functions\.([^\s<]+)")
 
 
-def parse_reasoning(source: Source, tools: Tools) -> Pieces:
+def parse_reasoning(source: TextSource, tools: Tools) -> Pieces:
     """Reasoning and content; calls stay as they are written."""
     mark = yield from passing(source, (*_HEADS, *_ENDS), Said)
     while mark is not None:
@@ -32,7 +32,7 @@ def parse_reasoning(source: Source, tools: Tools) -> Pieces:
             continue
         try:
             head, _ = yield from collected(source, MESSAGE)
-        except Ended:
+        except UnexpectedEnd:
             return
         head = mark + head
         if _TO_FUNCTION.search(head):
@@ -45,14 +45,14 @@ def parse_reasoning(source: Source, tools: Tools) -> Pieces:
             mark = yield from passing(source, (*_ENDS, START), make)
 
 
-def parse_calls(source: Source, tools: Tools) -> Pieces:
+def parse_calls(source: TextSource, tools: Tools) -> Pieces:
     """Calls; all else is content."""
     number = 0
     while (mark := (yield from passing(source, _HEADS, Said))) is not None:
         source.keep()
         try:
             head, _ = yield from collected(source, MESSAGE)
-        except Ended:
+        except UnexpectedEnd:
             yield Said(mark + source.kept)
             return
         function = _TO_FUNCTION.search(mark + head)

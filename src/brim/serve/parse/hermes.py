@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from brim.serve.parse.calls import json_call
 from brim.serve.parse.pieces import Pieces, Said, Tools
-from brim.serve.parse.source import Source, next_character, passing, skipped
+from brim.serve.parse.source import TextSource, next_character, passing, skipped
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
-def parse(source: Source, tools: Tools) -> Pieces:
+def parse(source: TextSource, tools: Tools) -> Pieces:
     number = 0
     while (yield from passing(source, (OPEN,), Said)) is not None:
         called = yield from json_call(source, number, OPEN)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from brim.serve.parse.calls import json_call
 from brim.serve.parse.pieces import Pieces, Said, Tools
-from brim.serve.parse.source import Source, begins_with, next_character, passing
+from brim.serve.parse.source import TextSource, begins_with, next_character, passing
 
 TAG = "<|python_tag|>"
 _BETWEEN = (";", ",")
 
 
-def parse(source: Source, tools: Tools) -> Pieces:
+def parse(source: TextSource, tools: Tools) -> Pieces:
     number = 0
     while True:
         tagged = yield from begins_with(source, TAG)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from brim.serve.parse.calls import Reading, arguments, json_call
 from brim.serve.parse.pieces import Called, Pieces, Said, Tools
-from brim.serve.parse.source import Ended, Malformed, Source, collected, next_character, passing
+from brim.serve.parse.source import Malformed, TextSource, UnexpectedEnd, collected, next_character, passing
 
 OPEN, ARGUMENTS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 
 
-def parse(source: Source, tools: Tools) -> Pieces:
+def parse(source: TextSource, tools: Tools) -> Pieces:
     number = 0
     while (yield from passing(source, (OPEN,), Said)) is not None:
         if (yield from next_character(source)) != "[":
@@ -22,7 +22,7 @@ def parse(source: Source, tools: Tools) -> Pieces:
                 source.take(1)
 
 
-def _named(source: Source, number: int) -> Reading:
+def _named(source: TextSource, number: int) -> Reading:
     """A name, and its arguments."""
     source.keep()
     try:
@@ -30,7 +30,7 @@ def _named(source: Source, number: int) -> Reading:
         if not name.strip():
             raise Malformed
         yield Called(number, name.strip())
-    except (Ended, Malformed):
+    except (UnexpectedEnd, Malformed):
         yield Said(OPEN + source.kept)
         return False
     try:
@@ -39,6 +39,6 @@ def _named(source: Source, number: int) -> Reading:
         elif mark == "{":
             source.text = mark + source.text
         yield from arguments(source, number)
-    except (Ended, Malformed):
+    except (UnexpectedEnd, Malformed):
         pass  # what there is of them has been shown
     return True

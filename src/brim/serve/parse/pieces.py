@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from brim.serve.parse.source import Source
+from brim.serve.parse.source import TextSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class Argued:
 Piece = Said | Thought | Called | Argued
 Pieces = Generator[Piece | None, None, None]  # None: it waits for more text
 Tools = Mapping[str, Mapping[str, Any]]  # the schema of each tool's parameters, by the tool's name
-Parse = Callable[[Source, Tools], Pieces]
+Parse = Callable[[TextSource, Tools], Pieces]
 
 
 class Parser:
     """One parser on one answer."""
 
     def __init__(self, parse: Parse, tools: Tools) -> None:
-        self._source = Source()
+        self._source = TextSource()
         self._pieces = parse(self._source, tools)
 
     def feed(self, text: str) -> list[Piece]:
@@ -72,7 +72,7 @@ class Parser:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """A whole call."""
 
     name: str
@@ -85,7 +85,7 @@ class Answered:
 
     content: str = ""
     reasoning: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
 
 def whole(pieces: Iterable[Piece]) -> Answered:
@@ -102,5 +102,5 @@ def whole(pieces: Iterable[Piece]) -> Answered:
                 arguments.append("")
             case Argued(number, text):
                 arguments[number] += text
-    calls = tuple(Call(name, written) for name, written in zip(names, arguments, strict=True))
+    calls = tuple(ToolCall(name, written) for name, written in zip(names, arguments, strict=True))
     return Answered(content, reasoning, calls)

@@ -13,13 +13,22 @@ from typing import Any
 
 from brim.serve.parse.hermes import CLOSE, OPEN
 from brim.serve.parse.pieces import Argued, Called, Piece, Pieces, Said, Tools
-from brim.serve.parse.source import Ended, Malformed, Source, begins_with, collected, next_character, passing, skipped
+from brim.serve.parse.source import (
+    Malformed,
+    TextSource,
+    UnexpectedEnd,
+    begins_with,
+    collected,
+    next_character,
+    passing,
+    skipped,
+)
 
 FUNCTION, PARAMETER = "<function=", "<parameter="
 FUNCTION_END, PARAMETER_END = "</function>", "</parameter>"
 
 
-def parse(source: Source, tools: Tools) -> Pieces:
+def parse(source: TextSource, tools: Tools) -> Pieces:
     number = 0
     while (mark := (yield from passing(source, (OPEN, FUNCTION), Said))) is not None:
         source.keep()
@@ -30,7 +39,7 @@ def parse(source: Source, tools: Tools) -> Pieces:
             for piece in _function(source, number, tools):
                 called = called or isinstance(piece, Called)
                 yield piece
-        except (Malformed, Ended):
+        except (Malformed, UnexpectedEnd):
             if not called:
                 yield Said(mark + source.kept)
         if called:
@@ -40,7 +49,7 @@ def parse(source: Source, tools: Tools) -> Pieces:
             yield from next_character(source)
 
 
-def _function(source: Source, number: int, tools: Tools) -> Generator[Piece | None, None, None]:
+def _function(source: TextSource, number: int, tools: Tools) -> Generator[Piece | None, None, None]:
     name, _ = yield from collected(source, ">")
     yield Called(number, name.strip())
     schema = tools.get(name.strip(), {}).get("properties", {})

@@ -15,7 +15,7 @@ Waiting = Generator[None, None, Found]  # reads on, and returns what it has foun
 _SPACE = " \t\r\n"
 
 
-class Ended(Exception):
+class UnexpectedEnd(Exception):
     """The text is over, and something was missing."""
 
 
@@ -23,7 +23,7 @@ class Malformed(Exception):
     """This is not what the format writes."""
 
 
-class Source:
+class TextSource:
     """The text that nobody has taken yet. `kept` is what was taken since `keep` was called."""
 
     def __init__(self) -> None:
@@ -45,9 +45,9 @@ class Source:
 
 
 def passing(
-    source: Source, marks: tuple[str, ...], make: Callable[[str], Made], *, trim: bool = True
+    source: TextSource, marks: tuple[str, ...], make: Callable[[str], Made], *, trim: bool = True
 ) -> Generator[Made | None, None, str | None]:
-    """What stands before the first of the marks, as it comes; returns the mark, None at the end of the text.
+    """The text before the first of the marks, as it comes; returns the mark, None at the end of the text.
 
     `trim`: space before a mark is left out.
     """
@@ -70,7 +70,7 @@ def passing(
         yield None
 
 
-def collected(source: Source, *marks: str) -> Waiting[tuple[str, str]]:
+def collected(source: TextSource, *marks: str) -> Waiting[tuple[str, str]]:
     """The text before the first of the marks, whole, and the mark."""
     found = ""
     while True:
@@ -79,20 +79,20 @@ def collected(source: Source, *marks: str) -> Waiting[tuple[str, str]]:
         if mark is not None:
             return found, mark
         if source.closed and not source.text:
-            raise Ended
+            raise UnexpectedEnd
         yield None
 
 
-def skipped(source: Source, *marks: str) -> Waiting[str | None]:
+def skipped(source: TextSource, *marks: str) -> Waiting[str | None]:
     """Leave out everything up to one of the marks; None at the end of the text."""
     try:
         _, mark = yield from collected(source, *marks)
-    except Ended:
+    except UnexpectedEnd:
         return None
     return mark
 
 
-def _before(source: Source, marks: tuple[str, ...]) -> tuple[str, str | None]:
+def _before(source: TextSource, marks: tuple[str, ...]) -> tuple[str, str | None]:
     """The text that is certainly before all marks, and the first mark if that is complete."""
     places = [(place, mark) for mark in marks if (place := source.text.find(mark)) >= 0]
     if places:
@@ -109,7 +109,7 @@ def _overlap(text: str, mark: str) -> int:
     return next((size for size in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:size])), 0)
 
 
-def next_character(source: Source) -> Waiting[str]:
+def next_character(source: TextSource) -> Waiting[str]:
     """The next character that is no space; it is not taken, the space before it is. Empty at the end of the text."""
     while True:
         solid = source.text.lstrip(_SPACE)
@@ -119,7 +119,7 @@ def next_character(source: Source) -> Waiting[str]:
         yield None
 
 
-def begins_with(source: Source, mark: str) -> Waiting[bool]:
+def begins_with(source: TextSource, mark: str) -> Waiting[bool]:
     """Whether the text begins with the mark, which is taken then. Space before it does not count."""
     while not source.closed and mark.startswith(source.text.lstrip(_SPACE)[: len(mark)]):
         if len(source.text.lstrip(_SPACE)) >= len(mark):
@@ -132,7 +132,7 @@ def begins_with(source: Source, mark: str) -> Waiting[bool]:
     return True
 
 
-def json_string(source: Source) -> Waiting[str]:
+def json_string(source: TextSource) -> Waiting[str]:
     """A JSON string, as it is written, quotes included."""
     if (yield from next_character(source)) != '"':
         raise Malformed
@@ -145,11 +145,11 @@ def json_string(source: Source) -> Waiting[str]:
     return found
 
 
-def json_value(source: Source, make: Callable[[str], Made]) -> Generator[Made | None, None, None]:
+def json_value(source: TextSource, make: Callable[[str], Made]) -> Generator[Made | None, None, None]:
     """A JSON value as it is written, as it comes. Ends with it; a number or word ends before what follows."""
     first = yield from next_character(source)
     if not first:
-        raise Ended
+        raise UnexpectedEnd
     if first in ",:]}":
         raise Malformed
     depth, inside, escaped = 0, False, False
@@ -172,10 +172,10 @@ def json_value(source: Source, make: Callable[[str], Made]) -> Generator[Made | 
                 return
         yield from _taken(source, len(source.text), make)
         if source.closed:
-            raise Ended
+            raise UnexpectedEnd
         yield None
 
 
-def _taken(source: Source, count: int, make: Callable[[str], Made]) -> Generator[Made, None, None]:
+def _taken(source: TextSource, count: int, make: Callable[[str], Made]) -> Generator[Made, None, None]:
     if count:
         yield make(source.take(count))

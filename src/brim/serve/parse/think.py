@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from brim.serve.parse.pieces import Parse, Pieces, Said, Thought, Tools
-from brim.serve.parse.source import Source, begins_with, next_character, passing
+from brim.serve.parse.source import TextSource, begins_with, next_character, passing
 
 
 def thinking(start: str, end: str, begun: bool) -> Parse:
     """A parser for these marks. `begun`: the prompt ends with the first one."""
 
-    def parse(source: Source, tools: Tools) -> Pieces:
+    def parse(source: TextSource, tools: Tools) -> Pieces:
         opened = yield from begins_with(source, start)
         if opened or begun:
             yield from next_character(source)

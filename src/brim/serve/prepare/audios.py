@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from brim.engine.media.audio.files import at_rate, check_rate, check_samples
 from brim.engine.media.audio.wav import NotWav, Wav, open_wav
 from brim.errors import InvalidRequest
-from brim.serve.asked.media import Audio
 from brim.serve.prepare.base64_files import file_of
-from brim.serve.settings import Limits
+from brim.serve.requests.media import Audio
+from brim.serve.settings import RequestLimits
 from brim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 Samples = tuple[Any, int]  # an array of one channel, and its sampling rate
 
 
-def decode_all(audios: Sequence[Audio], limits: Limits, model: AudioLimits | None, rate: int) -> dict[Audio, Samples]:
+def decode_all(
+    audios: Sequence[Audio], limits: RequestLimits, model: AudioLimits | None, rate: int
+) -> dict[Audio, Samples]:
     """Samples of each, at this rate; what the model or the server takes at most is checked before."""
     files: dict[Audio, Wav] = {}
     left = limits.audio_seconds
@@ -34,7 +36,7 @@ def decode_all(audios: Sequence[Audio], limits: Limits, model: AudioLimits | Non
     return {audio: (_samples(audio, wav, rate), rate) for audio, wav in files.items()}
 
 
-def _opened(audio: Audio, limits: Limits) -> Wav:
+def _opened(audio: Audio, limits: RequestLimits) -> Wav:
     content = file_of(audio.written, _named(audio), limits.audio_bytes)
     try:
         wav = open_wav(content)
@@ -51,7 +53,7 @@ def _opened(audio: Audio, limits: Limits) -> Wav:
     return wav
 
 
-def _check_length(audio: Audio, wav: Wav, left: float, limits: Limits, model: AudioLimits | None) -> None:
+def _check_length(audio: Audio, wav: Wav, left: float, limits: RequestLimits, model: AudioLimits | None) -> None:
     check_rate(_named(audio), wav.rate)
     if model is not None:
         model.check_seconds(_named(audio), wav.seconds)

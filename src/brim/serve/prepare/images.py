@@ -8,16 +8,16 @@ from io import BytesIO
 from typing import Any
 
 from brim.errors import InvalidRequest, first_line
-from brim.serve.asked.media import Image
 from brim.serve.prepare.base64_files import file_of
 from brim.serve.prepare.jobs import SeenImage
-from brim.serve.settings import Limits
+from brim.serve.requests.media import Image
+from brim.serve.settings import RequestLimits
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _URI = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
 
 
-def decode_all(images: Sequence[Image], limits: Limits, known: Mapping[str, SeenImage] = {}) -> dict[Image, Any]:
+def decode_all(images: Sequence[Image], limits: RequestLimits, known: Mapping[str, SeenImage] = {}) -> dict[Image, Any]:
     """PIL images with all their pixels read; None for those that are known by their URI."""
     found: dict[Image, Any] = {}
     left = limits.image_pixels
@@ -62,7 +62,7 @@ def _decode(image: Image, content: bytes, left: int, limit: int) -> Any:
     return opened
 
 
-def _content(image: Image, limits: Limits) -> bytes:
+def _content(image: Image, limits: RequestLimits) -> bytes:
     begin = _URI.match(image.uri)
     if begin is None:
         raise InvalidRequest(f"{image.path}: a data URI must begin like data:image/png;base64,")

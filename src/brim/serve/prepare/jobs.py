@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.shared_arrays import SharedArray
-from brim.serve.settings import Limits
+from brim.serve.requests.dialogue import Dialogue
+from brim.serve.settings import RequestLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class TokenizerSource:
 @dataclass(frozen=True, slots=True)
 class ChatJob:
     dialogue: Dialogue
-    limits: Limits
+    limits: RequestLimits
     threshold: int  # most tokens of prompt and answer
     room: int | None  # for the answer; None: the conversation does not roll
     counted: bool = False  # nobody will answer it

@@ -164,7 +164,7 @@ class Lane:
             loop.call_soon_threadsafe(died if broken else self._give, process)
 
     def _give(self, process: Executor) -> None:
-        """To whoever waits longest."""
+        """To the job that waits longest."""
         if self._closed:
             return
         while self._waiting:
@@ -181,7 +181,7 @@ class Lane:
             self._start()
 
     def _not_loaded(self, process: Executor) -> None:
-        """A process has died while it was loading. Whoever waits longest finds out: it must not go on for ever."""
+        """A process has died while it was loading. The job that waits longest is told: it must not go on for ever."""
         self._forget(process)
         turn = next((one for one in self._waiting if not one.done()), None)
         if turn is not None:

@@ -1,4 +1,4 @@
-"""Texts that are refused by their length alone: whoever sends one would keep everybody else's tokens waiting."""
+"""Texts that are refused by their length alone: tokenising one would delay everybody else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from brim.errors import InvalidRequest
-from brim.serve.asked.dialogue import Dialogue
+from brim.serve.requests.dialogue import Dialogue
 
 ROLLED_CHARACTERS = 256 * 1024  # of a conversation that loses what does not fit, however small the context is
 ROLLED_TOKEN = 16  # characters of a token, for one that loses the rest: it is counted many times

@@ -15,13 +15,13 @@ from brim.engine.media.one_by_one import OneByOne, Pixels, pixels_of, without_pi
 from brim.engine.media.processed import part_digest
 from brim.engine.media.processing import run_processor, sampling_rate, tokens_beyond
 from brim.errors import InvalidRequest
-from brim.serve.asked.dialogue import Dialogue, Media
-from brim.serve.asked.media import Audio, Image
 from brim.serve.prepare import audios, images
 from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, SeenImage, TokenizerSource
 from brim.serve.prepare.lengths import check_length, check_rolled_length
 from brim.serve.prepare.rolling import rolled, written
 from brim.serve.prepare.shared_arrays import SharedArray
+from brim.serve.requests.dialogue import Dialogue, Media
+from brim.serve.requests.media import Audio, Image
 
 
 def check_taken(dialogue: Dialogue, allowed: Any) -> None:
@@ -59,7 +59,7 @@ def processor_of(folder: Path | None) -> Processor:
     return Processor(processor, family_of(own), own)
 
 
-class MediaPrompt:
+class MediaDialogue:
     """One dialogue with media, each decoded and processed once. `known` has images that were before, by their URIs."""
 
     def __init__(

@@ -12,8 +12,8 @@ from brim.engine.front.chat_template import ChatTemplate
 from brim.engine.requests.control_tokens import ChatText
 from brim.errors import InvalidRequest
 from brim.guard.rolling import RollingSettings, roll
-from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.jobs import ChatJob
+from brim.serve.requests.dialogue import Dialogue
 from brim.surrogates import half_pair_at
 
 

@@ -14,14 +14,14 @@ from hashlib import blake2b
 
 import numpy as np
 
-from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.jobs import Prepared, SeenImage
+from brim.serve.requests.dialogue import Dialogue
 
 _DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DialogueImages:
     """A dialogue in which keys stand for the images that are known, and these images."""
 
     dialogue: Dialogue
@@ -36,12 +36,12 @@ class SeenImages:
         self._most_bytes = most_bytes
         self._seen: OrderedDict[str, SeenImage] = OrderedDict()
 
-    def find(self, dialogue: Dialogue, keys: dict[str, str]) -> Found:
+    def find(self, dialogue: Dialogue, keys: dict[str, str]) -> DialogueImages:
         """`keys` has the key of each image's URI."""
         known = {key: self._seen[key] for key in keys.values() if key in self._seen}
         for key in known:
             self._seen.move_to_end(key)
-        return Found(dialogue.with_uris({uri: key for uri, key in keys.items() if key in known}), known)
+        return DialogueImages(dialogue.with_uris({uri: key for uri, key in keys.items() if key in known}), known)
 
     def keep(self, key: str, image: SeenImage) -> None:
         if image.size_bytes > self._most_bytes or key in self._seen:

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from brim.engine.front.compiled import Vocabulary, compile_grammar
+from brim.engine.front.compiled import TokenVocabulary, compile_grammar
 from brim.engine.requests.grammar import Grammar, GrammarKind
 from brim.errors import InvalidRequest
 
@@ -26,7 +26,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server's business
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads do not survive a fork
     told = json.loads(sys.stdin.readline())
-    tokens = Vocabulary(**{**told, "eos_ids": tuple(told["eos_ids"])}).tokens()
+    tokens = TokenVocabulary(**{**told, "eos_ids": tuple(told["eos_ids"])}).tokens()
     for line in sys.stdin:
         sys.stdout.write(json.dumps(_tried(tokens, json.loads(line))) + "\n")
         sys.stdout.flush()
@@ -65,7 +65,7 @@ def _problem(tokens: Any, grammar: Grammar) -> str:
 
 
 def _limit(seconds: float, most_bytes: int) -> None:
-    """So much CPU time and memory more than now. Whoever takes more is killed, wherever the library is."""
+    """So much CPU time and memory more than now. A process that takes more is killed, wherever the library is."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

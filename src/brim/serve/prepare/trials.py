@@ -1,7 +1,7 @@
 """Grammars tried in a process of their own before the server compiles them: some schemas take minutes, or crash.
 
 A grammar gets a little CPU time first; one that needs more is tried again in the next lane, with more of it, up to all
-that a grammar may take. So whoever sends slow ones keeps nobody else waiting. The lanes of slow ones have short queues:
+that a grammar may take. So slow ones delay nobody else. The lanes of slow ones have short queues:
 who finds one full, or has waited for seconds, is told to come again. What was refused is remembered, and what passes is
 compiled for the engine, in a thread.
 """

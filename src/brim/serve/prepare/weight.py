@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brim.serve.asked.dialogue import Dialogue
+from brim.serve.requests.dialogue import Dialogue
 
 QUICK_WEIGHT = 64 * 1024  # some 20 ms of a template and a tokenizer
 _PART = 32  # what a text, a list or an object costs besides its characters, as characters

@@ -120,33 +120,33 @@ class Tokenising:
 
 
 def _load(source: TokenizerSource) -> None:
-    from brim.serve.prepare.desk import desk_of
+    from brim.serve.prepare.preparer import preparer_of
 
     with _plain_errors():
-        desk_of(source)
+        preparer_of(source)
 
 
 def _load_media(source: TokenizerSource) -> None:
-    from brim.serve.prepare.desk import desk_of
+    from brim.serve.prepare.preparer import preparer_of
 
     with _plain_errors():
-        desk_of(source).load_processor()
+        preparer_of(source).load_processor()
 
 
 def _chat(source: TokenizerSource, job: ChatJob, known: Mapping[str, SeenImage]) -> Prepared:
-    from brim.serve.prepare.desk import desk_of
+    from brim.serve.prepare.preparer import preparer_of
 
     with _plain_errors():
-        return desk_of(source).chat(job, known)
+        return preparer_of(source).chat(job, known)
 
 
 def _texts(
     source: TokenizerSource, texts: Sequence[str], special: bool, longest: int | None, counted: bool
 ) -> list[tuple[int, ...]]:
-    from brim.serve.prepare.desk import desk_of
+    from brim.serve.prepare.preparer import preparer_of
 
     with _plain_errors():
-        return [desk_of(source).tokens(text, special, longest, counted) for text in texts]
+        return [preparer_of(source).tokens(text, special, longest, counted) for text in texts]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """What an event is about."""
 
     STATE = "state"  # the server became ready, degraded, or ended
@@ -44,10 +44,10 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class WatchEvent:
     number: int  # from 1
     time: float  # Unix seconds
-    kind: Kind
+    kind: EventKind
     count: int
     text: str
 

@@ -14,20 +14,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from brim.records.health import Health, Status
-from brim.serve.watch.changes import Change, Changes
-from brim.serve.watch.record import SAMPLE_COLUMNS, Counts, Event, GateState, Kind, Sample
+from brim.serve.watch.changes import Change, ChangeDetector
+from brim.serve.watch.record import SAMPLE_COLUMNS, Counts, EventKind, GateState, Sample, WatchEvent
 
 if TYPE_CHECKING:
     from brim.engine.figures import EngineFigures
 
-Numbered = TypeVar("Numbered", Event, Sample)
+Numbered = TypeVar("Numbered", WatchEvent, Sample)
 EVERY_SECONDS = 1.0
 _SAMPLES = 600
 _EVENTS = 256
 _RATE_SAMPLES = 5  # that a rate is the mean of
 
 
-class Watch:
+class ServerWatch:
     """Looks at one server; in the event loop's thread alone."""
 
     def __init__(
@@ -37,17 +37,17 @@ class Watch:
         self.gate = GateState()
         self._clock = clock
         self._wall_clock = wall_clock
-        self._changes = Changes(clock)
+        self._changes = ChangeDetector(clock)
         self._last: tuple[float, Counts] | None = None
         self._rolled_tokens = self._failed = 0
         self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
-        self._events: deque[Event] = deque(maxlen=_EVENTS)
+        self._events: deque[WatchEvent] = deque(maxlen=_EVENTS)
         self._numbers = 0
 
-    async def keep_looking(self, look: Callable[[], None]) -> None:
+    async def keep_sampling(self, sample: Callable[[], None]) -> None:
         """Until it is cancelled."""
         while True:
-            look()
+            sample()
             await asyncio.sleep(EVERY_SECONDS)
 
     def ended(self, *, evicted_tokens: int, status: int) -> None:
@@ -55,7 +55,7 @@ class Watch:
         self._rolled_tokens += evicted_tokens
         self._failed += status == 500
 
-    def look(self, figures: EngineFigures, health: Health, refused: int) -> None:
+    def sample(self, figures: EngineFigures, health: Health, refused: int) -> None:
         """Take a sample, and note what has happened since the last one."""
         counts = self._counts(figures, health, refused)
         for change in self._changes.between(counts):
@@ -128,15 +128,15 @@ class Watch:
         if holding:
             since = self.gate.since if self.gate.holding else self._wall_clock()
             if not self.gate.holding:
-                self._tell(Change(Kind.GATE, now.waiting, f"requests are held: {now.held_reason}"))
+                self._tell(Change(EventKind.GATE, now.waiting, f"requests are held: {now.held_reason}"))
             self.gate = GateState(True, now.held_reason, since)
         elif self.gate.holding and not now.waiting:
             held = self._wall_clock() - self.gate.since
-            self._tell(Change(Kind.GATE, 0, f"no request waits any more, after {held:.0f} s"))
+            self._tell(Change(EventKind.GATE, 0, f"no request waits any more, after {held:.0f} s"))
             self.gate = GateState(False, "", self._wall_clock())
 
     def _tell(self, change: Change) -> None:
-        self._events.append(Event(self._next(), self._wall_clock(), change.kind, change.count, change.text))
+        self._events.append(WatchEvent(self._next(), self._wall_clock(), change.kind, change.count, change.text))
 
     def _next(self) -> int:
         self._numbers += 1

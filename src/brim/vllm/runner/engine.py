@@ -20,9 +20,9 @@ from brim.units import ceil_div
 from brim.vllm.runner.blocks import SEGMENT_BYTES, Blocks, request_tokens, separate_tensors
 from brim.vllm.runner.lockstep import Lockstep
 from brim.vllm.runner.media import allocated_bytes, kept_embeddings, largest_inputs
-from brim.vllm.runner.requests import StepMaker, Vocabulary
+from brim.vllm.runner.requests import SamplerBounds, StepMaker
 from brim.vllm.runner.scores import earlier_scores
-from brim.vllm.runner.steps import Limits, Step, small_steps, worst_steps
+from brim.vllm.runner.steps import SchedulerLimits, Step, small_steps, worst_steps
 from brim.vllm.runner.teardown import GraphSettings, tear_down
 
 
@@ -273,7 +273,7 @@ def _of_all_stages(specs: dict[str, Any]) -> dict[str, Any]:
 
 
 def same_cache(built: Any, asked: Any) -> bool:
-    """Whether what stands is what vLLM's core asks for: blocks, tensors and groups of layers."""
+    """Whether what was built is what vLLM's core asks for: blocks, tensors and groups of layers."""
 
     def described(cache: Any) -> tuple[Any, ...]:
         groups = [group.layer_names for group in cache.kv_cache_groups]
@@ -282,7 +282,7 @@ def same_cache(built: Any, asked: Any) -> bool:
     return built is not None and described(built) == described(asked)
 
 
-def _limits(worker: Any) -> Limits:
+def _limits(worker: Any) -> SchedulerLimits:
     """What stock vLLM cannot do on the CPU is left out there.
 
     Drafts that are drawn: its kernels take 64-bit parameters only. Prompts that are scored beside LoRA: its kernels
@@ -290,7 +290,7 @@ def _limits(worker: Any) -> Limits:
     """
     config, on_cpu = worker.vllm_config, worker.device.type == "cpu"
     scheduler, speculative = config.scheduler_config, config.speculative_config
-    return Limits(
+    return SchedulerLimits(
         batch_tokens=scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens,
         slots=_drafter_slots(scheduler, speculative),
         rows=scheduler.max_num_seqs,
@@ -316,10 +316,10 @@ def _drafter_length(speculative: Any, longest: int) -> int:
     return longest if model is None else min(longest, int(model.max_model_len))
 
 
-def _vocabulary(config: Any) -> Vocabulary:
+def _vocabulary(config: Any) -> SamplerBounds:
     size = config.model_config.get_vocab_size()
     most = config.model_config.max_logprobs
-    return Vocabulary(size, size if most < 0 else most)
+    return SamplerBounds(size, size if most < 0 else most)
 
 
 def _check_output(output: Any, step: Step) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from brim.errors import OutOfMemory
-from brim.fit.ranks import ONE_RANK, Ranks
+from brim.fit.ranks import ONE_RANK, FitRanks
 from brim.ports import MemoryProbe
 from brim.records.memory import MemoryReading
 from brim.units import format_bytes
@@ -23,7 +23,7 @@ from brim.units import format_bytes
 class Lockstep:
     """Of one rank; without a probe nothing is looked at before a step."""
 
-    def __init__(self, ranks: Ranks = ONE_RANK, probe: MemoryProbe | None = None) -> None:
+    def __init__(self, ranks: FitRanks = ONE_RANK, probe: MemoryProbe | None = None) -> None:
         self._ranks = ranks
         self._probe = probe
         self._step_bytes = 0  # that a step has taken at most

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brim.vllm.runner.media import LargestInput
-from brim.vllm.runner.steps import Draw, Limits, Row, Step
+from brim.vllm.runner.steps import Draw, Row, SchedulerLimits, Step
 
 _ANSWER_TOKENS = 64  # more than any step draws
 _SOME_TOKENS = [1, 2, 3]  # to which a restricted row is held
@@ -22,7 +22,7 @@ _FEW_WISHES: dict[Draw, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class SamplerBounds:
     """What bounds the sampler of a model."""
 
     size: int
@@ -38,7 +38,7 @@ class StepMaker:
     """Makes steps for one build; every request has a name of its own."""
 
     def __init__(
-        self, cache: Any, config: Any, vocabulary: Vocabulary, prefix: str, *, adapters: int = 0, drafts: int = 0
+        self, cache: Any, config: Any, vocabulary: SamplerBounds, prefix: str, *, adapters: int = 0, drafts: int = 0
     ) -> None:
         self._blocks = cache.num_blocks
         self._specs = [group.kv_cache_spec for group in cache.kv_cache_groups]
@@ -60,7 +60,7 @@ class StepMaker:
         made.total_num_scheduled_tokens = sum(tokens)
         return made
 
-    def encoding(self, largest: LargestInput, limits: Limits) -> Any:
+    def encoding(self, largest: LargestInput, limits: SchedulerLimits) -> Any:
         """A step that encodes as many of the largest inputs as it may, and computes the first tokens that hold them."""
         room = min(limits.tokens(1), limits.longest)
         requests = [self._encoded(largest, room) for _ in range(min(largest.items, limits.most_rows))]

@@ -1,7 +1,7 @@
 """Steps of a vLLM server: the worst ones, most of which its own profiling skips, and small ones that load kernels.
 
-In: the limits of its scheduler (`Limits`). Out: for every step its rows, as numbers. Contents do not matter for memory:
-rows may share blocks, so a KV cache of one request holds every worst step at full context.
+In: the limits of its scheduler. Out: for every step its rows, as numbers. Contents do not matter for memory: rows may
+share blocks, so a KV cache of one request holds every worst step at full context.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ODD_ROWS = 9  # vLLM's sampler takes other kernels from 8 rows on
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SchedulerLimits:
     """What the scheduler may put into a step."""
 
     batch_tokens: int
@@ -92,7 +92,7 @@ class Step:
     drafts: int = 0
 
 
-def worst_steps(limits: Limits) -> tuple[Step, ...]:
+def worst_steps(limits: SchedulerLimits) -> tuple[Step, ...]:
     """By name: the first ones are those of text, that of an encoder is the last."""
     steps = [_prefill(limits), *(_scored_steps(limits) if limits.scores else ()), _decode(limits)]
     if limits.drafts and limits.tokens(1) > limits.drafts and limits.longest > limits.drafts + 1:
@@ -102,7 +102,7 @@ def worst_steps(limits: Limits) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def small_steps(limits: Limits) -> tuple[Step, ...]:
+def small_steps(limits: SchedulerLimits) -> tuple[Step, ...]:
     """Prompts of many lengths alone, then as many decodes, drawn in every way.
 
     Kernels have variants by the number of tokens, and the driver loads each at its first call: it must not need memory
@@ -119,7 +119,7 @@ def small_steps(limits: Limits) -> tuple[Step, ...]:
     return tuple(Step(_shape(SMALL, drawn, ""), drawn) for drawn in (*prompts, *decodes))
 
 
-def _draws(limits: Limits) -> tuple[Draw, ...]:
+def _draws(limits: SchedulerLimits) -> tuple[Draw, ...]:
     """All ways. Where vLLM verifies drafts greedily only, its draw by top-k alone fails in a step without drafts."""
     greedily = limits.drafts and not limits.draws_drafts
     return tuple(draw for draw in Draw if not (greedily and draw is Draw.TOP_K))
@@ -132,7 +132,7 @@ def _powers(most: int) -> Iterator[int]:
         power *= 2
 
 
-def _prefill(limits: Limits) -> Step:
+def _prefill(limits: SchedulerLimits) -> Step:
     """All tokens of a batch, in as many rows as may be, and every row draws by a seed."""
     rows = limits.most_rows
     even, one_more = divmod(min(limits.tokens(rows), rows * limits.chunk), rows)
@@ -143,21 +143,21 @@ def _prefill(limits: Limits) -> Step:
     return Step(_shape(PREFILL, drawn, "every row draws by a seed"), drawn)
 
 
-def _scored_steps(limits: Limits) -> tuple[Step, ...]:
+def _scored_steps(limits: SchedulerLimits) -> tuple[Step, ...]:
     """A long prompt beside decodes, and alone if that makes it longer or leaves room for another."""
     beside_decodes, alone = _scores(limits), _longest_scores(limits)
     more = alone.rows[0].new > beside_decodes.rows[0].new or len(alone.rows) > 1
     return (beside_decodes, alone) if more else (beside_decodes,)
 
 
-def _scores(limits: Limits) -> Step:
+def _scores(limits: SchedulerLimits) -> Step:
     """A prompt that is scored beside decodes which all draw."""
     rows = limits.most_rows
     drawn = (_scored(limits, limits.tokens(rows) - rows + 1), *[Row(1, limits.longest - 1)] * (rows - 1))
     return Step(_shape(SCORES, drawn, "a prompt is scored beside decodes"), drawn)
 
 
-def _longest_scores(limits: Limits) -> Step:
+def _longest_scores(limits: SchedulerLimits) -> Step:
     """A prompt of a whole batch: the V1 runner makes the logits of all its tokens at once, the V2 runner in pieces.
 
     Two where prompts are cut: the V1 runner still has the scores of one while it makes the logits of the next.
@@ -167,7 +167,7 @@ def _longest_scores(limits: Limits) -> Step:
     return Step(_shape(LONGEST_SCORES, scored, "prompts are scored alone"), scored)
 
 
-def _scored(limits: Limits, room: int) -> Row:
+def _scored(limits: SchedulerLimits, room: int) -> Row:
     """The last chunk of the longest prompt: it also holds the scores of the chunks before it.
 
     A chunk before the last has the logits of one token more, which is less than what an allocation is rounded to.
@@ -176,13 +176,13 @@ def _scored(limits: Limits, room: int) -> Row:
     return Row(new, limits.longest - new, scored=True)
 
 
-def _decode(limits: Limits) -> Step:
+def _decode(limits: SchedulerLimits) -> Step:
     """The largest batch at full context: the largest graph."""
     drawn = (Row(1, limits.longest - 1),) * limits.most_rows
     return Step(_shape(DECODE, drawn, "every row draws at full context"), drawn)
 
 
-def _verify(limits: Limits) -> Step:
+def _verify(limits: SchedulerLimits) -> Step:
     """Every row has all of its draft tokens."""
     rows = min(limits.rows, limits.batch_tokens // (limits.drafts + 1 + limits.slots))
     drawn = (

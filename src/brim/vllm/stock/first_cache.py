@@ -18,14 +18,14 @@ from brim.model.source import is_hub_id
 from brim.reserve.devices import Budget, Gpu, LeasedDevice, budget_key
 from brim.reserve.promised import promised_bytes
 from brim.units import ceil_div, format_bytes
-from brim.vllm.settings import Settings
+from brim.vllm.settings import WorkerSettings
 
 _PART = 4  # of what weights leave of the device: a quarter
 _LEAST_LEFT = 16  # weights that are converted while they load take less than their files: a sixteenth is left at least
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.gguf")
 
 
-def first_kv_bytes(settings: Settings, arguments: Any, *, on_cpu: bool) -> int:
+def first_kv_bytes(settings: WorkerSettings, arguments: Any, *, on_cpu: bool) -> int:
     """The size of the KV cache on every rank."""
     left = left_bytes(settings, arguments, on_cpu=on_cpu)
     drafts = (arguments.speculative_config or {}).get("model")
@@ -51,7 +51,7 @@ def checkpoint_bytes(model: str) -> int:
     return sum(file.stat().st_size for pattern in _OTHER_WEIGHTS for file in found.glob(pattern))
 
 
-def left_bytes(settings: Settings, arguments: Any, *, on_cpu: bool) -> int:
+def left_bytes(settings: WorkerSettings, arguments: Any, *, on_cpu: bool) -> int:
     """What neighbours leave of a budget on the CPU, or of the tightest GPU of this engine."""
     devices = [_budget(settings)] if on_cpu else list(_gpus(arguments))
     return min(_left_of(device, free) for device, free in devices)
@@ -66,7 +66,7 @@ def _left_of(device: LeasedDevice | None, free_bytes: int) -> int:
     return left
 
 
-def _budget(settings: Settings) -> tuple[LeasedDevice | None, int]:
+def _budget(settings: WorkerSettings) -> tuple[LeasedDevice | None, int]:
     """As neighbours know it, and its size; a budget without a name is known to nobody."""
     size, name = settings.budget_bytes, settings.budget_name
     if size is None:

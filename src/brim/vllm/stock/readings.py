@@ -14,7 +14,7 @@ from brim.reserve.devices import LeasedDevice
 from brim.reserve.processes import resident_bytes
 from brim.reserve.promised import promised_bytes
 from brim.units import KIB
-from brim.vllm.settings import Settings, read_settings
+from brim.vllm.settings import WorkerSettings, read_settings
 from brim.vllm.sizing import cpu_budget_bytes, device_facts, leased_device
 
 EXTENSION = f"{__name__}.MemoryFigures"
@@ -47,7 +47,7 @@ def rank_memory(told: Mapping[str, Any]) -> RankMemory:
     return RankMemory(MemoryReading(**told["reading"]), told["keep_free_bytes"])
 
 
-def _reading(worker: Any, settings: Settings) -> MemoryReading:
+def _reading(worker: Any, settings: WorkerSettings) -> MemoryReading:
     """By the worker's allocator and the driver; on the CPU, by what is resident of the budget."""
     if worker.device.type == "cuda":
         from brim.probes.cuda import CudaProbe

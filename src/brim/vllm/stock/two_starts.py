@@ -26,7 +26,7 @@ from brim.errors import BrimError, DoesNotFit
 from brim.records.memory import MemoryReading
 from brim.units import MIB, format_bytes
 from brim.vllm.refusals import refusals
-from brim.vllm.settings import Settings, read_settings
+from brim.vllm.settings import WorkerSettings, read_settings
 from brim.vllm.stock.first_cache import first_kv_bytes
 from brim.vllm.stock.load import DemandingRequests
 from brim.vllm.stock.readings import EXTENSION, RankMemory, rank_memory
@@ -46,13 +46,13 @@ class Measured:
 
 
 def second_size(
-    ranks: Iterable[RankMemory], first_kv_bytes: int, settings: Settings, utilization: float | None = None
+    ranks: Iterable[RankMemory], first_kv_bytes: int, settings: WorkerSettings, utilization: float | None = None
 ) -> int:
     """The KV cache that fits beside the peak of everything else, on the tightest rank; a utilization is a cap."""
     return min(_size_on(rank, first_kv_bytes, settings, utilization) for rank in ranks)
 
 
-def _size_on(rank: RankMemory, first_kv_bytes: int, settings: Settings, utilization: float | None) -> int:
+def _size_on(rank: RankMemory, first_kv_bytes: int, settings: WorkerSettings, utilization: float | None) -> int:
     reading = rank.reading
     left = (
         min(
@@ -66,7 +66,7 @@ def _size_on(rank: RankMemory, first_kv_bytes: int, settings: Settings, utilizat
     return floor(left * Fraction(settings.memory_fraction))
 
 
-def _limit_bytes(reading: MemoryReading, settings: Settings, utilization: float | None) -> int:
+def _limit_bytes(reading: MemoryReading, settings: WorkerSettings, utilization: float | None) -> int:
     """The most that this process may hold of the device."""
     total, share = reading.total_bytes, settings.share
     limits = [total]
@@ -94,7 +94,7 @@ def measured(words: list[str]) -> Measured:
     return Measured(None, why) if why else Measured(_measured_size(given, settings))
 
 
-def _measured_size(given: ServeArguments, settings: Settings) -> int:
+def _measured_size(given: ServeArguments, settings: WorkerSettings) -> int:
     """Start stock vLLM small, run the load, and compute the size of the next start."""
     from vllm.platforms import current_platform
 
@@ -110,7 +110,7 @@ def _measured_size(given: ServeArguments, settings: Settings) -> int:
     return size
 
 
-def _why_not(given: ServeArguments, settings: Settings) -> str:
+def _why_not(given: ServeArguments, settings: WorkerSettings) -> str:
     """Why there is nothing to measure; empty where there is."""
     if not settings.enabled:
         return "Brim is switched off"

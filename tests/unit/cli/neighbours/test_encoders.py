@@ -6,10 +6,10 @@ import argparse
 
 import pytest
 
-from brim.cli.engine_options import Place
+from brim.cli.engine_options import EnginePlace
 from brim.cli.neighbours.encoders import _gets_process
 
-GPU, CPU = Place("cuda:0"), Place("cpu", 1 << 30)
+GPU, CPU = EnginePlace("cuda:0"), EnginePlace("cpu", 1 << 30)
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,8 @@ GPU, CPU = Place("cuda:0"), Place("cpu", 1 << 30)
         (GPU, False, {"encoder_reserve": "6GiB"}, True),
     ],
 )
-def test_a_gpu_that_serves_gets_a_process(place: Place, serves: bool, given: dict[str, object], process: bool) -> None:
+def test_a_gpu_that_serves_gets_a_process(
+    place: EnginePlace, serves: bool, given: dict[str, object], process: bool
+) -> None:
     options = argparse.Namespace(**{"encoder_gpus": None, "encoder_reserve": None, "tp": 1, **given})
     assert _gets_process(options, place, serves) is process

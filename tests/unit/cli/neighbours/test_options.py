@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brim.cli.engine_options import Place
+from brim.cli.engine_options import EnginePlace
 from brim.cli.neighbours import options as neighbour_options
 from brim.cli.neighbours.options import part_of_device
 from brim.errors import DeviceError, EncoderFailed, NeighboursUnknown
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_encoder_that_cannot_start_is_an_error() -> None:
     encoders: Any = FailedEncoders()
     failed = pytest.raises(EncoderFailed, match="cannot be started")
-    with failed, part_of_device(NOTHING_GIVEN, Place("cuda:0"), False, encoders) as part:
+    with failed, part_of_device(NOTHING_GIVEN, EnginePlace("cuda:0"), False, encoders) as part:
         assert part is not None
         part.decide()
 
@@ -52,17 +52,17 @@ def test_a_ledger_that_cannot_be_opened_is_an_error(folder: Path) -> None:
     folder.chmod(0o700)
     (folder / CARD.key).chmod(0o700)
     unknown = pytest.raises(NeighboursUnknown, match="cannot be locked; remove it")
-    with unknown, part_of_device(NOTHING_GIVEN, Place("cuda:0"), False):
+    with unknown, part_of_device(NOTHING_GIVEN, EnginePlace("cuda:0"), False):
         pass
 
 
 def test_without_a_driver_that_counts_a_command_goes_on_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def without_driver(_: Place) -> Gpu:
+    def without_driver(_: EnginePlace) -> Gpu:
         raise DeviceError("NVML is not there")
 
     monkeypatch.setattr(neighbour_options, "leased_device", without_driver)
-    with part_of_device(NOTHING_GIVEN, Place("cuda:0"), False) as part:
+    with part_of_device(NOTHING_GIVEN, EnginePlace("cuda:0"), False) as part:
         assert part is None
     assert capsys.readouterr().err == "note: neighbours are not asked: NVML is not there\n"

@@ -71,7 +71,7 @@ def test_everything_is_said() -> None:
         "U  kv_used 256.0 MiB",
         "25% used, 50% cached, of 1,600 tokens",
         "1,234 (2,000 with those of prompts)",
-        "2 running, 0 waiting, 2 of 260 places taken",
+        "2 running, 0 waiting, 2 of 260 queue slots used",
         "1.0 MiB free now",
         "1 rescues, 0 preemptions, 0 refused, 7 blocks evicted",
         "llm (this server)",

@@ -9,7 +9,7 @@ from math import inf
 from brim.engine.drafts.weighing import FittedLimit, batch_load
 from brim.engine.kv.geometry import LayerGroup
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.scheduler import Limits
+from brim.engine.schedule.scheduler import StepLimits
 from brim.guard.speculation import GateCause, SpeculationSettings
 from brim.guard.weight import BatchLoad
 from brim.records.scaling import Coefficients, Law, Scaling
@@ -55,7 +55,7 @@ def test_the_gate_closes_for_bytes_where_blocks_would_do() -> None:
     world = World(
         (LayerGroup(None, (0,), 1),),
         400,
-        Limits(4, 32, max_drafted=4),
+        StepLimits(4, 32, max_drafted=4),
         admission=WORST,
         proposer=Guesses(random.Random(1), 1.0),
         speculation=SpeculationSettings(4, 0.75, depth=4),

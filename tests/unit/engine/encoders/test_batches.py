@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from brim.engine.encoders.batches import elements, first_batch, joined
 from brim.engine.encoders.records import MOST_PARTS, TowerFacts
-from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.media.parts import MediaKind, MediaPart
 
 WIDTH = 4
 
@@ -55,7 +55,7 @@ def test_only_parts_of_the_same_form_go_together() -> None:
 
 
 def test_audios_go_one_by_one() -> None:
-    audio = MediaPart({"input_features": torch.zeros(1, WIDTH, 5)}, 1, Kind.AUDIO)
+    audio = MediaPart({"input_features": torch.zeros(1, WIDTH, 5)}, 1, MediaKind.AUDIO)
     assert first_batch([audio, audio], facts(50)) == 1
     assert first_batch([part(1), audio], facts(50)) == 1
     assert first_batch([audio], facts(4)) == 0

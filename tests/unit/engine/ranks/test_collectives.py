@@ -6,27 +6,31 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from brim.engine.ranks.collectives import Collective, Kind, StepCollectives, StepWork, learned  # noqa: E402
+from brim.engine.ranks.collectives import Collective, CollectiveKind, StepCollectives, StepWork, learned  # noqa: E402
 
 HIDDEN, VOCAB = 64, 50
 SIZES = (1, 2, 3, 5)
 Notes = dict[int, list[Collective]]
 
 
-def one(kind: Kind, elements: int, group: str = "0") -> Collective:
+def one(kind: CollectiveKind, elements: int, group: str = "0") -> Collective:
     return Collective(kind, elements, torch.float32, group)
 
 
 def forward(rows: int) -> list[Collective]:
-    return [one(Kind.REDUCE, rows * HIDDEN), one(Kind.GATHER_INTO, rows * HIDDEN + 7), one(Kind.REDUCE, 9)]
+    return [
+        one(CollectiveKind.REDUCE, rows * HIDDEN),
+        one(CollectiveKind.GATHER_INTO, rows * HIDDEN + 7),
+        one(CollectiveKind.REDUCE, 9),
+    ]
 
 
 def head(rows: int) -> list[Collective]:
-    return [one(Kind.GATHER_INTO, rows * VOCAB)]
+    return [one(CollectiveKind.GATHER_INTO, rows * VOCAB)]
 
 
 def tokens(rows: int) -> list[Collective]:
-    return [Collective(Kind.BROADCAST, rows, torch.int64, "0")]
+    return [Collective(CollectiveKind.BROADCAST, rows, torch.int64, "0")]
 
 
 def notes(make: object, sizes: tuple[int, ...] = SIZES) -> Notes:
@@ -63,9 +67,9 @@ def test_an_engine_of_one_token_knows_its_only_step() -> None:
     [
         notes(forward) | {3: forward(3)[:2]},  # one of them is not always there
         notes(forward) | {1: forward(1)[::-1]},  # nor in this order
-        notes(forward) | {2: [one(Kind.REDUCE, 2**2), *forward(2)[1:]]},  # its size follows something else
-        {rows: [*forward(rows), Collective(Kind.OTHER)] for rows in SIZES},
-        {rows: [*forward(rows), one(Kind.REDUCE, 5, group="1")] for rows in SIZES},
+        notes(forward) | {2: [one(CollectiveKind.REDUCE, 2**2), *forward(2)[1:]]},  # its size follows something else
+        {rows: [*forward(rows), Collective(CollectiveKind.OTHER)] for rows in SIZES},
+        {rows: [*forward(rows), one(CollectiveKind.REDUCE, 5, group="1")] for rows in SIZES},
     ],
 )
 def test_what_cannot_be_foretold_is_not(odd: Notes) -> None:

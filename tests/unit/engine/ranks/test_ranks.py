@@ -13,20 +13,24 @@ from brim.errors import DeviceError, OutOfMemory
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from brim.engine.ranks.ranks import Ended, worst_end
+from brim.engine.ranks.ranks import RankOutcome, worst_end
 
-FINE, BOOM = Ended(), Ended("RuntimeError: boom")
-
-
-def short(missing_bytes: int | None) -> Ended:
-    return Ended("no memory", out_of_memory=True, missing_bytes=missing_bytes)
+FINE, BOOM = RankOutcome(), RankOutcome("RuntimeError: boom")
 
 
-@given(st.builds(Ended, st.text(st.characters(exclude_characters="\0")), st.booleans(), st.none() | st.integers(0, 9)))
-def test_how_a_rank_ended_travels_in_so_many_bytes_whatever_it_says(ended: Ended) -> None:
+def short(missing_bytes: int | None) -> RankOutcome:
+    return RankOutcome("no memory", out_of_memory=True, missing_bytes=missing_bytes)
+
+
+@given(
+    st.builds(
+        RankOutcome, st.text(st.characters(exclude_characters="\0")), st.booleans(), st.none() | st.integers(0, 9)
+    )
+)
+def test_how_a_rank_ended_travels_in_so_many_bytes_whatever_it_says(ended: RankOutcome) -> None:
     sent = ended.packed()
-    assert len(sent) == len(Ended().packed())
-    received, said = Ended.unpacked(sent), ended.problem.encode(errors="replace").decode()
+    assert len(sent) == len(RankOutcome().packed())
+    received, said = RankOutcome.unpacked(sent), ended.problem.encode(errors="replace").decode()
     assert said.startswith(received.problem)
     assert received.problem == said or len(received.problem.encode()) > 490
     assert replace(received, problem="") == replace(ended, problem="")
@@ -45,7 +49,9 @@ def test_nothing_is_raised_where_all_went_well() -> None:
         ([FINE, short(None)], 1, None),
     ],
 )
-def test_the_largest_shortfall_that_is_known_counts(ended: list[Ended], rank: int, missing_bytes: int | None) -> None:
+def test_the_largest_shortfall_that_is_known_counts(
+    ended: list[RankOutcome], rank: int, missing_bytes: int | None
+) -> None:
     error = worst_end("build", ended)
     assert isinstance(error, OutOfMemory)
     assert str(error) == f"rank {rank} of {len(ended)}, build: no memory"

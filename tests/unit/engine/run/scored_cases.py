@@ -9,7 +9,7 @@ import torch
 from brim.engine.run.scoring.pieces import PieceSize, score_in_pieces
 from brim.engine.run.scoring.running import Reduction
 from brim.engine.run.scoring.scores import PromptLogprobs
-from brim.engine.weights.head import Head
+from brim.engine.weights.head import LogitsHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class ScoredCase:
     spread: float = 1.0  # of the logits: wide ones reach the cap
     equal: bool = False  # many tokens have the same logit
 
-    def head(self) -> Head:
+    def head(self) -> LogitsHead:
         numbers = torch.Generator().manual_seed(self.vocab + self.width)
         weight = torch.randn(self.vocab, self.width, generator=numbers) * self.spread / self.width**0.5
         if self.equal:
             weight = weight[: self.vocab // 4 + 1].repeat(4, 1)[: self.vocab]
         bias = torch.randn(self.vocab, generator=numbers) if self.bias else None
         dtype = getattr(torch, self.kind)
-        return Head(weight.to(dtype), None if bias is None else bias.to(dtype), self.scale, self.cap)
+        return LogitsHead(weight.to(dtype), None if bias is None else bias.to(dtype), self.scale, self.cap)
 
     def hidden(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Hidden states, and the tokens that follow: the first and the last of the vocabulary among them."""
@@ -76,8 +76,8 @@ def difference(case: ScoredCase, reduction: Reduction) -> Difference:
     return Difference(*_distances(found, logits, targets, case.count))
 
 
-def _logits(head: Head, hidden: torch.Tensor) -> torch.Tensor:
-    wide = Head(head.weight.double(), None if head.bias is None else head.bias.double(), head.scale, head.cap)
+def _logits(head: LogitsHead, hidden: torch.Tensor) -> torch.Tensor:
+    wide = LogitsHead(head.weight.double(), None if head.bias is None else head.bias.double(), head.scale, head.cap)
     return wide.finish_(hidden.double() @ wide.weight.t())
 
 

@@ -20,7 +20,7 @@ from brim.engine.run.rows import (  # noqa: E402
     snapshots,
     tokens_ahead,
 )
-from brim.engine.schedule.plan import NO_DRAFT, Chunk, Draft, StepPlan  # noqa: E402
+from brim.engine.schedule.plan import NO_DRAFT, Chunk, DraftTokens, StepPlan  # noqa: E402
 
 
 def text(name: str, length: int) -> Sequence:
@@ -34,7 +34,7 @@ PLAN = StepPlan(
     (5, 1, 3),
     (6, 9, 4),
     (Chunk(D, 2, 6, 2, draws=True),),
-    (NO_DRAFT, Draft((21, 22), snapshot=9), Draft((31,), snapshot=8)),
+    (NO_DRAFT, DraftTokens((21, 22), snapshot=9), DraftTokens((31,), snapshot=8)),
 )
 
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from brim.engine.run.scoring.pieces import piece_size, score_in_pieces  # noqa: E402
 from brim.engine.run.scoring.running import Reduction, TorchReduction, reduction_for  # noqa: E402
-from brim.engine.weights.head import Head  # noqa: E402
+from brim.engine.weights.head import LogitsHead  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
 from brim.units import MIB  # noqa: E402
 from tests.triton_interpreter import interpreted, needs_interpreter  # noqa: E402
@@ -72,7 +72,7 @@ class OneKernel:
 def test_a_piece_is_within_its_bound(
     rows: int, vocab: int, width: int, memory: int, count: int, kind: torch.dtype, copies: bool, fused: bool
 ) -> None:
-    head = Head(torch.empty(vocab, width, dtype=kind, device="meta"), copies_input=copies)
+    head = LogitsHead(torch.empty(vocab, width, dtype=kind, device="meta"), copies_input=copies)
     reduction: Reduction = OneKernel() if fused else TorchReduction()
     size = piece_size(rows, head, count, reduction, memory)
     assert 1 <= size.rows <= rows
@@ -84,7 +84,7 @@ def test_a_piece_is_within_its_bound(
 
 def test_a_piece_uses_its_bound() -> None:
     """With the dimensions of the largest vocabularies: squares of whole tiles, and no more rows than there are."""
-    head = Head(torch.empty(262_144, 3840, dtype=torch.bfloat16, device="meta"))
+    head = LogitsHead(torch.empty(262_144, 3840, dtype=torch.bfloat16, device="meta"))
     size = piece_size(8192, head, 5, OneKernel(), 64 * MIB)
     assert (size.rows % 128, size.columns % 128) == (0, 0)
     assert size.rows * size.columns * 4 > 28 * MIB
@@ -96,7 +96,7 @@ def test_a_piece_uses_its_bound() -> None:
 def test_scoring_takes_no_more_than_it_may(kind: torch.dtype) -> None:
     """Really counted: many rows and a large vocabulary within two MiB, where whole rows would take twenty."""
     memory = 2 * MIB
-    head = Head(torch.randn(20_000, 16, dtype=torch.float32).to(kind))
+    head = LogitsHead(torch.randn(20_000, 16, dtype=torch.float32).to(kind))
     hidden, targets = torch.randn(256, 16).to(kind), torch.arange(256)
     size = piece_size(256, head, 20, TorchReduction(), memory)
     peaks = []

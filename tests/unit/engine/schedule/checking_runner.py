@@ -11,7 +11,7 @@ from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.plan import NO_DRAFT, Chunk, StepPlan
-from brim.engine.schedule.scheduler import Limits
+from brim.engine.schedule.scheduler import StepLimits
 from tests.unit.engine.schedule.simulated_device import SimulatedDevice, next_token
 
 
@@ -37,7 +37,7 @@ class Done:
 class CheckingRunner:
     """Runs plans on the simulated device at once, as a device does in its own order, and checks every plan."""
 
-    def __init__(self, ledger: KvLedger, limits: Limits, fails: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, ledger: KvLedger, limits: StepLimits, fails: Callable[[], bool] = lambda: False) -> None:
         self.device = SimulatedDevice(ledger)
         self.ledger = ledger
         self.limits = limits
@@ -88,7 +88,7 @@ class CheckingRunner:
             assert sequence.blocks.given_up == first
 
     def go_on_from(self, tokens: Mapping[int, int]) -> None:
-        """What stands of the drafts of the last step is part of the texts from now on."""
+        """What was accepted of the drafts of the last step is part of the texts from now on."""
         self.device.last_token.update(tokens)
 
     def _check(self, plan: StepPlan) -> None:
@@ -141,7 +141,7 @@ class CheckingRunner:
         blocks, text = self.texts.get(sequence, (None, []))
         if blocks is not sequence.blocks:
             return sequence.tokens[: sequence.computed]
-        if sequence in self.verified and not sequence.unseen:  # what stands was computed, if it was not taken back
+        if sequence in self.verified and not sequence.unseen:  # accepted, and not taken back: computed
             return sequence.tokens[: sequence.computed]
         return text
 

@@ -15,8 +15,8 @@ from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.audit import scheduler_problems
 from brim.engine.schedule.drafting import Snapshots, plan_drafts
-from brim.engine.schedule.plan import NO_DRAFT, Draft, StepPlan
-from brim.engine.schedule.scheduler import Limits
+from brim.engine.schedule.plan import NO_DRAFT, DraftTokens, StepPlan
+from brim.engine.schedule.scheduler import StepLimits
 from brim.guard.speculation import SpeculationSettings
 from tests.unit.engine.schedule.world import WORST, Arrival, Guesses, World, request, worlds
 
@@ -61,7 +61,7 @@ def test_a_request_that_is_admitted_is_not_preempted_for_drafts_of_that_step(
     world = World(
         (LayerGroup(None, (0,), 1),),
         kv_tokens,
-        Limits(8, 400, reuse_prefixes=False, max_drafted=8),
+        StepLimits(8, 400, reuse_prefixes=False, max_drafted=8),
         size=size,
         admission=WORST,
         proposer=Guesses(random.Random(0), 1.0),
@@ -81,7 +81,9 @@ def test_a_request_that_is_admitted_is_not_preempted_for_drafts_of_that_step(
 
 def guessing(right: float, kv_tokens: int = 400, max_drafted: int = 4, **others: Any) -> World:
     speculation = SpeculationSettings(max_drafted, 1.0, depth=4)
-    limits = Limits(4, 32, max_drafted=max_drafted, has_states=others.pop("has_states", False), reuse_prefixes=False)
+    limits = StepLimits(
+        4, 32, max_drafted=max_drafted, has_states=others.pop("has_states", False), reuse_prefixes=False
+    )
     groups = others.pop("groups", (LayerGroup(None, (0,), 1),))
     return World(
         groups, kv_tokens, limits, proposer=Guesses(random.Random(1), right), speculation=speculation, **others
@@ -111,7 +113,7 @@ def test_wrong_drafts_cost_no_step() -> None:
 
 
 def test_a_rejected_draft_costs_a_recurrent_model_no_step_either() -> None:
-    """Its last tokens are computed again together with the next one."""
+    """Its last tokens are recomputed together with the next one."""
     assert steps_of(guessing(0.0, has_states=True)) <= 61
     assert steps_of(guessing(1.0, has_states=True)) < 30
 
@@ -138,7 +140,7 @@ def test_where_blocks_are_short_less_is_drafted(free: int, drafted: int) -> None
     assert ledger.reserve(sequence.blocks, 0, 7)
     ledger.commit()
     decodes, drafts = plan_drafts([sequence], {sequence: (1,) * 6}, 6, ledger, None)
-    assert (decodes, drafts) == ([sequence], (Draft((1,) * drafted),))
+    assert (decodes, drafts) == ([sequence], (DraftTokens((1,) * drafted),))
     assert ledger.pools[0].available == max(0, free - 2)
     ledger.rollback()
     assert ledger.pools[0].available == free
@@ -156,7 +158,7 @@ def test_without_a_row_for_its_state_a_request_gets_no_draft_and_no_blocks() -> 
     first, second = texts
     snapshots = Snapshots(3, 1)
     decodes, drafts = plan_drafts(texts, {first: (1, 1), second: (2, 2)}, 9, ledger, snapshots)
-    assert (decodes, drafts) == ([second, first], (NO_DRAFT, Draft((1, 1), snapshot=3)))
+    assert (decodes, drafts) == ([second, first], (NO_DRAFT, DraftTokens((1, 1), snapshot=3)))
     assert [len(one.blocks.tables[0]) for one in texts if one.blocks is not None] == [3, 2]
     assert snapshots.problems(texts) == []
 
@@ -172,7 +174,7 @@ def test_drafts_get_what_is_left_of_a_step() -> None:
         assert ledger.reserve(sequence.blocks, 0, 7)
     first, second, third = texts
     decodes, drafts = plan_drafts(texts, {first: (1, 1, 1), third: (2, 2, 2)}, 5, ledger, None)
-    assert (decodes, drafts) == ([second, first, third], (NO_DRAFT, Draft((1, 1, 1)), Draft((2, 2))))
+    assert (decodes, drafts) == ([second, first, third], (NO_DRAFT, DraftTokens((1, 1, 1)), DraftTokens((2, 2))))
 
 
 @pytest.mark.parametrize("has_states", [False, True])
@@ -192,18 +194,18 @@ def test_windows_move_on_with_what_stands(has_states: bool) -> None:
 
 
 @pytest.mark.parametrize("has_states", [False, True])
-def test_what_requests_will_hold_is_reckoned_from_what_stands(has_states: bool) -> None:
+def test_what_requests_will_hold_is_forecast_from_accepted_tokens(has_states: bool) -> None:
     """Otherwise others would be admitted into blocks that answers with drafts reach sooner."""
     world = guessing(0.8, admission=WORST, has_states=has_states)
     for name in ("a", "b"):
         world.submit(request(name, 5, 40))
-    outlook = world.scheduler.outlook
+    forecast = world.scheduler.forecast
     while not world.loop.idle:
         world.step()
-        outlook.final_blocks()
+        forecast.final_blocks()
         for sequence in world.scheduler.running:
             assert sequence.slot is not None
-            assert outlook._future.get(sequence.slot) == outlook._running_claim(sequence)
+            assert forecast._future.get(sequence.slot) == forecast._running_claim(sequence)
     assert world.runner.verified
 
 
@@ -227,7 +229,7 @@ def test_a_batch_that_grows_in_planning_is_not_drafted_for() -> None:
 
 
 def test_accepted_is_what_was_drawn_in_the_same_places() -> None:
-    draft = Draft((4, 5, 6))
+    draft = DraftTokens((4, 5, 6))
     assert [draft.accepted(drawn) for drawn in ([4, 5, 6, 7], [4, 9, 6, 7], [9, 5, 6, 7])] == [3, 1, 0]
     assert NO_DRAFT.accepted([3]) == 0
     assert StepPlan((), (), (), ()).decode_rows == 0

@@ -14,8 +14,8 @@ from brim.engine.kv.host import HostCopy
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.audit import scheduler_problems
-from brim.engine.schedule.prospect import from_host
-from brim.engine.schedule.scheduler import Limits
+from brim.engine.schedule.candidate import from_host
+from brim.engine.schedule.scheduler import StepLimits
 from brim.guard.preemption import PreemptionRates
 from tests.unit.engine.schedule.world import Arrival, World, full, request
 from tests.unit.engine.stopping import stopped_at
@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[tuple[int | None, ...], bool, bool]] = {  # windows, recu
 def world_of(kind: str, host_bytes: int, kv_tokens: int = 40, **others: Any) -> World:
     windows, states, reuse = KINDS[kind]
     groups = tuple(LayerGroup(window, (number,), 1) for number, window in enumerate(windows))
-    limits = Limits(4, 16, reuse_prefixes=reuse, has_states=states)
+    limits = StepLimits(4, 16, reuse_prefixes=reuse, has_states=states)
     return World(groups, kv_tokens, limits, host_bytes=host_bytes, **others)
 
 

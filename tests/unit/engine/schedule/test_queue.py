@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.queue import WaitingQueue
-from brim.guard.shares import EVERYBODY, Share
+from brim.guard.shares import EVERYBODY, ClientShare
 from tests.unit.engine.schedule.world import full, request
 
 costs = st.integers(1, 40)
 shares = st.lists(st.sampled_from([0.5, 1.0, 2.0, 5.0]), min_size=2, max_size=4).map(
-    lambda weights: [Share(str(number), weight) for number, weight in enumerate(weights)]
+    lambda weights: [ClientShare(str(number), weight) for number, weight in enumerate(weights)]
 )
 
 
-def waiting(name: str, share: Share = EVERYBODY, tokens: int = 4, priority: int = 0) -> Sequence:
+def waiting(name: str, share: ClientShare = EVERYBODY, tokens: int = 4, priority: int = 0) -> Sequence:
     asked = request(name, tokens, 3, share=share, priority=priority)
     return Sequence(asked, list(asked.prompt))
 
@@ -49,7 +49,9 @@ def test_with_one_share_a_higher_priority_comes_first_and_then_who_came_first(
 
 
 @given(shares=shares, sizes=st.lists(costs, min_size=30, max_size=60))
-def test_shares_that_always_wait_get_tokens_by_weight_in_every_window(shares: list[Share], sizes: list[int]) -> None:
+def test_shares_that_always_wait_get_tokens_by_weight_in_every_window(
+    shares: list[ClientShare], sizes: list[int]
+) -> None:
     """The bound of start-time fair queueing: two of them are never further apart than a request of each."""
     queue = WaitingQueue()
     for share in shares:
@@ -73,7 +75,7 @@ def test_shares_that_always_wait_get_tokens_by_weight_in_every_window(shares: li
 
 @given(shares=shares, sizes=st.lists(st.tuples(st.integers(0, 3), costs, st.booleans()), max_size=40))
 def test_nobody_is_left_out_and_each_share_keeps_its_order(
-    shares: list[Share], sizes: list[tuple[int, int, bool]]
+    shares: list[ClientShare], sizes: list[tuple[int, int, bool]]
 ) -> None:
     queue = WaitingQueue()
     inside: list[str] = []
@@ -95,31 +97,36 @@ def test_nobody_is_left_out_and_each_share_keeps_its_order(
 def test_no_stream_of_new_shares_keeps_one_waiting_for_ever(ahead: int, tokens: int) -> None:
     """It was served much, and every other that waits is a newcomer."""
     queue = WaitingQueue()
-    heavy = Share("heavy")
+    heavy = ClientShare("heavy")
     queue.join(waiting("first", heavy, ahead + 1))
     start_next(queue)
     queue.join(waiting("again", heavy, 4))
-    queue.join(waiting("new-0", Share("new-0"), tokens))
+    queue.join(waiting("new-0", ClientShare("new-0"), tokens))
     for number in range(2 * ahead // tokens + 3):
         if start_next(queue).request.id == "again":
             return
-        queue.join(waiting(f"new-{number + 1}", Share(f"new-{number + 1}"), tokens))
+        queue.join(waiting(f"new-{number + 1}", ClientShare(f"new-{number + 1}"), tokens))
     raise AssertionError("it never had its turn")
 
 
 def test_a_newcomer_waits_for_one_turn_of_a_client_with_hundreds_waiting() -> None:
     queue = WaitingQueue()
     for number in range(300):
-        queue.join(waiting(f"many-{number}", Share("many")))
+        queue.join(waiting(f"many-{number}", ClientShare("many")))
     for _ in range(10):
         start_next(queue)
-    queue.join(waiting("one", Share("one")))
+    queue.join(waiting("one", ClientShare("one")))
     assert "one" in ids(queue)[:2]
 
 
 def test_a_departure_is_undone_with_its_charge() -> None:
     queue = WaitingQueue()
-    for name, share in (("a", Share("x")), ("b", Share("x")), ("c", Share("y")), ("d", Share("y"))):
+    for name, share in (
+        ("a", ClientShare("x")),
+        ("b", ClientShare("x")),
+        ("c", ClientShare("y")),
+        ("d", ClientShare("y")),
+    ):
         queue.join(waiting(name, share))
     before = ids(queue)
     first, second = list(queue)[:2]
@@ -137,7 +144,7 @@ def test_a_departure_is_undone_with_its_charge() -> None:
 def test_accounts_of_clients_that_have_left_do_not_pile_up() -> None:
     queue = WaitingQueue()
     for number in range(5000):
-        queue.join(waiting("one", Share(str(number))))
+        queue.join(waiting("one", ClientShare(str(number))))
         queue.left(start_next(queue))
     assert len(queue.turns.accounts) <= 1024
 
@@ -147,10 +154,10 @@ def test_a_newcomer_starts_when_the_next_slot_is_free_and_answers_share_their_pr
     world = full(4096, max_batch=8, max_batch_tokens=64)
     for number in range(10):
         for index in range(8):
-            world.submit(request(f"many-{number}", 12, 4, seed=index, share=Share("many"), index=index))
+            world.submit(request(f"many-{number}", 12, 4, seed=index, share=ClientShare("many"), index=index))
     for _ in range(3):
         world.step()
-    world.submit(request("one", 12, 4, share=Share("one")))
+    world.submit(request("one", 12, 4, share=ClientShare("one")))
     while not world.scheduler.idle:
         world.step()
     place = world.started.index(("one", 0))
@@ -164,9 +171,9 @@ def test_long_answers_of_one_client_leave_half_of_the_tokens_to_another() -> Non
     """Turns by requests would give the one with long answers 25 times as much."""
     world = full(1 << 14, max_batch=4, max_batch_tokens=64)
     for number in range(20):
-        world.submit(request(f"long-{number}", 4, 200, share=Share("long")))
+        world.submit(request(f"long-{number}", 4, 200, share=ClientShare("long")))
     for number in range(200):
-        world.submit(request(f"short-{number}", 4, 8, share=Share("short")))
+        world.submit(request(f"short-{number}", 4, 8, share=ClientShare("short")))
     while any(one.finish is None for key, one in world.sequences.items() if key[0].startswith("short")):
         world.step()
     drawn = Counter[str]()

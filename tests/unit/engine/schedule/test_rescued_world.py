@@ -1,6 +1,6 @@
 """Rescues on a simulated device: a request that cannot get past some token of its text ends, and it alone.
 
-The refusal holds from that token on. A request that is computed again from its first token, because the failed step has
+The refusal holds from that token on. A request that is recomputed from its first token, because the failed step has
 changed its recurrent state, runs well up to there.
 """
 
@@ -18,9 +18,9 @@ from brim.engine.kv.geometry import LayerGroup
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.rescue import Rescue
-from brim.engine.schedule.events import Event
+from brim.engine.schedule.events import SequenceEvent
 from brim.engine.schedule.plan import StepPlan
-from brim.engine.schedule.scheduler import Limits
+from brim.engine.schedule.scheduler import StepLimits
 from brim.errors import OutOfMemory
 from brim.guard.rescue import RescuePolicy
 from tests.unit.engine.schedule.checking_runner import Failed
@@ -60,7 +60,7 @@ class RescuedWorld:
         chunks = [one.start + one.length for one in plan.chunks if one.sequence.request.key == self.culprit]
         return max(decodes + chunks, default=0)
 
-    def _step(self) -> list[Event]:
+    def _step(self) -> list[SequenceEvent]:
         self.rescue.advance()
         events = list(self.world.loop.events)
         self.world.loop.events.clear()
@@ -101,7 +101,7 @@ def test_a_request_that_cannot_get_past_a_token_ends_and_no_other(
 
 
 def test_recurrent_requests_get_past_the_place_where_a_step_failed_in_one_rescue() -> None:
-    world = World((LayerGroup(None, (0,), 1),), 400, Limits(4, 24, reuse_prefixes=False, has_states=True))
+    world = World((LayerGroup(None, (0,), 1),), 400, StepLimits(4, 24, reuse_prefixes=False, has_states=True))
     rescued = RescuedWorld(world, ("b", 0), room=45)
     world.run([Arrival(0, request(name, 40, 20), None) for name in "abc"], most_steps=120)
     rescued.check_end()
@@ -123,7 +123,7 @@ class PassingRefusals(RescuedWorld):
 def test_refusals_that_pass_end_nobody_also_where_a_failure_costs_all_that_was_computed(states: bool) -> None:
     numbers, rescues, ended = random.Random(11), 0, 0
     for _ in range(30):
-        limits = Limits(4, 24, reuse_prefixes=False, has_states=states)
+        limits = StepLimits(4, 24, reuse_prefixes=False, has_states=states)
         refused = PassingRefusals(World((LayerGroup(None, (0,), 1),), 800, limits), numbers)
         refused.world.run([Arrival(0, request(name, 60, 20), None) for name in "abcd"], most_steps=4000)
         rescues += refused.rescue.health.rescues

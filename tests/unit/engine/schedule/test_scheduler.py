@@ -15,7 +15,7 @@ from brim.engine.kv.geometry import LayerGroup
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason, MediaSpan, Request
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.scheduler import Limits
+from brim.engine.schedule.scheduler import StepLimits
 from brim.guard.admission import AdmissionView, Cause, Decision
 from tests.unit.engine.schedule.simulated_device import VOCAB
 from tests.unit.engine.schedule.world import EAGER, Arrival, World, full, request, undisturbed_answer, worlds
@@ -25,7 +25,7 @@ from tests.unit.engine.schedule.world import EAGER, Arrival, World, full, reques
 @settings(max_examples=250, deadline=None)
 def test_every_request_gets_the_answer_of_an_undisturbed_run(made: tuple[World, list[Arrival], int]) -> None:
     world, arrivals, longest = made
-    # Whoever is first is never stopped, so each request takes a step for each of its tokens at the very most; of the
+    # The first request is never stopped, so each request takes a step for each of its tokens at the very most; of the
     # steps that may fail a third does not.
     world.run(arrivals, most_steps=10 * (40 + (2 * longest + 4) * len(arrivals)))
     world.check_end()
@@ -98,7 +98,7 @@ def test_a_late_fork_leaves_the_answer_of_the_first_alone() -> None:
 
 def test_a_preempted_fork_is_recomputed_from_the_start() -> None:
     """Nothing is found again here, so its prompt is computed from the first token on."""
-    world = World((LayerGroup(None, (0,), 1),), 40, Limits(4, 16, reuse_prefixes=False))
+    world = World((LayerGroup(None, (0,), 1),), 40, StepLimits(4, 16, reuse_prefixes=False))
     first = replace(request("0", 10, 26), params=SamplingParams(max_tokens=26, n=3))
     arrivals = [Arrival(0, first, None)]
     arrivals += [Arrival(0, replace(first, index=n, seed=n), None) for n in (1, 2)]
@@ -119,7 +119,7 @@ def test_tokens_that_belong_together_are_computed_together() -> None:
 
 def test_a_prefix_that_ends_before_an_image_needs_the_window_of_that_place() -> None:
     """All blocks are found but the first of a window: the image that follows it cannot be gone on from."""
-    world = World((LayerGroup(None, (0,), 1), LayerGroup(5, (1,), 1)), 64, Limits(2, 16))
+    world = World((LayerGroup(None, (0,), 1), LayerGroup(5, (1,), 1)), 64, StepLimits(2, 16))
     asked = request("a", 16, 1, spans=(MediaSpan(6, 14, together=True),))
     first = world.submit(asked)
     while not world.loop.idle:
@@ -317,7 +317,7 @@ def test_tokens_that_belong_together_are_not_starved_by_decodes() -> None:
 @pytest.mark.parametrize(("windows", "states"), [((None, 9), False), ((5,), False), ((None,), True), ((None, 9), True)])
 def test_a_prompt_of_many_answers_is_computed_once(windows: tuple[int | None, ...], states: bool) -> None:
     groups = tuple(LayerGroup(window, (number,), 1) for number, window in enumerate(windows))
-    limits = Limits(8, 64, reuse_prefixes=False, has_states=states)
+    limits = StepLimits(8, 64, reuse_prefixes=False, has_states=states)
     world = World(groups, 4000, limits)
     first = replace(request("0", 200, 1), params=SamplingParams(max_tokens=1, n=8))
     for index in range(8):

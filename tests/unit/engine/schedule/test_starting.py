@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.outlook import Outlook
+from brim.engine.schedule.forecast import BlockForecast
 from brim.errors import InvalidRequest
 from brim.guard.admission import AdmissionSettings, Cause
-from tests.unit.engine.kv.test_findings import counted
+from tests.unit.engine.kv.test_prefix_matches import counted
 from tests.unit.engine.schedule.world import EAGER, STOP, WORST, Arrival, World, full, request, worlds
 
 
 @given(made=worlds(admissions=WORST))
 @settings(max_examples=100, deadline=None)
-def test_reckoning_with_the_worst_nobody_is_preempted(made: tuple[World, list[Arrival], int]) -> None:
+def test_with_the_worst_case_nobody_is_preempted(made: tuple[World, list[Arrival], int]) -> None:
     world, arrivals, longest = made
     world.run(arrivals, most_steps=10 * (40 + (2 * longest + 4) * len(arrivals)))
     world.check_end()
@@ -175,9 +175,9 @@ def test_what_is_kept_free_is_left_for_those_that_run() -> None:
 
 
 def test_a_preemption_leaves_the_claims_of_the_others_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting all of them anew takes a hundred times as long as a decision."""
+    """Counting all of them again takes a hundred times as long as a decision."""
     counted_anew: list[int] = []
-    monkeypatch.setattr(Outlook, "_begin_anew", lambda outlook: counted_anew.append(outlook._step))
+    monkeypatch.setattr(BlockForecast, "_rebuild", lambda forecast: counted_anew.append(forecast._step))
     world = full(kv_tokens=40)
     world.run([Arrival(0, request(name, 8, 24), None) for name in ("a", "b", "c")], most_steps=200)
     world.check_end()

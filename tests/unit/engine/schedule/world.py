@@ -23,18 +23,18 @@ from brim.engine.loop import ServingLoop
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason, Request
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.events import Event
+from brim.engine.schedule.events import SequenceEvent
 from brim.engine.schedule.host_copies import HostCopies
-from brim.engine.schedule.scheduler import Limits, Scheduler
+from brim.engine.schedule.scheduler import Scheduler, StepLimits
 from brim.guard.admission import AdmissionSettings, AdmissionView, Decision, may_start
 from brim.guard.preemption import PreemptionRates
-from brim.guard.shares import EVERYBODY, Share
+from brim.guard.shares import EVERYBODY, ClientShare
 from brim.guard.speculation import SpeculationSettings
 from tests.unit.engine.schedule.checking_runner import CheckingRunner, Failed
 from tests.unit.engine.schedule.simulated_device import VOCAB, next_token
 
 STOP = 2
-EAGER = AdmissionSettings(prior=1, watermark=0.0)  # answers are reckoned to be short, and preempted when they are not
+EAGER = AdmissionSettings(prior=1, watermark=0.0)  # answers are expected to be short, and preempted when they are not
 WORST = AdmissionSettings("worst")
 COPIES_ARE_CHEAP = PreemptionRates(out_bytes=10**9, back_bytes=10**9, prefill_tokens=1)
 Key = tuple[str, int]
@@ -66,7 +66,7 @@ class World:
         self,
         groups: tuple[LayerGroup, ...],
         kv_tokens: int,
-        limits: Limits,
+        limits: StepLimits,
         *,
         size: int = 4,
         overlap: bool = True,
@@ -88,7 +88,7 @@ class World:
         self.loop = ServingLoop(self.scheduler, self.runner, overlap, speculator=self.speculator)  # type: ignore[arg-type]
         self.failures = 0
         self.order: dict[Key, int] = {}
-        self.events: dict[Key, list[Event]] = {}
+        self.events: dict[Key, list[SequenceEvent]] = {}
         self.sequences: dict[Key, Sequence] = {}
         self.started: list[Key] = []  # in the order in which they started for the first time
 
@@ -169,14 +169,14 @@ class World:
             assert owned + len(self.ledger.commons) == self.ledger.pools[number].held
 
     def check_claims(self) -> None:
-        """What is reckoned of an answer is what would be reckoned now; guesses are made once, and not looked at."""
-        outlook = self.scheduler.outlook
-        outlook._bring_up_to_date()
-        assert {one.slot for one in self.scheduler.running} == set(outlook._running)
-        assert len(outlook._future) == len(outlook._running)
-        for slot, one in outlook._running.items():
+        """The forecast of an answer is what it would be now; guesses are made once, and not looked at."""
+        forecast = self.scheduler.forecast
+        forecast._bring_up_to_date()
+        assert {one.slot for one in self.scheduler.running} == set(forecast._running)
+        assert len(forecast._future) == len(forecast._running)
+        for slot, one in forecast._running.items():
             if one.drawn_on_device and self.scheduler.admission.mode == "worst":
-                assert outlook._future.get(slot) == outlook._running_claim(one)
+                assert forecast._future.get(slot) == forecast._running_claim(one)
 
     def check_findings(self) -> None:
         """What is kept of a waiting request's blocks is what is in the pools."""
@@ -235,10 +235,10 @@ def worlds(
     reuse = not states and draw(st.booleans())
     drafted = draw(st.integers(1, max_batch)) if speculates else 0
     most = draw(st.integers(max_batch, 12))
-    limits = Limits(max_batch, most, reuse_prefixes=reuse, has_states=states, max_drafted=drafted)
+    limits = StepLimits(max_batch, most, reuse_prefixes=reuse, has_states=states, max_drafted=drafted)
     longest = draw(st.integers(2, 40))
     kv_tokens = longest + draw(st.sampled_from([0, 0, size, longest // 2, 40]))
-    # With recurrent layers each failure begins all texts of the step anew.
+    # With recurrent layers each failure begins all texts of the step again.
     usual = (0.0, 0.0, 0.01, 0.02) if states else (0.0, 0.0, 0.15, 0.4)
     failing = draw(st.sampled_from(usual if failing_rates is None else failing_rates))
     numbers = random.Random(draw(st.integers(0, 1000)))
@@ -262,7 +262,9 @@ def worlds(
     )
     arrivals: list[Arrival] = []
     seeds = st.integers(0, 2)
-    shares = st.sampled_from(draw(st.sampled_from([(EVERYBODY,), (EVERYBODY, Share("a"), Share("b", 4.0))])))
+    shares = st.sampled_from(
+        draw(st.sampled_from([(EVERYBODY,), (EVERYBODY, ClientShare("a"), ClientShare("b", 4.0))]))
+    )
     for number in range(draw(st.integers(1, 7))):
         most_prompt = draw(st.sampled_from([longest - 1, max(1, longest // 4)]))
         prompt = tuple(draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=most_prompt)))
@@ -310,7 +312,7 @@ class Guesses:
 
 
 def full(kv_tokens: int, max_batch: int = 4, max_batch_tokens: int = 16, **others: Any) -> World:
-    return World((LayerGroup(None, (0,), 1),), kv_tokens, Limits(max_batch, max_batch_tokens), **others)
+    return World((LayerGroup(None, (0,), 1),), kv_tokens, StepLimits(max_batch, max_batch_tokens), **others)
 
 
 def request(name: str, prompt: int, most: int, seed: int = 0, **others: Any) -> Request:

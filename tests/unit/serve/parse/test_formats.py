@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.errors import InvalidRequest
-from brim.serve.parse.pieces import Answered, Call, Parser, Piece, Said, Thought, whole
+from brim.serve.parse.pieces import Answered, Parser, Piece, Said, Thought, ToolCall, whole
 from brim.serve.parse.table import (
     PLAIN_JSON,
     REASONING_FORMATS,
@@ -23,7 +23,7 @@ from brim.serve.parse.table import (
 )
 
 ARGUMENTS = '{"city": "Paris", "days": [1, 2]}'
-WEATHER = Call("weather", ARGUMENTS)
+WEATHER = ToolCall("weather", ARGUMENTS)
 TOOLS: dict[str, Any] = {
     "weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}}
 }
@@ -47,19 +47,19 @@ CASES = [
         Answered("See.", calls=(WEATHER,) * 2),
     ),
     ("hermes", f'<tool_call>{{"arguments": {ARGUMENTS}, "name": "weather"}}</tool_call>', Answered(calls=(WEATHER,))),
-    ("hermes", '<tool_call>{"name": "now"}</tool_call>', Answered(calls=(Call("now", "{}"),))),
+    ("hermes", '<tool_call>{"name": "now"}</tool_call>', Answered(calls=(ToolCall("now", "{}"),))),
     ("hermes", f'<tool_call>{{"name": "weather", "arguments": {json.dumps(ARGUMENTS)}}}', Answered(calls=(WEATHER,))),
     (
         "hermes",
         '<tool_call>{"name": "weather", "arguments": {"city": "Pa',
-        Answered(calls=(Call("weather", '{"city": "Pa'),)),
+        Answered(calls=(ToolCall("weather", '{"city": "Pa'),)),
     ),
     ("hermes", "<tool_call>nonsense</tool_call> and more", Answered("<tool_call>nonsense</tool_call> and more")),
     ("hermes", '<tool_call>{"nam', Answered('<tool_call>{"nam')),
     ("hermes", "2 < 3 <tool", Answered("2 < 3 <tool")),
     ("qwen3-xml", XML, Answered(calls=(WEATHER,))),
     ("qwen3-xml", f"So:\n{XML}\n{XML}", Answered("So:", calls=(WEATHER,) * 2)),
-    ("qwen3-xml", "<tool_call><function=now></function></tool_call>", Answered(calls=(Call("now", "{}"),))),
+    ("qwen3-xml", "<tool_call><function=now></function></tool_call>", Answered(calls=(ToolCall("now", "{}"),))),
     ("qwen3-xml", "<tool_call>what", Answered("<tool_call>what")),
     ("llama3", LLAMA, Answered(calls=(WEATHER,))),
     ("llama3", f"<|python_tag|>{LLAMA}; {LLAMA}", Answered(calls=(WEATHER,) * 2)),
@@ -149,7 +149,7 @@ def test_arguments_come_as_they_were_written(name: str, value: Any) -> None:
     if name not in frames:
         return
     found = read(Parser(BY_NAME[name].parse, {"f": {}}), list(frames[name].replace("%s", arguments)))
-    assert found.calls == (Call("f", arguments),)
+    assert found.calls == (ToolCall("f", arguments),)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_call_cut_off_before_its_arguments_has_none(end: str, arguments: str) 
     """As in a stream: `{}` would be a call that needs no arguments."""
     parser = Parser(BY_NAME["hermes"].parse, {})
     pieces = parser.feed('<tool_call>{"name": "now"' + end) + parser.close()
-    assert whole(pieces).calls == (Call("now", arguments),)
+    assert whole(pieces).calls == (ToolCall("now", arguments),)
 
 
 def test_names_of_parsers_are_checked_without_a_model() -> None:

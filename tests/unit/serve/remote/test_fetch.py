@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from brim.errors import InvalidRequest
-from brim.serve.asked.requests import read_chat
 from brim.serve.prepare.images import decode_all
-from brim.serve.prepare.remote.fetch import Wanted, Ways, fetch_all
+from brim.serve.prepare.remote.fetch import RemoteFile, Ways, fetch_all
 from brim.serve.prepare.remote.fetching import Fetching
 from brim.serve.prepare.remote.public import is_public
 from brim.serve.problems import Problem
-from brim.serve.settings import Limits
+from brim.serve.requests.generation import read_chat
+from brim.serve.settings import RequestLimits
 from tests.unit.serve.remote.tls_server import Answer, Elsewhere, elsewhere, endless, file, make_certificate, status
 from tests.unit.serve.test_images import png
 
-LIMITS = Limits(image_bytes=100_000, remote_media=True)
+LIMITS = RequestLimits(image_bytes=100_000, remote_media=True)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def fetch(
     ways: Ways, *urls: str, each: int = 100_000, together: int = 150_000, seconds: float = 20.0
 ) -> list[bytes]:
-    files = [Wanted(url, f"image {number}") for number, url in enumerate(urls)]
+    files = [RemoteFile(url, f"image {number}") for number, url in enumerate(urls)]
     return await fetch_all(files, ways, each=each, together=together, seconds=seconds)
 
 
@@ -223,5 +223,5 @@ def test_the_processes_that_fetch_say_why_not() -> None:
 
 def test_nothing_is_fetched_unless_the_server_was_told_so() -> None:
     with pytest.raises(Problem, match=r"fetches nothing.*--allow-remote-media") as refused:
-        read_chat(asked_for("https://images.test/a.png"), 1000, Limits())
+        read_chat(asked_for("https://images.test/a.png"), 1000, RequestLimits())
     assert refused.value.code == "remote_url_refused"

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 
 from brim.errors import OutOfMemory  # noqa: E402
 from brim.fit.fit import fit  # noqa: E402
-from brim.fit.ranks import ONE_RANK, Ranks  # noqa: E402
-from brim.records.fit import FitReport, Outcome  # noqa: E402
+from brim.fit.ranks import ONE_RANK, FitRanks  # noqa: E402
+from brim.records.fit import AttemptOutcome, FitReport  # noqa: E402
 from brim.records.memory import StressShape  # noqa: E402
 from brim.units import KIB  # noqa: E402
 from brim.vllm.runner.lockstep import Lockstep  # noqa: E402
@@ -58,7 +58,7 @@ class Meeting(HonestEngine):
 def fit_together(made: list[Meeting]) -> list[Any]:
     barrier = Barrier(len(made), timeout=5)
 
-    def task(ranks: Ranks) -> FitReport:
+    def task(ranks: FitRanks) -> FitReport:
         engine = made[ranks.rank]
         engine.collective, engine.lockstep = barrier, Lockstep(ranks, engine.probe)
         return fit(engine, engine.probe, request(), engine.price, ranks=ranks)
@@ -80,7 +80,7 @@ def test_memory_that_one_rank_lost_is_missed_before_the_collective() -> None:
     made[1].taken = (0, 0, 0, 0, 8 * KIB)  # after the four steps that are measured
     reports = fit_together(made)
     assert [[one.outcome for one in report.attempts] for report in reports] == [
-        [Outcome.OUT_OF_MEMORY, Outcome.PROVEN]
+        [AttemptOutcome.OUT_OF_MEMORY, AttemptOutcome.PROVEN]
     ] * 2
     assert reports[0].attempts == reports[1].attempts
     assert reports[0].attempts[0].shortfall_bytes == 8 * KIB
@@ -99,7 +99,7 @@ def test_a_step_that_runs_out_of_memory_behind_its_collectives_ends_so_on_all() 
     made[0].short_at = 5  # the first one after the measurement
     reports = fit_together(made)
     assert [[one.outcome for one in report.attempts] for report in reports] == [
-        [Outcome.OUT_OF_MEMORY, Outcome.PROVEN]
+        [AttemptOutcome.OUT_OF_MEMORY, AttemptOutcome.PROVEN]
     ] * 2
 
 

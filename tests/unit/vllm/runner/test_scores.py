@@ -8,11 +8,11 @@ pytest.importorskip("torch")
 
 from brim.probes.cpu import CpuProbe
 from brim.units import KIB, MIB
-from brim.vllm.runner.requests import Vocabulary
+from brim.vllm.runner.requests import SamplerBounds
 from brim.vllm.runner.scores import earlier_scores
-from brim.vllm.runner.steps import DECODE, LONGEST_SCORES, Limits, worst_steps
+from brim.vllm.runner.steps import DECODE, LONGEST_SCORES, SchedulerLimits, worst_steps
 
-LIMITS = Limits(batch_tokens=1024, rows=8, length=4097)
+LIMITS = SchedulerLimits(batch_tokens=1024, rows=8, length=4097)
 
 
 def peaks(name: str) -> tuple[int, int]:
@@ -35,4 +35,4 @@ def test_a_step_that_scores_nothing_holds_nothing() -> None:
 
 
 def test_a_token_has_its_own_score_beside_the_likeliest_ones() -> None:
-    assert Vocabulary(512, 20).score_bytes == 21 * (8 + 4) + 8
+    assert SamplerBounds(512, 20).score_bytes == 21 * (8 + 4) + 8

@@ -14,7 +14,7 @@ from brim.errors import DoesNotFit, InvalidRequest
 from brim.reserve.devices import Budget
 from brim.reserve.hold import take
 from brim.units import GIB
-from brim.vllm.settings import Settings
+from brim.vllm.settings import WorkerSettings
 from brim.vllm.stock.first_cache import checkpoint_bytes, first_kv_bytes, left_bytes
 
 LAB = Budget("cpu:first-cache", 80 * GIB)
@@ -42,7 +42,7 @@ def checkpoint(folder: Path, weights_bytes: int) -> str:
 
 
 def first(arguments: SimpleNamespace, budget_bytes: int = 80 * GIB) -> int:
-    return first_kv_bytes(Settings(budget_bytes=budget_bytes), arguments, on_cpu=True)
+    return first_kv_bytes(WorkerSettings(budget_bytes=budget_bytes), arguments, on_cpu=True)
 
 
 def test_a_quarter_of_what_the_weights_leave(tmp_path: Path) -> None:
@@ -76,15 +76,15 @@ def test_a_damaged_file_is_left_to_vllm(tmp_path: Path) -> None:
 
 def test_the_cpu_needs_a_budget() -> None:
     with pytest.raises(InvalidRequest, match=r"additional_config\.brim\.budget is not set"):
-        first_kv_bytes(Settings(), arguments(), on_cpu=True)
+        first_kv_bytes(WorkerSettings(), arguments(), on_cpu=True)
 
 
 def test_neighbours_keep_what_they_were_promised() -> None:
-    named = Settings(budget_bytes=LAB.total_bytes, budget_name=LAB.key)
+    named = WorkerSettings(budget_bytes=LAB.total_bytes, budget_name=LAB.key)
     lease = take(LAB, 79 * GIB, "embedder", starting=True)
     try:
         assert left_bytes(named, arguments(), on_cpu=True) == GIB
-        assert left_bytes(Settings(budget_bytes=GIB), arguments(), on_cpu=True) == GIB
+        assert left_bytes(WorkerSettings(budget_bytes=GIB), arguments(), on_cpu=True) == GIB
         other = take(LAB, GIB, "tower")
         with pytest.raises(DoesNotFit, match="promised all of the 80"):
             left_bytes(named, arguments(), on_cpu=True)
@@ -107,6 +107,6 @@ def test_the_tightest_gpu_of_the_ranks_decides(
 
     monkeypatch.setattr("brim.probes.visible.visible_gpus", lambda: [SimpleNamespace(uuid=uuid) for uuid in free])
     monkeypatch.setattr("brim.probes.usage.gpu_usage", usage)
-    assert left_bytes(Settings(), arguments(**changed), on_cpu=False) == left * GIB
+    assert left_bytes(WorkerSettings(), arguments(**changed), on_cpu=False) == left * GIB
     with pytest.raises(InvalidRequest, match="no GPU 7"):
-        left_bytes(Settings(), arguments(device_ids=[7]), on_cpu=False)
+        left_bytes(WorkerSettings(), arguments(device_ids=[7]), on_cpu=False)

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from brim.records.lease import Share
+from brim.records.lease import SizeWish
 from brim.records.memory import MemoryReading
 from brim.reserve.devices import Budget
 from brim.reserve.hold import take
 from brim.units import GIB, MIB
-from brim.vllm.settings import Settings
+from brim.vllm.settings import WorkerSettings
 from brim.vllm.stock import two_starts
 from brim.vllm.stock.readings import MemoryFigures, RankMemory, rank_memory, without_promised
 from brim.vllm.stock.serve_arguments import ServeArguments
 from brim.vllm.stock.two_starts import Measured, measured, second_size
 
-PLAIN = Settings(canary_bytes=0)
+PLAIN = WorkerSettings(canary_bytes=0)
 
 
 def reading(peak: int, other: int = GIB) -> MemoryReading:
@@ -30,7 +30,7 @@ USUAL = RankMemory(reading(peak=38 * GIB))
 
 
 def test_what_is_left_beside_the_peak_is_for_the_kv_cache() -> None:
-    found = second_size([USUAL], 20 * GIB, Settings(canary_bytes=256 * MIB))
+    found = second_size([USUAL], 20 * GIB, WorkerSettings(canary_bytes=256 * MIB))
     assert found == (80 - 1 - 18) * GIB - 256 * MIB - 40 * MIB
 
 
@@ -54,9 +54,9 @@ def test_a_fraction_of_what_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "part_bytes"), [(Share(bytes=30 * GIB), 30 * GIB), (Share(fraction=0.5), (80 - 2) * GIB // 2)]
+    ("share", "part_bytes"), [(SizeWish(bytes=30 * GIB), 30 * GIB), (SizeWish(fraction=0.5), (80 - 2) * GIB // 2)]
 )
-def test_a_share_limits_the_whole_process(share: Share, part_bytes: int) -> None:
+def test_a_share_limits_the_whole_process(share: SizeWish, part_bytes: int) -> None:
     """Neighbours hold 2 GiB; this process 1 GiB outside its allocator, which is of its part."""
     held = replace(reading(peak=38 * GIB, other=3 * GIB), reserved_bytes=30 * GIB, process_bytes=31 * GIB)
     found = second_size([RankMemory(held)], 20 * GIB, replace(PLAIN, share=share))

@@ -25,7 +25,7 @@ _OP_WORDS = {
 _IMPLIED = frozenset({"mm", "addmm", "embedding"})  # by the name of the module
 
 
-class Part(StrEnum):
+class ModelComponent(StrEnum):
     """The parts of a model that a step's memory is counted by, from the bottom of the stack to its top."""
 
     INPUTS = "inputs and masks"
@@ -41,16 +41,16 @@ class Part(StrEnum):
 
 
 _IN_LAYERS = (
-    (Part.EXPERTS, ("expert",)),
-    (Part.RECURRENT, ("linear_attn", "mamba", "mixer", "ssm", "conv", "delta")),
-    (Part.ATTENTION, ("attn", "attention")),
-    (Part.FEED_FORWARD, ("mlp", "feed_forward", "ffn", "fc1", "fc2", "moe", "activation_fn", "router")),
-    (Part.RESIDUAL, ("embed", "per_layer")),
+    (ModelComponent.EXPERTS, ("expert",)),
+    (ModelComponent.RECURRENT, ("linear_attn", "mamba", "mixer", "ssm", "conv", "delta")),
+    (ModelComponent.ATTENTION, ("attn", "attention")),
+    (ModelComponent.FEED_FORWARD, ("mlp", "feed_forward", "ffn", "fc1", "fc2", "moe", "activation_fn", "router")),
+    (ModelComponent.RESIDUAL, ("embed", "per_layer")),
 )
 _AROUND_LAYERS = (
-    (Part.INPUTS, ("rotary", "rope", "pos_emb", "position")),
-    (Part.HEAD, ("lm_head", "merger", "projector", "score")),
-    (Part.RESIDUAL, ("embed", "wte", "patch", "conv", "per_layer")),
+    (ModelComponent.INPUTS, ("rotary", "rope", "pos_emb", "position")),
+    (ModelComponent.HEAD, ("lm_head", "merger", "projector", "score")),
+    (ModelComponent.RESIDUAL, ("embed", "wte", "patch", "conv", "per_layer")),
 )
 
 
@@ -59,7 +59,7 @@ class Owner:
     """What an area of a picture stands for."""
 
     name: str
-    part: Part
+    part: ModelComponent
 
 
 def layer_of(module: str) -> str:
@@ -83,28 +83,32 @@ def op_word(op: str) -> str:
     return _OP_WORDS.get(name, name)
 
 
-def part_of(made: Allocation, last: int) -> Part:
+def part_of(made: Allocation, last: int) -> ModelComponent:
     """The part of the model that allocated a tensor; `last` is the step's last operation."""
     layer = layer_of(made.module)
     inside = within(made.module, layer).lower()
     if not inside:
-        return Part.RESIDUAL if layer else Part.HEAD
+        return ModelComponent.RESIDUAL if layer else ModelComponent.HEAD
     if "norm" in inside.rsplit(".", 1)[-1]:
-        return Part.NORM
-    known, unknown = (_IN_LAYERS, Part.OTHER) if layer else (_AROUND_LAYERS, Part.INPUTS)
+        return ModelComponent.NORM
+    known, unknown = (_IN_LAYERS, ModelComponent.OTHER) if layer else (_AROUND_LAYERS, ModelComponent.INPUTS)
     part = next((part for part, words in known if any(word in inside for word in words)), unknown)
-    return Part.CACHE if part in (Part.ATTENTION, Part.RECURRENT) and made.is_live_at(last) else part
+    return (
+        ModelComponent.CACHE
+        if part in (ModelComponent.ATTENTION, ModelComponent.RECURRENT) and made.is_live_at(last)
+        else part
+    )
 
 
 def owner_of(made: Allocation, last: int, layer: str) -> Owner:
     """The owner of a tensor as seen from a layer: its module there, and the operation."""
     part, home = part_of(made, last), layer_of(made.module)
-    if part is Part.CACHE:
+    if part is ModelComponent.CACHE:
         return Owner(str(part), part)
     inside, word = within(made.module, home), op_word(made.op)
     if not inside:
         return Owner("residual" if home and word == "add" else f"{'layer' if home else 'model'} · {word}", part)
     if not home:
         inside = inside.rsplit(".", 1)[-1]
-    name = inside if part is Part.NORM or word in _IMPLIED else f"{inside} · {word}"
+    name = inside if part is ModelComponent.NORM or word in _IMPLIED else f"{inside} · {word}"
     return Owner(name if home in ("", layer) else f"{name} (layer {layer_number(home)})", part)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from brim.cli.show.drawing.owners import Owner, Part, layer_of
+from brim.cli.show.drawing.owners import ModelComponent, Owner, layer_of
 from brim.records.trace import Allocation, Timeline
 
 _SMALL = 50  # less than this part of the peak is small
@@ -114,22 +114,22 @@ def largest(stack: Stack, count: int) -> Stack:
         return (band.peak_bytes if band.peak_bytes >= least else 0), band.most_bytes
 
     named = {band.owner for band in sorted(stack.bands, key=rank, reverse=True)[:count]}
-    rest: Counter[Part] = Counter()
+    rest: Counter[ModelComponent] = Counter()
     for band in stack.bands:
         rest[band.owner.part] += 0 if band.owner in named else band.most_bytes
-    drawn: dict[Owner | Part, list[Band]] = defaultdict(list)
+    drawn: dict[Owner | ModelComponent, list[Band]] = defaultdict(list)
     for band in stack.bands:
-        part = band.owner.part if rest[band.owner.part] >= least else Part.OTHER
+        part = band.owner.part if rest[band.owner.part] >= least else ModelComponent.OTHER
         drawn[band.owner if band.owner in named else part].append(band)
     return replace(stack, bands=tuple(_together(key, bands) for key, bands in drawn.items()))
 
 
-def _together(key: Owner | Part, bands: list[Band]) -> Band:
+def _together(key: Owner | ModelComponent, bands: list[Band]) -> Band:
     """Several owners as one."""
     if len(bands) == 1 or isinstance(key, Owner):
         return bands[0]
     bytes_by_column = tuple(sum(column) for column in zip(*(band.bytes for band in bands), strict=True))
-    name = f"{len(bands)} others" if key is Part.OTHER else f"{key}, {len(bands)} others"
+    name = f"{len(bands)} others" if key is ModelComponent.OTHER else f"{key}, {len(bands)} others"
     alive = _by_bytes(made for band in bands for made in band.at_peak)
     return Band(Owner(name, key), bytes_by_column, max(bytes_by_column), alive)
 

@@ -18,7 +18,7 @@ _LINE = 14  # pixels between rotated names
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ColumnRun:
     """Columns from `start` to before `end` that share a name."""
 
     name: str
@@ -26,17 +26,17 @@ class Run:
     end: int
 
 
-def runs(names: Sequence[str]) -> list[Run]:
+def runs(names: Sequence[str]) -> list[ColumnRun]:
     """Neighbouring columns of one name, together."""
     found, start = [], 0
     for name, same in groupby(names):
         end = start + len(list(same))
-        found.append(Run(name, start, end))
+        found.append(ColumnRun(name, start, end))
         start = end
     return found
 
 
-def draw_strip(chart: Chart, found: Sequence[Run]) -> tuple[list[str], list[Run]]:
+def draw_strip(chart: Chart, found: Sequence[ColumnRun]) -> tuple[list[str], list[ColumnRun]]:
     """A strip with the names of runs, and the runs whose names have no room in it."""
     parts, unnamed = _bands(chart, found), []
     for run in found:
@@ -48,7 +48,7 @@ def draw_strip(chart: Chart, found: Sequence[Run]) -> tuple[list[str], list[Run]
     return parts, unnamed
 
 
-def draw_numbers(chart: Chart, found: Sequence[Run], marked: int) -> list[str]:
+def draw_numbers(chart: Chart, found: Sequence[ColumnRun], marked: int) -> list[str]:
     """A strip with the numbers of layers, of many only some; the run of the marked column is black."""
     parts, numbered = _bands(chart, found), [run for run in found if run.name]
     widths = sorted(chart.x(run.end) - chart.x(run.start) for run in numbered)
@@ -67,21 +67,21 @@ def draw_numbers(chart: Chart, found: Sequence[Run], marked: int) -> list[str]:
     return parts
 
 
-def _bands(chart: Chart, found: Sequence[Run]) -> list[str]:
+def _bands(chart: Chart, found: Sequence[ColumnRun]) -> list[str]:
     return [_band(chart, run, _FILLS[number % 2]) for number, run in enumerate(found) if run.name]
 
 
-def _band(chart: Chart, run: Run, fill: str) -> str:
+def _band(chart: Chart, run: ColumnRun, fill: str) -> str:
     left, right = chart.x(run.start), chart.x(run.end)
     return rect(Box(left, chart.box.bottom + 4, right - left, STRIP_HEIGHT), fill)
 
 
-def _name(chart: Chart, run: Run, name: str, fill: str) -> str:
+def _name(chart: Chart, run: ColumnRun, name: str, fill: str) -> str:
     middle = chart.x((run.start + run.end) / 2)
     return text(middle, chart.box.bottom + 17, name, size=_SIZE, anchor="middle", fill=fill)
 
 
-def draw_rotated_names(chart: Chart, found: Sequence[Run], top: float, length: float) -> list[str]:
+def draw_rotated_names(chart: Chart, found: Sequence[ColumnRun], top: float, length: float) -> list[str]:
     """Names under their columns, in the order of the longest runs, where they do not touch another's."""
     parts: list[str] = []
     taken: list[float] = []

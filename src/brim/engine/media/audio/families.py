@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from brim.engine.media.parts import Kind, MediaPart
+from brim.engine.media.parts import MediaKind, MediaPart
 from brim.engine.media.tensors import host_tensor
 from brim.errors import InvalidRequest
 
@@ -31,9 +31,9 @@ class AudioFamily:
     def split(self, inputs: Mapping[str, Any]) -> tuple[MediaPart, ...]:
         """A part for each audio of the processor's output."""
         shape = (None, None, self.mel_bins) if self.frames_first else (None, self.mel_bins, self.length)
-        features = host_tensor(inputs, "input_features", shape, Kind.AUDIO)
+        features = host_tensor(inputs, "input_features", shape, MediaKind.AUDIO)
         frames = features.shape[1] if self.frames_first else features.shape[2]
-        masks = host_tensor(inputs, self.mask, (features.shape[0], frames), Kind.AUDIO, integer=True)
+        masks = host_tensor(inputs, self.mask, (features.shape[0], frames), MediaKind.AUDIO, integer=True)
         return tuple(
             self._part(one, mask[None], number)
             for number, (one, mask) in enumerate(zip(torch.split(features, 1), masks, strict=True))
@@ -60,7 +60,7 @@ class AudioFamily:
         if self.length is None:
             features = features[:, :frames] if self.frames_first else features[:, :, :frames]
             mask = mask[:, :frames]
-        return MediaPart({"input_features": features, self.mask: mask}, tokens, Kind.AUDIO)
+        return MediaPart({"input_features": features, self.mask: mask}, tokens, MediaKind.AUDIO)
 
 
 def audio_family_of(config: Any) -> AudioFamily | None:

@@ -18,7 +18,7 @@ from brim.engine.weights.load import LoadedModel
 from brim.errors import InputError, InvalidRequest
 from brim.model.config import read_config
 from brim.model.jsonfile import read_object
-from brim.records.model import Media
+from brim.records.model import MediaType
 
 _SAMPLING_RATE, _HOP_LENGTH = 16_000, 160  # of all feature extractors here, where their file does not say
 
@@ -110,7 +110,7 @@ def _own_limits(
         return AudioLimits(family.length, "the model's tower", per_second)
     with suppress(InputError):  # a config the planner does not read
         spec = read_config(config.to_dict(), name="engine", processor=extractor)
-        limits = next((tower.limits for tower in spec.towers if tower.media is Media.AUDIO), None)
+        limits = next((tower.limits for tower in spec.towers if tower.media is MediaType.AUDIO), None)
         if limits is not None and limits.max_seconds:
             return AudioLimits(int(limits.max_seconds * per_second), limits.source, per_second)
     return None

@@ -8,7 +8,7 @@ and not appended by the device: a step that failed and is launched again writes 
 has to be taken back.
 
 The host notes which request's tokens lie where, and how many of its output are there (`PageNotes`). Whatever does not
-match (a request that begins, or begins anew after preemption; a slot that changed hands; a launch that failed halfway)
+match (a request that begins, or begins again after preemption; a slot that changed hands; a launch that failed halfway)
 is written again from the host's own tokens. A request that the pool has no room for is looked up on the host in that
 step, and such a step must be read before the next is launched (`LookedUp.read_first`).
 
@@ -27,7 +27,7 @@ import torch
 from brim.engine.device.staging import Staging
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.rows import drawing_slots
-from brim.engine.run.sampling.pages import Kept, PageNotes
+from brim.engine.run.sampling.pages import PageNotes, SlotPages
 from brim.engine.run.sampling.penalties import PAGE_TOKENS, HeldTokens
 from brim.engine.run.sampling.sampler import SampleRow
 from brim.engine.schedule.plan import StepPlan
@@ -59,7 +59,7 @@ class LookedUp:
 
     rows: list[SampleRow]
     read_first: bool  # what this step draws is needed on the host before the next one is launched
-    kept: list[tuple[_Draw, Kept]]  # those whose new token the pool has room for
+    kept: list[tuple[_Draw, SlotPages]]  # those whose new token the pool has room for
 
 
 class TokenHistory:
@@ -84,7 +84,7 @@ class TokenHistory:
         notes = self._notes
         notes.begin_step({draw.slot for draw in draws})
         begun = {chunk.slot for chunk in plan.chunks}
-        held: list[tuple[_Draw, Kept]] = []
+        held: list[tuple[_Draw, SlotPages]] = []
         missing: list[_Draw] = []
         for draw in draws:
             kept = notes.find(draw.slot, draw.sequence.request.key, draw.place)
@@ -115,9 +115,9 @@ class TokenHistory:
         for draw, kept in step.kept:
             kept.output = draw.place + 1
 
-    def _write(self, missing: Rows[_Draw], vocab: int, last_tokens: torch.Tensor) -> list[tuple[_Draw, Kept]]:
+    def _write(self, missing: Rows[_Draw], vocab: int, last_tokens: torch.Tensor) -> list[tuple[_Draw, SlotPages]]:
         """Write the tokens of requests that are not in the pool; those that there was room for."""
-        written: list[tuple[_Draw, Kept]] = []
+        written: list[tuple[_Draw, SlotPages]] = []
         numbers: list[int] = []
         pages: list[np.ndarray] = []
         for draw in missing:
@@ -155,7 +155,7 @@ class TokenHistory:
             sent = self._staging.send([numbers[some], ids])
             self._pages.index_copy_(0, sent[0], sent[1].view(-1, PAGE_TOKENS).int())
 
-    def _write_last(self, drawn: Rows[tuple[_Draw, Kept]], last_tokens: torch.Tensor) -> None:
+    def _write_last(self, drawn: Rows[tuple[_Draw, SlotPages]], last_tokens: torch.Tensor) -> None:
         """Tokens that the last step drew, and that have not been read yet."""
         if not drawn:
             return

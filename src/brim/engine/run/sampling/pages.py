@@ -16,7 +16,7 @@ from brim.units import ceil_div
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class SlotPages:
     """What the pool holds of the request in a slot."""
 
     request: tuple[str, int]  # its id, and which of its answers
@@ -36,7 +36,7 @@ class PageNotes:
     def __init__(self, pages: int) -> None:
         self._pages = pages
         self._free = list(range(pages))
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, SlotPages] = {}
         self._slots: AbstractSet[int] = frozenset()
         self._reclaimed = False
 
@@ -44,17 +44,17 @@ class PageNotes:
         """The slots whose pages are needed now."""
         self._slots, self._reclaimed = slots, False
 
-    def find(self, slot: int, request: tuple[str, int], output: int) -> Kept | None:
+    def find(self, slot: int, request: tuple[str, int], output: int) -> SlotPages | None:
         """The note of a request of whose output so much is there."""
         kept = self._kept.get(slot)
         if kept is None or kept.request != request or kept.output < output:
             return None
         return kept
 
-    def open(self, slot: int, request: tuple[str, int], prompt: int) -> Kept:
+    def open(self, slot: int, request: tuple[str, int], prompt: int) -> SlotPages:
         """A note without pages, in place of what was in this slot."""
         self.drop(slot)
-        kept = self._kept[slot] = Kept(request, prompt)
+        kept = self._kept[slot] = SlotPages(request, prompt)
         return kept
 
     def drop(self, slot: int) -> None:
@@ -62,7 +62,7 @@ class PageNotes:
         if kept is not None:
             self._free += kept.pages
 
-    def make_room(self, kept: Kept, tokens: int) -> bool:
+    def make_room(self, kept: SlotPages, tokens: int) -> bool:
         """Pages for so many tokens; False if there are not enough."""
         count = ceil_div(tokens, PAGE_TOKENS)
         if len(kept.pages) >= count:

@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from brim.engine.run.scoring.running import Running
-from brim.engine.weights.head import Head
+from brim.engine.run.scoring.running import RunningScores
+from brim.engine.weights.head import LogitsHead
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 _BLOCK = 2048  # columns of a tile
@@ -143,7 +143,7 @@ class TritonReduction:
 
     element_bytes = 4  # products alone
 
-    def reference(self, rows: torch.Tensor, targets: torch.Tensor, head: Head, memory: int) -> torch.Tensor:
+    def reference(self, rows: torch.Tensor, targets: torch.Tensor, head: LogitsHead, memory: int) -> torch.Tensor:
         found = torch.empty(len(rows), dtype=torch.float32, device=rows.device)
         if len(rows):
             _reference_kernel[(len(rows),)](
@@ -163,7 +163,7 @@ class TritonReduction:
             )
         return found
 
-    def take(self, piece: torch.Tensor, first: int, head: Head, running: Running) -> None:
+    def take(self, piece: torch.Tensor, first: int, head: LogitsHead, running: RunningScores) -> None:
         count = running.top_logits.shape[1]
         _take_kernel[(len(piece),)](
             piece,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from brim.engine.run.scoring.running import Reduction, Running
+from brim.engine.run.scoring.running import Reduction, RunningScores
 from brim.engine.run.scoring.scores import PromptLogprobs
-from brim.engine.weights.head import Head
+from brim.engine.weights.head import LogitsHead
 from brim.units import ceil_div, round_up
 
 _TILE = 128  # rows and columns of a matmul's tiles: pieces of whole tiles waste none
@@ -37,7 +37,7 @@ class PieceSize:
         return round_up(self.columns, _ALIGNED)
 
 
-def piece_size(rows: int, head: Head, count: int, reduction: Reduction, memory: int) -> PieceSize:
+def piece_size(rows: int, head: LogitsHead, count: int, reduction: Reduction, memory: int) -> PieceSize:
     """The largest square within half of `memory`; longer where there are few rows, wider where rows take much."""
     for_piece = for_rows = memory // 2
     row = _ROW_STATE_BYTES + count * _ALTERNATIVE_BYTES
@@ -72,12 +72,12 @@ def _tiles(columns: int, vocab: int) -> int:
 
 
 def score_in_pieces(
-    rows: torch.Tensor, targets: torch.Tensor, count: int, head: Head, reduction: Reduction, size: PieceSize
+    rows: torch.Tensor, targets: torch.Tensor, count: int, head: LogitsHead, reduction: Reduction, size: PieceSize
 ) -> PromptLogprobs:
     """Of rows as the head is given them, `size.columns` of the vocabulary at once. No more rows than `size` has."""
     count = min(count, head.vocab)
     memory = size.rows * size.stride * reduction.element_bytes
-    running = Running.begun(targets, reduction.reference(rows, targets, head, memory), count)
+    running = RunningScores.begun(targets, reduction.reference(rows, targets, head, memory), count)
     buffer = torch.empty(len(rows), size.stride, dtype=torch.float32, device=rows.device)
     for first in range(0, head.vocab, size.columns):
         weight = head.weight[first : first + size.columns]
@@ -87,7 +87,7 @@ def score_in_pieces(
     return running.finished()
 
 
-def _multiplies_copies(head: Head) -> bool:
+def _multiplies_copies(head: LogitsHead) -> bool:
     """The CPU has no product of half-precision numbers that stays float32."""
     return head.weight.dtype != torch.float32 and head.weight.device.type == "cpu"
 

@@ -19,7 +19,7 @@ from brim.engine.run.scoring.running import reduction_for
 from brim.engine.run.scoring.scores import PromptLogprobs, joined, slices
 from brim.engine.run.scoring.whole_rows import rows_at_once, score_whole_rows
 from brim.engine.schedule.plan import Chunk, StepPlan
-from brim.engine.weights.head import Head
+from brim.engine.weights.head import LogitsHead
 from brim.engine.weights.text_model import TextModel
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _ROWS_BETWEEN = 1  # so many rows between two chunks are scored too: the last of
 
 
 @dataclass(frozen=True, slots=True)
-class _Scored:
+class _ChunkRows:
     """Rows of a run that are one chunk's."""
 
     chunk: int
@@ -40,21 +40,21 @@ class _Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ScoredRows:
     """Rows of a step that are scored together."""
 
     start: int  # row of the step
     targets: tuple[int, ...]
-    parts: tuple[_Scored, ...]
+    parts: tuple[_ChunkRows, ...]
 
     @property
     def alternatives(self) -> int:
         return max(part.alternatives for part in self.parts)
 
 
-def scored_runs(plan: StepPlan) -> list[Run]:
+def scored_runs(plan: StepPlan) -> list[ScoredRows]:
     """The rows of a step whose scores are asked for."""
-    runs: list[Run] = []
+    runs: list[ScoredRows] = []
     end = -1  # row behind the last run
     for number, start, chunk in _chunks_and_rows(plan):
         following, alternatives = _following(chunk), chunk.sequence.request.params.prompt_logprobs
@@ -63,10 +63,10 @@ def scored_runs(plan: StepPlan) -> list[Run]:
         if runs and start - end <= _ROWS_BETWEEN:
             last = runs.pop()
             targets = (*last.targets, *(_NO_TOKEN,) * (start - end))
-            part = _Scored(number, len(targets), len(following), alternatives)
-            runs.append(Run(last.start, (*targets, *following), (*last.parts, part)))
+            part = _ChunkRows(number, len(targets), len(following), alternatives)
+            runs.append(ScoredRows(last.start, (*targets, *following), (*last.parts, part)))
         else:
-            runs.append(Run(start, following, (_Scored(number, 0, len(following), alternatives),)))
+            runs.append(ScoredRows(start, following, (_ChunkRows(number, 0, len(following), alternatives),)))
         end = start + len(following)
     return runs
 
@@ -86,7 +86,7 @@ def _following(chunk: Chunk) -> tuple[int, ...]:
 class PromptScorer:
     """Scores the prompts of an engine's steps within `memory` bytes."""
 
-    def __init__(self, text_model: TextModel, head: Head | None, memory: int, device: torch.device) -> None:
+    def __init__(self, text_model: TextModel, head: LogitsHead | None, memory: int, device: torch.device) -> None:
         self._text_model = text_model
         self._head = head  # None: only whole rows of logits can be computed
         self._memory = memory

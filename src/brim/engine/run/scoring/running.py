@@ -14,11 +14,11 @@ from typing import Protocol
 import torch
 
 from brim.engine.run.scoring.scores import PromptLogprobs, slices
-from brim.engine.weights.head import Head
+from brim.engine.weights.head import LogitsHead
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Running:
+class RunningScores:
     """What is known of some rows; the tensors change with every piece."""
 
     targets: torch.Tensor  # int64 [rows]: the tokens that follow
@@ -31,7 +31,7 @@ class Running:
     top_tokens: torch.Tensor  # int32 [rows, k]
 
     @classmethod
-    def begun(cls, targets: torch.Tensor, reference: torch.Tensor, count: int) -> Running:
+    def begun(cls, targets: torch.Tensor, reference: torch.Tensor, count: int) -> RunningScores:
         rows = len(targets)
         lowest = torch.full((rows, count + 2), -torch.inf, dtype=torch.float32, device=targets.device)
         whole = torch.zeros((rows, count + 1), dtype=torch.int32, device=targets.device)
@@ -66,11 +66,11 @@ class Reduction(Protocol):
 
     element_bytes: int  # that an element of a piece takes, its own four included
 
-    def reference(self, rows: torch.Tensor, targets: torch.Tensor, head: Head, memory: int) -> torch.Tensor:
+    def reference(self, rows: torch.Tensor, targets: torch.Tensor, head: LogitsHead, memory: int) -> torch.Tensor:
         """Float32 logits of one token for each row."""
         ...
 
-    def take(self, piece: torch.Tensor, first: int, head: Head, running: Running) -> None:
+    def take(self, piece: torch.Tensor, first: int, head: LogitsHead, running: RunningScores) -> None:
         """Products [rows, columns] of the vocabulary from `first` on; may be written on."""
         ...
 
@@ -80,15 +80,15 @@ class TorchReduction:
 
     element_bytes = 4 + 4 + 1  # products, what a search for the largest keeps, flags
 
-    def reference(self, rows: torch.Tensor, targets: torch.Tensor, head: Head, memory: int) -> torch.Tensor:
+    def reference(self, rows: torch.Tensor, targets: torch.Tensor, head: LogitsHead, memory: int) -> torch.Tensor:
         most = max(1, memory // (head.width * (2 * head.weight.element_size() + 3 * 4)))
         parts = [(rows[here].float() * head.weight[targets[here]].float()).sum(-1) for here in slices(len(rows), most)]
         found = torch.cat(parts)
         if head.bias is not None:
             found += head.bias[targets]
-        return Head(head.weight, None, head.scale, head.cap).finish_(found)
+        return LogitsHead(head.weight, None, head.scale, head.cap).finish_(found)
 
-    def take(self, piece: torch.Tensor, first: int, head: Head, running: Running) -> None:
+    def take(self, piece: torch.Tensor, first: int, head: LogitsHead, running: RunningScores) -> None:
         logits = head.finish_(piece, first)
         columns = logits.shape[1]
         places = running.targets - first
@@ -102,7 +102,7 @@ class TorchReduction:
         running.total.mul_((running.maximum - maximum).exp_()).add_(logits.sub_(maximum.unsqueeze(-1)).exp_().sum(-1))
         running.maximum.copy_(maximum)
 
-    def _keep_largest(self, logits: torch.Tensor, first: int, running: Running) -> None:
+    def _keep_largest(self, logits: torch.Tensor, first: int, running: RunningScores) -> None:
         count = running.top_logits.shape[1]
         if not count:
             return

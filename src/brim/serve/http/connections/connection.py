@@ -15,8 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from brim.serve.http.connections.head import StrictParser
 from brim.serve.http.connections.lingering import LingeringTransport
-from brim.serve.http.reply import Reply, dumped
-from brim.serve.life import HttpFigures
+from brim.serve.http.reply import HttpReply, dumped
+from brim.serve.lifecycle import HttpFigures
 from brim.serve.problems import SERVER, Problem
 from brim.serve.settings import ConnectionLimits
 
@@ -77,7 +77,7 @@ class OpenConnections:
             code="too_many_connections",
             retry_after=_RETRY_SECONDS,
         )
-        await Reply(send, {"connection": "close"}).problem(problem)
+        await HttpReply(send, {"connection": "close"}).problem(problem)
 
 
 class Connection(H11Protocol):

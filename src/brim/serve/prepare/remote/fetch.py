@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from brim.client.http1 import BadResponse, Head, ResponseReader, Take, request_bytes
+from brim.client.http1 import BadResponse, ResponseHead, ResponseReader, Take, request_bytes
 from brim.errors import InvalidRequest, first_line
 from brim.serve.prepare.remote.public import is_public
 from brim.units import format_bytes
@@ -44,14 +44,16 @@ class Ways:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RemoteFile:
     """A file, and where it was asked for: for the message if it is refused."""
 
     url: str
     path: str
 
 
-async def fetch_all(files: Sequence[Wanted], ways: Ways, *, each: int, together: int, seconds: float) -> list[bytes]:
+async def fetch_all(
+    files: Sequence[RemoteFile], ways: Ways, *, each: int, together: int, seconds: float
+) -> list[bytes]:
     """All of them, one after the other. `each` and `together` are bytes."""
     found: list[bytes] = []
     until = asyncio.get_running_loop().time() + seconds
@@ -67,7 +69,7 @@ async def fetch_all(files: Sequence[Wanted], ways: Ways, *, each: int, together:
     return found
 
 
-async def _fetch(file: Wanted, ways: Ways, most: int) -> bytes:
+async def _fetch(file: RemoteFile, ways: Ways, most: int) -> bytes:
     url = file.url
     for _ in range(MOST_REDIRECTS + 1):
         place = _read_url(url, file.path)
@@ -120,7 +122,9 @@ async def _addresses(place: SplitResult, ways: Ways, path: str) -> Sequence[str]
     return found
 
 
-async def _get(place: SplitResult, addresses: Sequence[str], ways: Ways, path: str, most: int) -> tuple[Head, bytes]:
+async def _get(
+    place: SplitResult, addresses: Sequence[str], ways: Ways, path: str, most: int
+) -> tuple[ResponseHead, bytes]:
     """The response to one request, of at most so many bytes."""
     problem: Exception | None = None
     for address in addresses:
@@ -153,13 +157,13 @@ def _request(place: SplitResult) -> bytes:
     return request_bytes("GET", target, headers, None)
 
 
-async def _response(reader: asyncio.StreamReader, path: str, most: int) -> tuple[Head, bytes]:
+async def _response(reader: asyncio.StreamReader, path: str, most: int) -> tuple[ResponseHead, bytes]:
     body = bytearray()
 
     def take(piece: bytes) -> None:
         body.extend(piece)
 
-    def begun(head: Head) -> Take:
+    def begun(head: ResponseHead) -> Take:
         return take
 
     response, received = ResponseReader(begun), 0

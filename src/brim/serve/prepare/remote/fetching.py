@@ -13,10 +13,10 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 from brim.errors import DeviceError
-from brim.serve.asked.dialogue import Dialogue
 from brim.serve.prepare.processes import processes
-from brim.serve.prepare.remote.fetch import Wanted, Ways, fetch_all
-from brim.serve.settings import Limits
+from brim.serve.prepare.remote.fetch import RemoteFile, Ways, fetch_all
+from brim.serve.requests.dialogue import Dialogue
+from brim.serve.settings import RequestLimits
 
 _AT_ONCE = 8  # requests whose images are fetched at once; a process starts when the others are busy
 
@@ -29,9 +29,9 @@ class Fetching:
         self._ways = ways or Ways()
         self._pool: Executor | None = None
 
-    async def fetched(self, dialogue: Dialogue, limits: Limits) -> Dialogue:
+    async def fetched(self, dialogue: Dialogue, limits: RequestLimits) -> Dialogue:
         """The dialogue with all of its images in it."""
-        wanted = {one.uri: Wanted(one.uri, one.path) for one in dialogue.images if one.remote}
+        wanted = {one.uri: RemoteFile(one.uri, one.path) for one in dialogue.images if one.remote}
         if not wanted:
             return dialogue
         self._pool = pool = self._pool or self._new_pool()
@@ -49,7 +49,7 @@ class Fetching:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def fetch_as_data(files: Sequence[Wanted], limits: Limits, ways: Ways) -> list[str]:
+def fetch_as_data(files: Sequence[RemoteFile], limits: RequestLimits, ways: Ways) -> list[str]:
     """In a process: the files as data URIs; their kind is found when they are decoded."""
     found = asyncio.run(
         fetch_all(files, ways, each=limits.image_bytes, together=limits.body_bytes, seconds=limits.fetch_seconds)

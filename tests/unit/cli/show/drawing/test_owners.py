@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brim.cli.show.drawing.owners import Owner, Part, layer_of, op_word, owner_of, part_of
+from brim.cli.show.drawing.owners import ModelComponent, Owner, layer_of, op_word, owner_of, part_of
 from brim.records.trace import Allocation
 
 LAST = 100
@@ -17,31 +17,31 @@ def made(module: str, op: str = "aten.mm.default", freed_at: int = 9) -> Allocat
 @pytest.mark.parametrize(
     ("module", "part"),
     [
-        ("model.layers.3.self_attn.q_proj", Part.ATTENTION),
-        ("model.layers.3.self_attn.q_norm", Part.NORM),
-        ("model.layers.3.linear_attn", Part.RECURRENT),
-        ("model.layers.3.mixer.in_proj", Part.RECURRENT),
-        ("model.layers.3.mlp.experts.7.up_proj", Part.EXPERTS),
-        ("model.layers.3.mlp.shared_experts", Part.EXPERTS),
-        ("model.layers.3.mlp", Part.FEED_FORWARD),
-        ("model.layers.3", Part.RESIDUAL),
-        ("model.layers.3.mystery", Part.OTHER),
-        ("model.embed_tokens", Part.RESIDUAL),
-        ("model.rotary_emb", Part.INPUTS),
-        ("model.visual.blocks.7.attn.qkv", Part.ATTENTION),
-        ("model.visual.merger.mlp", Part.HEAD),
-        ("model.norm", Part.NORM),
-        ("lm_head", Part.HEAD),
-        ("", Part.HEAD),
+        ("model.layers.3.self_attn.q_proj", ModelComponent.ATTENTION),
+        ("model.layers.3.self_attn.q_norm", ModelComponent.NORM),
+        ("model.layers.3.linear_attn", ModelComponent.RECURRENT),
+        ("model.layers.3.mixer.in_proj", ModelComponent.RECURRENT),
+        ("model.layers.3.mlp.experts.7.up_proj", ModelComponent.EXPERTS),
+        ("model.layers.3.mlp.shared_experts", ModelComponent.EXPERTS),
+        ("model.layers.3.mlp", ModelComponent.FEED_FORWARD),
+        ("model.layers.3", ModelComponent.RESIDUAL),
+        ("model.layers.3.mystery", ModelComponent.OTHER),
+        ("model.embed_tokens", ModelComponent.RESIDUAL),
+        ("model.rotary_emb", ModelComponent.INPUTS),
+        ("model.visual.blocks.7.attn.qkv", ModelComponent.ATTENTION),
+        ("model.visual.merger.mlp", ModelComponent.HEAD),
+        ("model.norm", ModelComponent.NORM),
+        ("lm_head", ModelComponent.HEAD),
+        ("", ModelComponent.HEAD),
     ],
 )
-def test_parts(module: str, part: Part) -> None:
+def test_parts(module: str, part: ModelComponent) -> None:
     assert part_of(made(module), LAST) is part
 
 
 def test_what_attention_keeps_to_the_end_is_kv() -> None:
-    assert part_of(made("model.layers.3.self_attn", freed_at=LAST + 1), LAST) is Part.CACHE
-    assert part_of(made("model.layers.3.mlp", freed_at=LAST + 1), LAST) is Part.FEED_FORWARD
+    assert part_of(made("model.layers.3.self_attn", freed_at=LAST + 1), LAST) is ModelComponent.CACHE
+    assert part_of(made("model.layers.3.mlp", freed_at=LAST + 1), LAST) is ModelComponent.FEED_FORWARD
 
 
 @pytest.mark.parametrize(

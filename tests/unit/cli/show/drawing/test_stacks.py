@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.cli.show.drawing.owners import Owner, Part
+from brim.cli.show.drawing.owners import ModelComponent, Owner
 from brim.cli.show.drawing.stacks import Stack, changing_operations, largest, layer_at_the_peak, stacked
 from brim.records.trace import Allocation, Timeline
 from tests.unit.cli.show.drawing.steps import decoder, timeline_of
@@ -26,7 +26,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
 
 
 def by_module(made: Allocation) -> Owner:
-    return Owner(made.module, Part.OTHER if "what" in made.module else Part.NORM)
+    return Owner(made.module, ModelComponent.OTHER if "what" in made.module else ModelComponent.NORM)
 
 
 def sums(stack: Stack) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ def test_bands_add_up_to_the_live_bytes(timeline: Timeline, columns: int, named:
 def test_the_largest_are_named_and_nothing_is_lost(timeline: Timeline, named: int) -> None:
     stack = stacked(timeline, range(OPERATIONS), by_module, OPERATIONS)
     fewer = largest(stack, named)
-    assert len(fewer.bands) <= named + len(Part)
+    assert len(fewer.bands) <= named + len(ModelComponent)
     if len(stack.bands) <= named:
         assert fewer == stack
     assert max(stack.bands, key=lambda band: band.peak_bytes).peak_bytes in {band.peak_bytes for band in fewer.bands}

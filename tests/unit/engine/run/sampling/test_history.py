@@ -80,7 +80,7 @@ class Served:
 
     def begin(self, slot: int, old: Sequence | None, prompt: list[int]) -> Sequence:
         if old is not None and old not in self.running.values() and not old.unseen:
-            return old  # preempted, and computed again in another slot
+            return old  # preempted, and recomputed in another slot
         self.count += 1
         params = SamplingParams(max_tokens=MAX_LENGTH, **PENALTIES[self.params[self.count % len(self.params)]])
         request = Request(str(self.count % 3), tuple(prompt), params, seed=self.count, max_tokens=MAX_LENGTH)

@@ -1,0 +1,146 @@
+"""Where requests come in: checked, turned into tokens, or refused with the reason.
+
+Nothing of a refused request stays behind, and what runs after validation need not check again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from brim.engine.media.allowed import AllowedMedia
+from brim.engine.media.prepare import GivenMedia, Preparer, Prompt
+from brim.engine.requests.control_tokens import ChatText
+from brim.engine.requests.params import SamplingParams
+from brim.engine.requests.request import MediaSpan, Request
+from brim.engine.weights.load import LoadedModel
+from brim.errors import InvalidRequest, UnsupportedModel, first_line
+from brim.guard.shares import EVERYBODY, ClientShare
+
+MOST_PRIORITY = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestValidator:
+    """What a request is checked against."""
+
+    loaded: LoadedModel
+    tokenizer: Any
+    max_length: int
+    max_batch_tokens: int
+    seeds: Random
+    clock: Callable[[], float]
+    media: Preparer | None
+    allowed: AllowedMedia
+
+    def validate(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        media: GivenMedia,
+        seconds: float | None,
+        longest: int,
+        session: str | None = None,
+        salt: bytes = b"",
+        priority: int = 0,
+        share: ClientShare = EVERYBODY,
+    ) -> tuple[Request, ...]:
+        """One request for each answer that was asked for. `longest` is what the pool holds of one request."""
+        params.check(self.loaded.vocab)
+        if params.stop and self.tokenizer is None:
+            raise InvalidRequest("stop: stop strings need a tokenizer; use stop_token_ids, or give the engine one")
+        if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
+            raise InvalidRequest(f"deadline_seconds {seconds!r}: a positive number of seconds is needed")
+        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MOST_PRIORITY:
+            raise InvalidRequest(
+                f"priority is {priority!r}; it must be an integer in {-MOST_PRIORITY}..{MOST_PRIORITY}"
+            )
+        if not (session is None or isinstance(session, str)):
+            raise InvalidRequest(f"session is {session!r}; must be a string, the name of a conversation")
+        if not (isinstance(share, ClientShare) and 0 < share.weight < float("inf")):
+            raise InvalidRequest(f"share is {share!r}; it must be a Share with a weight above 0")
+        if not isinstance(salt, bytes):
+            raise InvalidRequest(f"salt is {salt!r}; it must be bytes")
+        tokens, prepared, spans, marks = self._tokens(prompt, media)
+        self._check_tokens(tokens, longest)
+        self._check_spans(spans)
+        eos = () if params.ignore_eos else self.loaded.eos_ids
+        first = Request(
+            id=request_id,
+            prompt=tokens,
+            params=params,
+            seed=params.seed if params.seed is not None else self.seeds.getrandbits(63),
+            max_tokens=min(params.max_tokens, longest - len(tokens)),
+            stop_ids=frozenset(eos) | frozenset(params.stop_token_ids),
+            deadline=None if seconds is None else self.clock() + seconds,
+            media=prepared,
+            spans=spans,
+            marks=marks,
+            session=session,
+            salt=salt,
+            priority=priority,
+            share=share,
+        )
+        others = (replace(first, index=number, seed=first.seed + number) for number in range(1, params.n))
+        return (first, *others)
+
+    def _tokens(
+        self, prompt: Prompt, media: GivenMedia
+    ) -> tuple[tuple[int, ...], Any, tuple[MediaSpan, ...], tuple[tuple[int, bytes], ...]]:
+        if media:
+            if self.media is None:
+                raise InvalidRequest(f"{media.kinds[0]}: this model takes text only")
+            return self.media.prepare(prompt, media, self.allowed)
+        if isinstance(prompt, ChatText):
+            raise InvalidRequest("prompt: a conversation without media is given as its tokens")
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise InvalidRequest("prompt: the model has no tokenizer; give token ids")
+            return tuple(self.tokenizer(prompt)["input_ids"]), None, (), ()
+        ids: object = prompt
+        if isinstance(ids, bytes) or not isinstance(ids, Sequence):
+            raise InvalidRequest(f"prompt: must be a string or a list of token ids, not {type(ids).__name__}")
+        return tuple(ids), None, (), ()
+
+    def _check_tokens(self, tokens: tuple[int, ...], longest: int) -> None:
+        if not tokens:
+            raise InvalidRequest("prompt: it is empty; at least one token is needed")
+        vocab = self.loaded.vocab
+        for place, token in enumerate(tokens):
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab:
+                raise InvalidRequest(
+                    f"prompt: token {token!r} at index {place} is not in the vocabulary (0 to {vocab - 1})"
+                )
+        if len(tokens) >= self.max_length:
+            raise InvalidRequest(
+                f"prompt: {len(tokens)} tokens leave no room in the context of {self.max_length}; shorten the prompt"
+            )
+        if len(tokens) >= longest:
+            raise InvalidRequest(
+                f"prompt: {len(tokens)} tokens do not fit the KV pool, which holds {longest} of one request; "
+                "shorten the prompt, or build the engine with more kv_tokens"
+            )
+
+    def _check_spans(self, spans: tuple[MediaSpan, ...]) -> None:
+        for span in spans:
+            if span.together and span.end - span.start > self.max_batch_tokens:
+                raise InvalidRequest(
+                    f"images: one takes {span.end - span.start} tokens that must be computed together, more than "
+                    f"max_batch_tokens {self.max_batch_tokens}; raise it, or send a smaller image"
+                )
+
+
+def find_tokenizer(folder: Path | None) -> Any:
+    """The tokenizer beside a model, None where there is none."""
+    if folder is None or not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder))
+    except (OSError, ValueError, ImportError) as error:
+        raise UnsupportedModel(f"the tokenizer in {folder} cannot be loaded: {first_line(error)}") from error

@@ -1,0 +1,124 @@
+"""The bodies of answers."""
+
+from __future__ import annotations
+
+from brim.serve.lifecycle import ServerState
+from brim.serve.openapi.words import (
+    ANYTHING,
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    Schema,
+    either,
+    given,
+    listed,
+    one_of,
+    optional,
+)
+
+REASONS = ("stop", "length", "deadline")
+_CACHED = given({"cached_tokens": COUNT})
+_THOUGHT = given({"reasoning_tokens": COUNT})
+_DROPPED = given({"evicted_turns": COUNT, "evicted_tokens": COUNT})
+_USAGE = {
+    "prompt_tokens": COUNT,
+    "completion_tokens": COUNT,
+    "total_tokens": COUNT,
+    "prompt_tokens_details": _CACHED,
+}
+_HEAD = {"id": TEXT, "created": COUNT, "model": TEXT}
+
+PROBLEM = given({"error": given({"message": TEXT, "type": TEXT, "param": optional(TEXT), "code": optional(TEXT)})})
+HEALTH = given({"status": one_of(map(str, ServerState))}, {"phase": TEXT, "reason": TEXT})
+MODEL = given({"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT}, {"max_model_len": COUNT})
+MODELS = given({"object": {"const": "list"}, "data": listed(MODEL)})
+TOKENIZED = given({"count": COUNT, "max_model_len": COUNT, "tokens": listed(COUNT)})
+MEMORY = given(
+    {
+        "object": {"const": "brim.memory"},
+        "device": TEXT,
+        "kv": OBJECT,
+        "weight_bytes": COUNT,
+        "now": optional(OBJECT),
+        "leases": optional(listed(OBJECT)),
+        "fit": optional(OBJECT),
+        "requests": OBJECT,
+        "admission": OBJECT,
+        "preemption": OBJECT,
+        "speculation": optional(OBJECT),
+        "health": OBJECT,
+    }
+)
+_CALL = given({"id": TEXT, "type": {"const": "function"}, "function": given({"name": TEXT, "arguments": TEXT})})
+CHAT = given(
+    {
+        **_HEAD,
+        "object": {"const": "chat.completion"},
+        "choices": listed(
+            given(
+                {
+                    "index": COUNT,
+                    "message": given(
+                        {"role": {"const": "assistant"}, "content": optional(TEXT)},
+                        {"reasoning_content": TEXT, "tool_calls": listed(_CALL)},
+                    ),
+                    "logprobs": optional(given({"content": listed(OBJECT)})),
+                    "finish_reason": one_of([*REASONS, "tool_calls"]),
+                }
+            )
+        ),
+        "usage": given({**_USAGE, "completion_tokens_details": _THOUGHT}),
+    },
+    {"brim": _DROPPED},
+)
+COMPLETION = given(
+    {
+        **_HEAD,
+        "object": {"const": "text_completion"},
+        "choices": listed(
+            given({"index": COUNT, "text": TEXT, "logprobs": optional(OBJECT), "finish_reason": one_of(REASONS)})
+        ),
+        "usage": given(_USAGE),
+    }
+)
+RESPONSE = given(
+    {
+        "id": TEXT,
+        "object": {"const": "response"},
+        "created_at": COUNT,
+        "model": TEXT,
+        "status": one_of(["completed", "incomplete", "in_progress"]),
+        "error": optional(OBJECT),
+        "incomplete_details": optional(given({"reason": TEXT})),
+        "output": listed(
+            given({"id": TEXT, "type": one_of(["message", "reasoning", "function_call"]), "status": TEXT})
+        ),
+        "usage": optional(
+            given(
+                {
+                    "input_tokens": COUNT,
+                    "input_tokens_details": _CACHED,
+                    "output_tokens": COUNT,
+                    "output_tokens_details": _THOUGHT,
+                    "total_tokens": COUNT,
+                }
+            )
+        ),
+        "store": FLAG,
+        "instructions": optional(TEXT),
+        "max_output_tokens": optional(COUNT),
+        "metadata": ANYTHING,
+        "parallel_tool_calls": FLAG,
+        "previous_response_id": optional(TEXT),
+        "temperature": NUMBER,
+        "text": OBJECT,
+        "tool_choice": either(TEXT, OBJECT),
+        "tools": listed(OBJECT),
+        "top_p": NUMBER,
+        "truncation": TEXT,
+    },
+    {"brim": _DROPPED},
+)
+DELETED: Schema = given({"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}})

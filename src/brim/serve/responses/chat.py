@@ -1,0 +1,146 @@
+"""Answers of `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brim.engine.front.answers import Completion, Update
+from brim.engine.requests.request import FinishReason
+from brim.serve.parse.pieces import Answered, Argued, Called, Piece, Said, Thought, whole
+from brim.serve.parse.table import AnswerReader
+from brim.serve.prepare.jobs import Prepared
+from brim.serve.responses.answers import (
+    DONE,
+    FinishedAnswer,
+    Json,
+    Reading,
+    ResponseHeader,
+    finish_reason,
+    new_call_id,
+    usage,
+)
+from brim.serve.responses.scores import Scores
+
+WHOLE, CHUNK = "chat.completion", "chat.completion.chunk"
+
+
+@dataclass(slots=True)
+class _Streamed:
+    """One answer while it is streamed."""
+
+    reader: AnswerReader
+    calls: int = 0
+
+
+class ChatFormatter:
+    last_line = DONE
+
+    def __init__(
+        self,
+        head: ResponseHeader,
+        prepared: Prepared,
+        reading: Reading,
+        *,
+        answers: int,
+        scores: Scores | None,
+        include_usage: bool,
+    ) -> None:
+        """`scores`: log-probabilities were asked for."""
+        self._head = head
+        self._prepared = prepared
+        self._reading = reading
+        self._scores = scores
+        self._include_usage = include_usage
+        self._streamed = [_Streamed(reading.reader()) for _ in range(answers)]
+
+    def whole(self, ended: Sequence[FinishedAnswer]) -> Json:
+        found = self._head.of(WHOLE, [self._choice(one) for one in ended])
+        return found | {"usage": self._usage(ended)} | self._dropped()
+
+    def opening(self) -> list[Json]:
+        delta = {"role": "assistant", "content": ""}
+        found = [self._chunk([_delta(number, delta)]) for number in range(len(self._streamed))]
+        return [found[0] | self._dropped(), *found[1:]]
+
+    def note(self, number: int, update: Update) -> None:
+        pass  # what has ended says it all
+
+    def events(self, number: int, update: Update) -> list[Json]:
+        done, streamed = update.completion, self._streamed[number]
+        pieces = streamed.reader.feed(update.text)
+        if done is not None:
+            pieces += streamed.reader.close()
+        streamed.calls += sum(isinstance(piece, Called) for piece in pieces)
+        deltas = [_piece_delta(piece) for piece in pieces]
+        scores = [] if self._scores is None else self._scores.of_update(update)
+        if scores and not deltas:
+            deltas = [{"content": ""}]
+        choices = [_delta(number, delta) for delta in deltas]
+        if scores:
+            choices[0]["logprobs"] = {"content": scores}
+        if done is not None:
+            choices.append(_delta(number, {}, _reason(done, streamed.calls)))
+        return [self._chunk([choice]) for choice in choices]
+
+    def closing(self, ended: Sequence[FinishedAnswer]) -> list[Json]:
+        return [self._head.of(CHUNK, []) | {"usage": self._usage(ended)}] if self._include_usage else []
+
+    def _usage(self, ended: Sequence[FinishedAnswer]) -> Json:
+        thought = sum(self._reading.reasoning_tokens(one.completion.tokens) for one in ended)
+        return usage([self._prepared], ended) | {"completion_tokens_details": {"reasoning_tokens": thought}}
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        found = self._head.of(CHUNK, choices)
+        return found | {"usage": None} if self._include_usage else found
+
+    def _dropped(self) -> Json:
+        """What a rolling conversation lost."""
+        return {"brim": self._prepared.dropped} if self._prepared.rolls else {}
+
+    def _choice(self, one: FinishedAnswer) -> Json:
+        done = one.completion
+        reader = self._reading.reader()
+        answered = whole(reader.feed(done.text or "") + reader.close())
+        return {
+            "index": one.number,
+            "message": _message(answered),
+            "logprobs": None if self._scores is None else {"content": self._scores.of_answer(done)},
+            "finish_reason": _reason(done, len(answered.calls)),
+        }
+
+
+def _message(answered: Answered) -> Json:
+    content = answered.content if answered.content or not answered.calls else None
+    found: Json = {"role": "assistant", "content": content}
+    if answered.reasoning:
+        found["reasoning_content"] = answered.reasoning
+    if answered.calls:
+        found["tool_calls"] = [
+            {"id": new_call_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answered.calls
+        ]
+    return found
+
+
+def _piece_delta(piece: Piece) -> Json:
+    match piece:
+        case Said(text):
+            return {"content": text}
+        case Thought(text):
+            return {"reasoning_content": text}
+        case Called(number, name):
+            function = {"name": name, "arguments": ""}
+            return {"tool_calls": [{"index": number, "id": new_call_id(), "type": "function", "function": function}]}
+        case Argued(number, text):
+            return {"tool_calls": [{"index": number, "function": {"arguments": text}}]}
+
+
+def _reason(done: Completion, calls: int) -> str:
+    reason = finish_reason(done)
+    return "tool_calls" if calls and done.finish_reason is FinishReason.STOP else reason
+
+
+def _delta(number: int, delta: dict[str, Any], reason: str | None = None) -> Json:
+    return {"index": number, "delta": delta, "finish_reason": reason}
