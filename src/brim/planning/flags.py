@@ -120,7 +120,7 @@ def _with_own_rules(sizes: Sizes, settings: PlanSettings, solution: Solution, en
 
     run = settings.vllm_run(batch_tokens=solution.batch_tokens, max_seqs=solution.max_seqs, max_len=solution.max_len)
     chunk = scored_chunk(settings.spec, run) if limits_chunks(settings.spec, run) else None
-    return replace(sizes, prompt_chunk=chunk, growing_segments=segments_grow(run))
+    return replace(sizes, prompt_chunk=chunk, growing_segments=segments_grow(settings.device, run))
 
 
 def _kv_bytes(settings: PlanSettings, solution: Solution, engine: EngineRules) -> int:

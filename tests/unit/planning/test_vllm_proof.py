@@ -143,6 +143,8 @@ def test_the_command_sets_the_allocator_that_the_size_counts_on() -> None:
     assert (one.shell or "").startswith("PYTORCH_ALLOC_CONF=expandable_segments:True vllm serve ")
     ranks = brim.plan("llama-3.1-8b", gpu="2xh200", engine="vllm", max_len=8192)
     assert ranks.commands[0].env == ()  # ranks open each other's memory by handles
+    other = brim.plan("llama-3.1-8b", gpu="mi300x", engine="vllm", max_len=8192)
+    assert other.commands[0].env == ()  # segments grow with CUDA only
 
 
 def test_the_first_runner_is_told_to_cut_prompts_that_may_be_scored() -> None:

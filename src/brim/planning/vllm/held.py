@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from brim.model.weights import on_rank
+from brim.planning.gpus.cards import ARCHITECTURES, Vendor
 from brim.planning.vllm.graphs import driver_bytes, graph_bytes, left_by_trial_bytes
 from brim.planning.vllm.kernels import ELEMENT_BYTES, LIBRARIES_BYTES, MATRIX_WORKSPACE_BYTES
 from brim.planning.vllm.profile import hidden_bytes, selection_bytes
@@ -59,17 +60,21 @@ def held_under_worst_load(spec: ModelSpec, device: Device, run: VllmRun) -> Held
         collectives=_RANKS_BYTES if run.ranks > 1 else 0,
         graph_pool=graphs.pool + graphs.outputs + (MATRIX_WORKSPACE_BYTES if run.captured_tokens else 0),
         step=step,
-        slack=step * _slack_percent(run) // 100 + 2 * _SEGMENT_STEP_BYTES,
+        slack=step * _slack_percent(device, run) // 100 + 2 * _SEGMENT_STEP_BYTES,
     )
 
 
-def segments_grow(run: VllmRun) -> bool:
-    """Whether vLLM can run with segments that grow: ranks open each other's memory by handles, which those lack."""
-    return run.ranks == 1
+def segments_grow(device: Device, run: VllmRun) -> bool:
+    """Whether vLLM can run with segments that grow: with CUDA, and on one rank.
+
+    Ranks open each other's memory by handles, which such segments lack. A device of unknown make is taken for NVIDIA's.
+    """
+    architecture = ARCHITECTURES.get(device.generation)
+    return run.ranks == 1 and not device.is_cpu and (architecture is None or architecture.vendor is Vendor.NVIDIA)
 
 
-def _slack_percent(run: VllmRun) -> int:
-    return _GROWING_SLACK_PERCENT if segments_grow(run) else _FIXED_SLACK_PERCENT
+def _slack_percent(device: Device, run: VllmRun) -> int:
+    return _GROWING_SLACK_PERCENT if segments_grow(device, run) else _FIXED_SLACK_PERCENT
 
 
 def absorbed_bytes(spec: ModelSpec, run: VllmRun) -> int:
