@@ -50,6 +50,7 @@ TURNED: dict[str, dict[str, Any]] = {
     "states": {"state_bytes": 4 * GIB},
     "a shared device": {"free_bytes": 50 * GIB},
     "other blocks": {"block_tokens": 64},
+    "prompts in chunks": {"prompt_chunk": 1024, "growing_segments": True},
     **{
         f"{algorithm} draft": {
             "draft": PlannedDraft(model="org/draft", algorithm=algorithm, tokens=4, weights_bytes=GIB)

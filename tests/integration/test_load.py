@@ -352,9 +352,9 @@ def test_a_file_beside_the_config_may_say_it(folder: Path) -> None:
 def test_the_command_has_the_flags_of_a_plan_for_this_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brim.engine.weights.quantised.find_device", lambda name: of_size("24GiB"))
     message = said(folder, {"quantization_config": {"quant_method": "fp8"}})
-    flags = plan(folder, gpu="24GiB", engine="vllm", trace=False).flags
-    assert flags[0] == "--kv-cache-memory-bytes"
-    assert f"run it with: vllm serve {folder} {' '.join(flags)} (or" in message
+    planned = plan(folder, gpu="24GiB", engine="vllm", trace=False)
+    assert planned.flags[0] == "--kv-cache-memory-bytes"
+    assert f"run it with: {planned.shell} (or" in message
 
 
 def test_a_format_that_nobody_runs_names_itself(folder: Path) -> None:

@@ -140,7 +140,7 @@ def test_plans_come_from_a_process_of_their_own(tiny: Served) -> None:
     assert any(one["name"] == "llama-3.1-8b" for one in models)
     found = tiny.post("/v1/plan", {"model": "llama-3.1-8b", "gpu": "h200", "engine": "vllm"})
     assert found.status_code == 200
-    assert found.json()["shell"].startswith("vllm serve")
+    assert found.json()["shell"].startswith("PYTORCH_ALLOC_CONF=expandable_segments:True vllm serve ")
     refused = tiny.post("/v1/plan", {"model": "/etc/passwd", "gpu": "h200"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
     assert httpx.post(f"{tiny.url}/v1/plan", json={}).status_code == 401

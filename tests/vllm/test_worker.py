@@ -173,6 +173,20 @@ def test_prompts_scored_in_pieces_have_the_scores_of_plain_vllm() -> None:
         assert [row[2] for row in ours] == pytest.approx([row[2] for row in theirs], abs=1e-3)
 
 
+def test_prompts_that_are_cut_take_less_when_they_are_scored_as_stock_vllm_does() -> None:
+    """Of two prompts in a step: logits, scores in fp32, and the scores of the one before."""
+    whole, cut = (
+        result({**sized(score_in_pieces=False), **limit}) for limit in ({}, {"long_prefill_token_threshold": 128})
+    )
+    assert cut["tokens"] == whole["tokens"] == plain()["tokens"]
+    assert activation(cut) < activation(whole) // 2
+
+
+def activation(found: dict[str, Any]) -> int:
+    (report,) = found["reports"]
+    return next(item["measured_bytes"] for item in report["items"] if item["name"] == "activation")
+
+
 def test_compiled_code_has_the_name_that_it_has_in_plain_vllm() -> None:
     script = (
         "from vllm.config import VllmConfig; from brim.vllm.worker import _as_stock;"

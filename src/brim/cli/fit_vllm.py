@@ -51,21 +51,31 @@ _REMEDIES = {
 
 def run_vllm(options: argparse.Namespace) -> int:
     """Start vLLM with Brim's worker, and print the size that it has proven."""
-    if importlib.util.find_spec("vllm") is None:
-        raise InvalidRequest("vLLM is not installed; install it with pip install 'brim[vllm]'")
+    check_installed()
     given = llm_arguments(options)
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "fit.json"
-        wanted = read_place(options.device).device or "auto"
-        command = module_command("brim.vllm.stock.advice", str(file), json.dumps(given), wanted.partition(":")[0])
-        ended = subprocess.run(command, env=_environment(options.quiet), stdout=sys.stderr, check=False)
-        if ended.returncode:
-            raise DeviceError(f"vLLM ended with code {ended.returncode}; see its log above")
-        report = json.loads(file.read_text(encoding="utf-8"))
-    if report is None:
-        raise InvalidRequest("nothing was sized: this is stock vLLM, for the reason in its log above")
+    wanted = (read_place(options.device).device or "auto").partition(":")[0]
+    report = proven_report(given, wanted, quiet=options.quiet)
     print(json.dumps(report, indent=2) if options.as_json else advice(given, report))
     return 0
+
+
+def check_installed() -> None:
+    if importlib.util.find_spec("vllm") is None:
+        raise InvalidRequest("vLLM is not installed; install it with pip install 'brim[vllm]'")
+
+
+def proven_report(given: dict[str, Any], wanted: str, *, quiet: bool) -> dict[str, Any]:
+    """What the fit inside vLLM reports, started with these arguments of `vllm.LLM` in a process of its own."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "fit.json"
+        command = module_command("brim.vllm.stock.advice", str(file), json.dumps(given), wanted)
+        ended = subprocess.run(command, env=_environment(quiet), stdout=sys.stderr, check=False)
+        if ended.returncode:
+            raise DeviceError(f"vLLM ended with code {ended.returncode}; see its log above")
+        report: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))
+    if report is None:
+        raise InvalidRequest("nothing was sized: this is stock vLLM, for the reason in its log above")
+    return report
 
 
 def _environment(quiet: bool) -> dict[str, str]:

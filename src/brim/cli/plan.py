@@ -73,6 +73,14 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--engine", metavar="ENGINE", help=f"the plan as an engine's flags: {', '.join(ENGINES)}")
     parser.add_argument("--compare", action="store_true", help="one line per GPU: those given, or a usual ten")
     parser.add_argument("--diff", action="store_true", help="what changed between two plans, line by line, and why")
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="with --engine vllm, on a machine with the GPU and vLLM: run the fit inside vLLM, and print both sizes",
+    )
+    parser.add_argument(
+        "--load-format", choices=("auto", "dummy"), help="of --verify: the weights (auto), or random ones (dummy)"
+    )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of the plan")
     parser.add_argument("--enforce-eager", action="store_false", dest="graphs", default=None, help=argparse.SUPPRESS)
     add_synonyms(parser, *SYNONYMS)
@@ -112,10 +120,14 @@ def _add_media(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     check_svg(options.svg)
-    if options.diff:
-        return _diff(options)
     named = gpu_names(options.gpu or [])
     comparing = options.compare or len(named) > 1 or len(options.model) > 1
+    if options.verify:
+        return _verify(options, named, several=comparing or options.diff)
+    if options.load_format is not None:
+        raise InvalidRequest("--load-format is of --verify, and that is not given; leave it out")
+    if options.diff:
+        return _diff(options)
     if options.svg is not None and comparing:
         raise InvalidRequest("--svg draws one plan and a comparison makes several; give one --gpu and no --compare")
     if _asks_which(options, named):
@@ -161,6 +173,25 @@ def _wishes(options: argparse.Namespace) -> dict[str, Any]:
         **{name: getattr(options, name) for name in ("kv_dtype", "weights", "graphs", "engine")},
         "image_pixels": None if pixels is None else parse_pixels(pixels, "image-pixels"),
     }
+
+
+def _verify(options: argparse.Namespace, named: list[str], *, several: bool) -> int:
+    """One plan, and what the fit proves inside vLLM with its settings."""
+    from brim.cli.plan_verify import check_asked, show_verified, verify
+
+    if several or options.svg is not None:
+        raise InvalidRequest("--verify starts vLLM for one plan; give one model and one --gpu, no --compare or --svg")
+    check_asked(options.engine)
+    plan = _planner(options, options.model[0])(named[0] if named else "auto")
+    found = verify(plan, load_format=options.load_format or "auto")
+    if options.as_json:
+        print(json.dumps(plan.to_json() | {"verified": found.to_json()}, indent=2))
+    else:
+        from brim.cli.show.render import show_plan
+
+        show_plan(plan)
+        show_verified(found)
+    return 0 if found.difference >= 0 else DOES_NOT_FIT
 
 
 def _asks_which(options: argparse.Namespace, named: list[str]) -> bool:

@@ -92,7 +92,7 @@ def _sizes(settings: PlanSettings, solution: Solution, engine: EngineRules) -> S
     draft, draft_weights = _draft(settings), solution.costs.draft_weights
     pixels = _pixel_limit(settings, solution)
     return replace(
-        _asked(settings, engine),
+        _with_own_rules(_asked(settings, engine), settings, solution, engine),
         max_len=solution.max_len,
         max_seqs=solution.max_seqs,
         concurrency=solution.concurrency,
@@ -109,6 +109,18 @@ def _sizes(settings: PlanSettings, solution: Solution, engine: EngineRules) -> S
         image_pixels=pixels,
         image_tokens=None if pixels is None else _image_tokens(settings, pixels),
     )
+
+
+def _with_own_rules(sizes: Sizes, settings: PlanSettings, solution: Solution, engine: EngineRules) -> Sizes:
+    """What the plan counts on where the engine's own code was priced."""
+    if not engine.own_rules or settings.device.is_cpu:
+        return sizes
+    from brim.planning.vllm.held import segments_grow  # other plans do without
+    from brim.planning.vllm.worst import limits_chunks, scored_chunk
+
+    run = settings.vllm_run(batch_tokens=solution.batch_tokens, max_seqs=solution.max_seqs, max_len=solution.max_len)
+    chunk = scored_chunk(settings.spec, run) if limits_chunks(settings.spec, run) else None
+    return replace(sizes, prompt_chunk=chunk, growing_segments=segments_grow(settings.device, run))
 
 
 def _kv_bytes(settings: PlanSettings, solution: Solution, engine: EngineRules) -> int:

@@ -6,7 +6,7 @@ KV cache.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 
 from brim.model.weights import WeightBytes
 from brim.planning.activation import AttentionKind, ForwardShape, logits_bytes
@@ -19,46 +19,68 @@ from brim.records.trace import ActivationCurve
 from brim.units import MIB
 
 _LARGEST_CAPTURE = 256  # requests in a decode step that engines capture as a CUDA graph
-_WHILE_RUNNING = ("context", "encoder", "activation", "workspace", "graphs")  # beside weights and KV
 _NCCL_BYTES = 512 * MIB  # channels and all-reduce buffers of a rank
 _LOWEST_SLACK_PERCENT = 10  # what expandable segments reserve beyond the peak, in the median
 _SAMPLER_BYTES = 4 + 4 + 8  # fp32 logits, probabilities, sorted indices, for a row and an entry of the vocabulary
+_NO_GRAPHS = LedgerItem("graphs", 0, Source.GIVEN, "switched off")
 
 
 def fixed_items(
     settings: PlanSettings, pricer: Pricer, costs: Costs, load: StepLoad, context: int
 ) -> tuple[LedgerItem, ...]:
     """Every item but state and KV, in the order of the ledger."""
-    activation = _activation(settings, pricer, load)
-    items = (
+    own = settings.engine is not None and settings.engine.own_rules
+    running = _with_own_rules(settings, load, context) if own else _running_items(settings, pricer, load)
+    return (
         _context(settings),
         _weights(costs.weights),
-        _draft(settings, pricer, costs, load, activation.bytes),
-        _encoder(media_step(settings, pricer, context, activation.bytes), activation.bytes),
-        activation,
-        _workspace(settings, pricer, load, activation.bytes),
-        _graphs(settings, pricer, load),
+        _draft(settings, pricer, costs, load, running.activation.bytes),
+        _encoder(media_step(settings, pricer, context, running.activation.bytes), running.activation.bytes),
+        running.activation,
+        running.workspace,
+        running.graphs,
         _neighbours(settings),
         LedgerItem("canary", settings.canary_bytes, Source.CONSTANT, "safety margin"),
     )
-    if settings.engine is None or not settings.engine.own_rules:
-        return items
-    return _with_own_rules(settings, items, load, context, settings.engine.name)
 
 
-def _with_own_rules(
-    settings: PlanSettings, items: tuple[LedgerItem, ...], load: StepLoad, context: int, engine: str
-) -> tuple[LedgerItem, ...]:
-    """The workspace as large as the engine's own code needs it, where that is more."""
-    from brim.planning.vllm.default import held_bytes  # other plans do without
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What running steps takes beside weights and KV."""
+
+    activation: LedgerItem
+    workspace: LedgerItem
+    graphs: LedgerItem
+
+
+def _running_items(settings: PlanSettings, pricer: Pricer, load: StepLoad) -> _Running:
+    activation = _activation(settings, pricer, load)
+    workspace = _workspace(settings, pricer, load, activation.bytes)
+    return _Running(activation, workspace, _graphs(settings, pricer, load))
+
+
+def _with_own_rules(settings: PlanSettings, load: StepLoad, context: int) -> _Running:
+    """What vLLM's own code takes in the worst steps that its API allows, and not what its profile believes."""
+    from brim.planning.vllm.held import held_under_worst_load  # other plans do without
+    from brim.planning.vllm.proof import margin_bytes
 
     run = settings.vllm_run(batch_tokens=load.step_tokens, max_seqs=load.running, max_len=context)
-    counted = sum(item.bytes for item in items if item.name in _WHILE_RUNNING) - settings.device.hidden_bytes
-    more = max(0, held_bytes(settings.spec, settings.device, run) - counted)
-    detail = f", and what {engine} holds besides" if more else ""
-    return tuple(
-        replace(item, bytes=item.bytes + more, detail=item.detail + detail) if item.name == "workspace" else item
-        for item in items
+    held = held_under_worst_load(settings.spec, settings.device, run)
+    margin = margin_bytes(held.step, settings.vllm_unproven(run))
+    workspace = held.libraries + held.made_at_load + held.kept + held.collectives + held.slack + margin
+    detail = f"vllm: libraries, tables and workspaces, allocator slack {held.slack // MIB} MiB"
+    if margin:
+        detail += f", {margin // MIB} MiB because no fit of this kind is stored"
+    step = f"the worst step that vllm's API allows: {load.step_tokens:,} tokens, {load.running:,} requests"
+    graphs = held.driver_graphs + held.graph_pool
+    return _Running(
+        activation=LedgerItem("activation", held.step, Source.FORMULA, step),
+        workspace=LedgerItem("workspace", workspace, Source.FORMULA, detail),
+        graphs=LedgerItem(
+            "graphs", graphs, Source.FORMULA, f"captured up to {run.captured_tokens} tokens, and the driver's"
+        )
+        if run.captured_tokens
+        else _NO_GRAPHS,
     )
 
 
@@ -158,7 +180,7 @@ def _step_curve(settings: PlanSettings) -> ActivationCurve | None:
 
 def _graphs(settings: PlanSettings, pricer: Pricer, load: StepLoad) -> LedgerItem:
     if settings.graphs is False:
-        return LedgerItem("graphs", 0, Source.GIVEN, "switched off")
+        return _NO_GRAPHS
     captured = min(load.running, _LARGEST_CAPTURE)
     step = pricer.step(settings.spec, ForwardShape(captured, captured, captured, ranks=settings.tensor_ranks))
     size = graph_bytes(len(settings.spec.layers), step)

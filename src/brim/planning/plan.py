@@ -8,6 +8,7 @@ from brim.model.kv import kv_footprint
 from brim.planning.activation import AttentionKind, ForwardShape, step_bytes
 from brim.planning.advise import advise
 from brim.planning.encoder import media_step
+from brim.planning.engine_default import engine_default
 from brim.planning.engines import draft_notes, version_notes
 from brim.planning.flags import check_engine, engine_command, engine_ruling
 from brim.planning.node import ledgers, tightest
@@ -20,7 +21,7 @@ from brim.records.model import Dtype, ModelSpec
 from brim.records.plan import (
     Asked,
     Device,
-    EngineDefault,
+    EngineProof,
     Instead,
     KvKindBytes,
     MemoryPlan,
@@ -47,6 +48,7 @@ def make_plan(
     footprint = solution.costs.footprint
     instead = None if solution.fits else what_fits_instead(settings, pricer, solution)
     command = engine_command(settings, solution)
+    proof = _engine_proof(settings, solution)
     activation = next(item.bytes for item in solution.items if item.name == "activation")
     return MemoryPlan(
         model=spec.name,
@@ -86,7 +88,8 @@ def make_plan(
         advice=advise(settings, solution, pricer),
         engine=settings.engine.name if settings.engine else None,
         engine_version=settings.engine.version if settings.engine else None,
-        engine_default=_engine_default(settings, pricer),
+        engine_default=engine_default(settings, pricer),
+        proof=proof,
         flags=command.flags if command else (),
         command=command.args if command else (),
         shell=command.shell if command else None,
@@ -94,6 +97,7 @@ def make_plan(
         warnings=(
             *_warnings(settings, solution),
             *(version_notes(settings.engine, request.engine) if settings.engine else ()),
+            *(_proof_notes(proof, settings) if proof else ()),
             *(command.notes if command else ()),
         ),
     )
@@ -124,21 +128,29 @@ def _commands(settings: PlanSettings, solution: Solution, instead: Solution | No
     command = None if one is None else engine_command(settings, one)
     if one is None or command is None:
         return ()
-    return (PlannedCommand(one is solution, one.concurrency, one.max_len, command.args, command.shell),)
+    return (PlannedCommand(one is solution, one.concurrency, one.max_len, command.args, command.env, command.shell),)
 
 
-def _engine_default(settings: PlanSettings, pricer: Pricer) -> EngineDefault | None:
-    """What the engine would do by itself with what was given, where its rules are known."""
+def _engine_proof(settings: PlanSettings, solution: Solution) -> EngineProof | None:
+    """What of the plan no fit has proven inside the engine, and the margin that it has for that."""
     if settings.engine is None or not settings.engine.own_rules:
         return None
-    from brim.planning.vllm.default import engine_default  # other plans do without
+    from brim.planning.vllm.proof import margin_bytes  # other plans do without
 
-    spec = settings.spec
-    dtype = Dtype.BF16 if spec.dtype is Dtype.FP32 and settings.weights_dtype is None else settings.weights_dtype
-    own = dtype if spec.quantisation is None and settings.stored is None else settings.weights_dtype
-    run = settings.vllm_run(batch_tokens=settings.batch_tokens, max_seqs=settings.max_seqs, max_len=settings.max_len)
-    weights = pricer.weights(spec, settings.ranks, settings.stored, own).rank_bytes
-    return engine_default(spec, settings.device, weights, run)
+    limits = {"batch_tokens": solution.batch_tokens, "max_seqs": solution.max_seqs, "max_len": solution.max_len}
+    missing = settings.vllm_unproven(settings.vllm_run(**limits))
+    step = next(item.bytes for item in solution.items if item.name == "activation")
+    return EngineProof(missing, margin_bytes(step, missing))
+
+
+def _proof_notes(proof: EngineProof, settings: PlanSettings) -> list[str]:
+    assert settings.engine is not None
+    if not proof.unproven:
+        return []
+    return [
+        f"{settings.engine.name}: no fit of this kind has been stored ({', '.join(proof.unproven)}); the size has a "
+        f"margin of {format_bytes(proof.margin_bytes)}: brim plan --verify measures it"
+    ]
 
 
 def _traced_with(settings: PlanSettings, solution: Solution) -> str | None:

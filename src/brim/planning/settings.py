@@ -1,7 +1,7 @@
 """The request, resolved: text parsed, defaults filled in, contradictions refused.
 
-`PlanRequest` is what the user wrote; `Settings` is what the ledger and the solver read. Both are frozen: a setting
-changed for advice is a new `Settings`.
+`PlanRequest` is what the user wrote; `PlanSettings` is what the ledger and the solver read. Both are frozen: a setting
+changed for advice is a new `PlanSettings`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from brim.errors import InvalidRequest
 from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.model.weights import check_tensor_parallel
 from brim.planning.activation import AttentionKind
-from brim.planning.engines import DEFAULT_DRAFT_TOKENS, EngineRules, Split, find_engine
+from brim.planning.engines import DEFAULT_DRAFT_TOKENS, EngineRules, Split, draft_algorithm, find_engine
+from brim.planning.engines.vllm import FIRST_RUNNER_DRAFTS as VLLM_FIRST_RUNNER_DRAFTS
 from brim.records.model import Attention, Dtype, MediaType, ModelSpec, WeightFormat
 from brim.records.plan import Device, PlanRequest
 from brim.records.trace import ActivationCurve
@@ -135,7 +136,15 @@ class PlanSettings:
             ranks=self.ranks,
             graphs=self.graphs is not False,
             media=self.images_per_prompt != 0,
+            draft_tokens=self.draft_tokens,
+            first_runner=self.draft is not None and draft_algorithm(self.draft) in VLLM_FIRST_RUNNER_DRAFTS,
         )
+
+    def vllm_unproven(self, run: VllmRun) -> tuple[str, ...]:
+        """What of such a start no stored fit inside vLLM has proven."""
+        from brim.planning.vllm.proof import unproven
+
+        return unproven(self.spec, self.device, run, quantised=self.stored is not None)
 
     @property
     def slots_divide_context(self) -> bool:

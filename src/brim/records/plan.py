@@ -151,16 +151,19 @@ class EngineDefault:
     """What an engine does by itself, with its own memory fraction and its own limits where none were given.
 
     `kv_tokens` are blocks times the tokens of a block, `request_tokens` those of requests of `max_len`, which take a
-    block in every group of layers. `dies_from_fraction` is the lowest fraction at which the worst load no longer fits.
-    `starts` is false where the engine refuses: one request of `max_len` does not fit.
+    block in every group of layers. `activation_bytes` is what it measures, counts or keeps for a step.
+    `dies_from_fraction` is the lowest fraction at which a heavy load was seen not to fit; None where none was run.
+    `starts` is false where the engine refuses: one request of `max_len` does not fit, or nothing is left for KV.
     """
 
     kv_tokens: int
     request_tokens: int
     activation_bytes: int
-    dies_from_fraction: float
+    dies_from_fraction: float | None
     max_len: int
     starts: bool
+    fraction: float  # by the engine's own option
+    checked: str  # against what the figures were held
 
     def to_json(self) -> dict[str, object]:
         """The stable keys of `engine_default` in `brim plan --json`."""
@@ -171,6 +174,24 @@ class EngineDefault:
             "dies_from_fraction": self.dies_from_fraction,
             "max_len": self.max_len,
             "starts": self.starts,
+            "fraction": self.fraction,
+            "checked": self.checked,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProof:
+    """How far a plan for an engine rests on sizes that were proven inside it."""
+
+    unproven: tuple[str, ...]  # what of the plan no stored fit had
+    margin_bytes: int  # kept free on each device for it
+
+    def to_json(self) -> dict[str, object]:
+        """The stable keys of `proof` in `brim plan --json`."""
+        return {
+            "proven": not self.unproven,
+            "unproven": list(self.unproven),
+            "margin_bytes": self.margin_bytes,
         }
 
 
@@ -261,6 +282,7 @@ class PlannedCommand:
     concurrency: int
     max_len: int
     args: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]  # variables that it runs with
     shell: str
 
     def to_json(self) -> dict[str, object]:
@@ -270,6 +292,7 @@ class PlannedCommand:
             "concurrency": self.concurrency,
             "max_len": self.max_len,
             "args": list(self.args),
+            "env": dict(self.env),
             "shell": self.shell,
         }
 
@@ -313,6 +336,7 @@ class MemoryPlan:
     engine: str | None
     engine_version: str | None  # that the plan models
     engine_default: EngineDefault | None  # where the engine's rules are known
+    proof: EngineProof | None  # where sizes were proven inside the engine
     flags: tuple[str, ...]
     command: tuple[str, ...]  # launcher, model and flags
     shell: str | None  # the command for a shell, which writes the files that it needs first
@@ -393,6 +417,7 @@ class MemoryPlan:
             "engine": self.engine,
             "engine_version": self.engine_version,
             "engine_default": self.engine_default.to_json() if self.engine_default else None,
+            "proof": self.proof.to_json() if self.proof else None,
             "flags": list(self.flags),
             "command": list(self.command),
             "shell": self.shell,

@@ -85,7 +85,11 @@ NAMES: tuple[Name, ...] = (
         "SchedulerOutput.free_encoder_mm_hashes",
         "SchedulerOutput.num_spec_tokens_to_schedule",
     ),
-    *_names("config/scheduler.py", "SchedulerConfig.max_num_scheduled_tokens"),
+    *_names(
+        "config/scheduler.py",
+        "SchedulerConfig.max_num_scheduled_tokens",
+        "SchedulerConfig.long_prefill_token_threshold",
+    ),
     *_names("config/speculative.py", "SpeculativeConfig.max_num_new_slots_for_drafting"),
     *_names("multimodal/encoder_budget.py", "MultiModalBudget.mm_max_items_per_batch", "MultiModalBudget.processor"),
     *_names("multimodal/inputs.py", "MultiModalFeatureSpec.identifier", "MultiModalFeatureSpec.mm_position"),

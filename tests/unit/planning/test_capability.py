@@ -91,7 +91,7 @@ def test_what_has_to_be_known_is_said(engine: str, gpu: str, asked: dict[str, An
 
 
 def test_a_usual_card_has_nothing_to_be_said() -> None:
-    plan = brim.plan("qwen3-0.6b", gpu="h100", engine="vllm", kv_dtype="fp8")
+    plan = brim.plan("qwen3-0.6b", gpu="h100", engine="vllm")
     assert (plan.engine, plan.engine_version) == ("vllm", "0.26")
     assert not plan.warnings
     assert brim.plan("qwen3-0.6b", gpu="24GiB", engine="trtllm").fits

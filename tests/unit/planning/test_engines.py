@@ -299,6 +299,7 @@ def test_a_plan_carries_its_settings_into_the_flags() -> None:
         "--max-model-len": "16384",
         "--max-num-seqs": "32",
         "--max-num-batched-tokens": "4096",
+        "--long-prefill-token-threshold": "1024",
         "--kv-cache-dtype": "fp8_e4m3",
         "--quantization": "fp8",
         "--limit-mm-per-prompt": '{"image": 0}',

@@ -31,7 +31,7 @@ def test_the_plan_is_that_of_the_command() -> None:
         image_pixels=1_000_000,
     )
     assert found == same.to_json()
-    assert str(found["shell"]).startswith("vllm serve")
+    assert str(found["shell"]).startswith("PYTORCH_ALLOC_CONF=expandable_segments:True vllm serve ")
 
 
 def test_several_gpus_share_the_model() -> None:

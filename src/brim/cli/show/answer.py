@@ -76,11 +76,13 @@ def _what_fits(plan: MemoryPlan) -> str:
 def by_itself(engine: str, default: EngineDefault) -> str:
     """What an engine does that is not told a size."""
     if not default.starts:
-        return f"{engine} by itself would not start with a context of {default.max_len:,} tokens"
-    return (
-        f"{engine} by itself takes {default.request_tokens:,} tokens, and would run out of memory "
-        f"from a memory fraction of {default.dies_from_fraction:.3f}"
-    )
+        verdict = f"would not start with a context of {default.max_len:,} tokens"
+    else:
+        verdict = f"takes {default.request_tokens:,} tokens at its memory fraction of {default.fraction:.3f}"
+    if default.dies_from_fraction is None:
+        return f"{engine} by itself {verdict} ({default.checked})"
+    dies = f", and would run out of memory from {default.dies_from_fraction:.3f}" if default.starts else ""
+    return f"{engine} by itself {verdict}{dies}"
 
 
 def _prices(plan: MemoryPlan) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from brim.model.kv import KvStorage
+from brim.planning.engines.by_itself import BareStart, OwnSize
 from brim.planning.engines.record import EngineRules, Sizes
 from brim.planning.engines.writing import converted, media_notes, option, other_kv, plain_weights, several, switch
 from brim.records.model import Dtype, MediaType
 
+_FRACTION, _LENGTH, _CHUNK_TOKENS = 0.9, 16384, 4096  # its defaults
 _KV = {Dtype.FP8: "fp8kv_spt"}
 _CONVERTS = {"fp8": "vllm-fp8w8a8", "fp8-block": "vllm-fp8w8a8-b128", "int8": "vllm-w8a8"}
 
@@ -42,6 +44,20 @@ def _notes(sizes: Sizes) -> list[str]:
     ]
 
 
+def by_itself(start: BareStart) -> OwnSize:
+    """What is free behind the weights but for a tenth of the device, in which a step of the most tokens is tried."""
+    length = start.max_len or _LENGTH
+    step = start.step_bytes(start.batch_tokens or min(length, 2 * _CHUNK_TOKENS + 256))
+    left = int(start.device.usable_bytes * (1 - _FRACTION))
+    return OwnSize(
+        kv_bytes=start.free_bytes - start.weights_bytes - left,
+        fraction=_FRACTION,
+        activation_bytes=step,
+        max_len=length,
+        holds_a_step=step <= left,
+    )
+
+
 LIGHTLLM = EngineRules(
     name="lightllm",
     version="main",
@@ -56,4 +72,5 @@ LIGHTLLM = EngineRules(
     converts=_CONVERTS,
     formats=frozenset({"awq", "gptq"}),
     replicates_kv_heads=False,
+    by_itself=by_itself,
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from brim.model.kv import KvStorage
+from brim.planning.engines.by_itself import BareStart, OwnSize
 from brim.planning.engines.record import Algorithm, EngineRules, Sizes
 from brim.planning.engines.writing import TORCH_NAMES, at_least, media_notes, option, other_kv, plain_weights, switch
 from brim.records.model import Dtype
 
 _PAGE_TOKENS = 128
+_UTILISATION, _BATCH = 0.9, 512  # its defaults
 _KV = {Dtype.BF16: "bfloat16", Dtype.FP8: "float8_e4m3fn"}
 _DRAFTS = {Algorithm.EAGLE3: "eagle", Algorithm.DFLASH: "dflash", Algorithm.DSPARK: "dspark"}
 
@@ -33,6 +35,18 @@ def _flags(sizes: Sizes) -> list[str]:
     ]
 
 
+def by_itself(start: BareStart) -> OwnSize:
+    """A share of the free memory less the weights: for most models nothing is counted for a step."""
+    length = start.max_len or start.spec.max_positions
+    return OwnSize(
+        kv_bytes=int(start.free_bytes * _UTILISATION) - start.weights_bytes,
+        fraction=_UTILISATION,
+        activation_bytes=0,
+        max_len=length,
+        most_tokens=(start.max_seqs or _BATCH) * length,
+    )
+
+
 MAX = EngineRules(
     name="max",
     version="26.7.0",
@@ -48,4 +62,5 @@ MAX = EngineRules(
     formats=frozenset({"fp8", "fp8-tensor", "fp8-block", "gptq", "nvfp4", "mxfp4"}),
     drafts=_DRAFTS,
     replicates_kv_heads=False,
+    by_itself=by_itself,
 )

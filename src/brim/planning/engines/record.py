@@ -10,6 +10,7 @@ from enum import StrEnum
 from brim.errors import InvalidRequest
 from brim.model.kv import KvStorage
 from brim.planning.activation import AttentionKind
+from brim.planning.engines.by_itself import BareStart, OwnSize
 from brim.planning.engines.split import Split, check_layer_split, check_tensor_split
 from brim.records.model import Dtype, MediaType, ModelSpec
 
@@ -72,6 +73,8 @@ class Sizes:
     image_tokens: int | None = None  # that an image of image_pixels becomes
     processor_limits_pixels: bool = False  # the model's processor has a limit in pixels that can be lowered
     audio_seconds: int | None = None
+    prompt_chunk: int | None = None  # the most tokens of one prompt in a step, where a step may not have them all
+    growing_segments: bool = False  # the sizes are those of an allocator whose segments grow
 
     @property
     def static_bytes(self) -> int:
@@ -105,6 +108,7 @@ class EngineCommand:
     flags: tuple[str, ...]
     notes: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()  # name and text
+    env: tuple[tuple[str, str], ...] = ()  # variables that it runs with
 
     @property
     def args(self) -> tuple[str, ...]:
@@ -112,9 +116,10 @@ class EngineCommand:
 
     @property
     def shell(self) -> str:
-        """The command for a shell, which writes the files first."""
+        """The command for a shell, which writes the files first and sets the variables."""
         written = [f"cat > {shlex.quote(name)} <<'EOF'\n{text}\nEOF\n" for name, text in self.files]
-        return "".join(written) + shlex.join(self.args)
+        variables = [f"{name}={shlex.quote(value)} " for name, value in self.env]
+        return "".join(written) + "".join(variables) + shlex.join(self.args)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +137,7 @@ class EngineRules:
     model: Callable[[Sizes], list[str]] = lambda sizes: [sizes.model]
     notes: Callable[[Sizes], list[str]] = lambda _: []
     files: Callable[[Sizes], tuple[tuple[str, str], ...]] = lambda _: ()
+    env: Callable[[Sizes], tuple[tuple[str, str], ...]] = lambda _: ()  # variables that the sizes depend on
 
     kv_dtypes: tuple[Dtype, ...] = (Dtype.BF16, Dtype.FP16, Dtype.FP8)
     other_kv_dtypes: frozenset[Dtype] = frozenset({Dtype.FP8})  # that it stores whatever the model computes in
@@ -153,6 +159,7 @@ class EngineRules:
     split: Split = Split.TENSOR
     groups_layers: bool = False  # layers of several kinds share a pool of blocks of one size (`planning.vllm.pool`)
     own_rules: bool = False  # what its worst load holds is known from its code (`planning.vllm`)
+    by_itself: Callable[[BareStart], OwnSize] | None = None  # its own size, where that is known from its rules alone
     replicates_kv_heads: bool = True  # more ranks than KV heads: each head is on several
 
     def check_ranks(self, spec: ModelSpec, ranks: int) -> None:
@@ -183,6 +190,7 @@ class EngineRules:
             flags=tuple(self.flags(sizes)),
             notes=(*self._weight_notes(sizes), *self.notes(sizes)),
             files=self.files(sizes),
+            env=self.env(sizes),
         )
 
     def _check_kv(self, sizes: Sizes) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from brim.model.kv import KvStorage
+from brim.planning.engines.by_itself import BareStart, OwnSize
 from brim.planning.engines.record import Algorithm, EngineRules, PlannedDraft, Sizes
 from brim.planning.engines.writing import (
     as_json,
@@ -15,7 +18,8 @@ from brim.planning.engines.writing import (
     several,
     switch,
 )
-from brim.records.model import Dtype, MediaType
+from brim.records.model import Dtype, LatentAttention, MediaType, TowerSpec
+from brim.units import GIB, MIB
 
 _BLOCK_TOKENS = 1
 _KV = {Dtype.BF16: "bf16", Dtype.FP8: "fp8_e4m3"}
@@ -77,6 +81,67 @@ def _speculation(draft: PlannedDraft) -> list[str]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """Devices below a size: tokens of a step, and the largest decode that is captured, on few GPUs and on many."""
+
+    below_bytes: int
+    step_tokens: int
+    captured: int
+    captured_on_many: int
+
+
+_CLASSES = (
+    _Class(20 * GIB, 2048, 8, 8),
+    _Class(35 * GIB, 2048, 24, 80),
+    _Class(60 * GIB, 4096, 32, 160),
+    _Class(160 * GIB, 8192, 256, 512),
+)
+_LARGEST_CLASS = _Class(0, 16384, 512, 512)
+_MANY_RANKS = 4
+_METADATA_BYTES = 512 * MIB
+_TOKEN_BYTES = 3 * MIB // 2  # kept for a token of a step
+_CAPTURED_REQUEST_BYTES = 2 * MIB
+_PREFILL_GRAPHS_BYTES, _LATENT_GRAPHS_BYTES = 464 * MIB, 1536 * MIB  # 58 captured prefills of 8 MiB; with MLA
+_LEAST_ON_LARGE_BYTES, _LARGE_BYTES = 10 * GIB, 60 * GIB
+_VISION_SHARE = 0.95
+_USUAL_TOWER = 24 * 1024**2  # layers times width squared, of a tower for which that share is
+
+
+def by_itself(start: BareStart) -> OwnSize:
+    """The static fraction leaves a reserve by the size of the device; what of it weights do not take is for KV."""
+    size = start.device.usable_bytes
+    kind = next((one for one in _CLASSES if size < one.below_bytes), _LARGEST_CLASS)
+    captured = kind.captured if start.ranks < _MANY_RANKS else kind.captured_on_many
+    latent = any(isinstance(layer.mixer, LatentAttention) for layer, _ in start.spec.layer_groups)
+    reserve = (
+        _METADATA_BYTES
+        + max(start.batch_tokens or kind.step_tokens, 2048) * _TOKEN_BYTES
+        + start.ranks * GIB // 8
+        + (captured * _CAPTURED_REQUEST_BYTES if start.graphs else 0)
+        + ((_LATENT_GRAPHS_BYTES if latent else _PREFILL_GRAPHS_BYTES) if start.graphs else 0)
+    )
+    reserve = max(reserve, _LEAST_ON_LARGE_BYTES) if size > _LARGE_BYTES else reserve
+    fraction = round(max(0, size - reserve) / size, 3) * _vision_factor(start)
+    return OwnSize(
+        kv_bytes=int(start.free_bytes * fraction) - start.weights_bytes,
+        fraction=round(fraction, 4),
+        activation_bytes=reserve,
+        max_len=start.max_len or start.spec.max_positions,
+    )
+
+
+def _vision_factor(start: BareStart) -> float:
+    towers = [tower for tower in start.spec.towers if tower.media is MediaType.IMAGE]
+    return min(map(_tower_factor, towers)) if towers and start.media else 1.0
+
+
+def _tower_factor(tower: TowerSpec) -> float:
+    """A tenth less for each time that a tower is as large again as a usual one."""
+    ratio = tower.layers * tower.hidden**2 / _USUAL_TOWER
+    return _VISION_SHARE * max(0.8, min(1.05, 1.0 - 0.1 * (ratio - 1.0)))
+
+
 def _notes(sizes: Sizes) -> list[str]:
     states = "sglang keeps states for its prefix cache too: as many requests as planned run with --disable-radix-cache"
     return [
@@ -100,4 +165,5 @@ SGLANG = EngineRules(
     converts=_CONVERTS,
     formats=frozenset({"fp8-block", "int8", "awq", "gptq", "int4", "nvfp4", "mxfp4"}),
     drafts=_DRAFTS,
+    by_itself=by_itself,
 )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 from brim.model.kv import KvStorage
+from brim.planning.engines.by_itself import BareStart, OwnSize
 from brim.planning.engines.record import Algorithm, EngineRules, PlannedDraft, Sizes
 from brim.planning.engines.writing import TORCH_NAMES, media_notes, option, other_kv, several, switch
 from brim.records.model import Dtype
 
 _FILE = "brim-trtllm.yaml"
 _BLOCK_TOKENS = 32
+_STEP_TOKENS, _FREE_FRACTION = 8192, 0.9  # its defaults
 _NEARLY_ALL = 0.9999  # of the memory that is free once the weights and a step have theirs
 _KV = {**TORCH_NAMES, Dtype.FP8: "fp8"}
 _DRAFTS = {Algorithm.DRAFT_MODEL: "Draft_Target", Algorithm.EAGLE3: "Eagle3"}
@@ -53,6 +55,18 @@ def _speculation(draft: PlannedDraft) -> dict[str, object]:
     }
 
 
+def by_itself(start: BareStart) -> OwnSize:
+    """A share of what is free once the weights are loaded and a step of the most tokens has run."""
+    step = start.step_bytes(start.batch_tokens or _STEP_TOKENS)
+    free = start.free_bytes - start.weights_bytes - step
+    return OwnSize(
+        kv_bytes=int(free * _FREE_FRACTION),
+        fraction=_FREE_FRACTION,
+        activation_bytes=step,
+        max_len=start.max_len or start.spec.max_positions,
+    )
+
+
 TRTLLM = EngineRules(
     name="trtllm",
     version="1.2",
@@ -67,4 +81,5 @@ TRTLLM = EngineRules(
     other_kv_dtypes=frozenset({Dtype.FP8}),
     formats=frozenset({"fp8", "fp8-tensor", "fp8-block", "int8", "awq", "nvfp4", "mxfp4"}),
     drafts=_DRAFTS,
+    by_itself=by_itself,
 )

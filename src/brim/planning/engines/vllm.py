@@ -43,6 +43,8 @@ _DRAFTS = {
     Algorithm.DSPARK: "dspark",
 }
 
+FIRST_RUNNER_DRAFTS = frozenset({Algorithm.DRAFT_MODEL, Algorithm.P_EAGLE})  # the second model runner lacks them
+
 
 def _flags(sizes: Sizes) -> list[str]:
     blocks = sizes.block_tokens if sizes.block_tokens != _BLOCK_TOKENS else None
@@ -52,6 +54,7 @@ def _flags(sizes: Sizes) -> list[str]:
         *option("--max-model-len", sizes.max_len),
         *option("--max-num-seqs", sizes.max_seqs),
         *option("--max-num-batched-tokens", sizes.batch_tokens),
+        *option("--long-prefill-token-threshold", sizes.prompt_chunk),
         *option("--block-size", blocks),
         *option("--kv-cache-dtype", other_kv(sizes, _KV)),
         *option("--quantization", converted(sizes, _CONVERTS)),
@@ -60,6 +63,22 @@ def _flags(sizes: Sizes) -> list[str]:
         *switch("--enforce-eager", not sizes.graphs),
         *_media(sizes),
         *option("--speculative-config", _speculation(sizes.draft) if sizes.draft else None),
+    ]
+
+
+def _env(sizes: Sizes) -> tuple[tuple[str, str], ...]:
+    """Segments that do not grow reserve more than the plan counts."""
+    return (("PYTORCH_ALLOC_CONF", "expandable_segments:True"),) if sizes.growing_segments else ()
+
+
+def _notes(sizes: Sizes) -> list[str]:
+    chunked = (
+        "vllm's first model runner makes the logits of all prompt tokens in a step at once when a request asks for "
+        f"prompt log-probabilities: --long-prefill-token-threshold {sizes.prompt_chunk} keeps them within a step"
+    )
+    return [
+        *media_notes(sizes, "vllm", images=True, pixels=sizes.processor_limits_pixels),
+        *([chunked] if sizes.prompt_chunk else []),
     ]
 
 
@@ -97,7 +116,8 @@ VLLM = EngineRules(
     note="keeps, in sliding layers, the window and the tokens of two steps, and scales beside an indexer's fp8 values",
     launch=("vllm", "serve"),
     flags=_flags,
-    notes=lambda sizes: media_notes(sizes, "vllm", images=True, pixels=sizes.processor_limits_pixels),
+    notes=_notes,
+    env=_env,
     other_kv_dtypes=frozenset({Dtype.BF16, Dtype.FP16, Dtype.FP8}),
     converts=_CONVERTS,
     formats=frozenset({"awq", "gptq", "int4", "nvfp4", "mxfp4"}),

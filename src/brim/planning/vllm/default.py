@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from math import ceil
 
-from brim.model.weights import on_rank
 from brim.planning.vllm.graphs import graph_bytes, left_by_trial_bytes
-from brim.planning.vllm.kernels import ELEMENT_BYTES, LIBRARIES_BYTES
+from brim.planning.vllm.held import absorbed_bytes
+from brim.planning.vllm.kernels import LIBRARIES_BYTES
 from brim.planning.vllm.pool import kv_pool
 from brim.planning.vllm.profile import profiled_peak
 from brim.planning.vllm.run import VllmRun
 from brim.planning.vllm.uncounted import held_beyond_kv_and_weights
-from brim.records.model import LatentAttention, ModelSpec
+from brim.records.model import ModelSpec
 from brim.records.plan import Device, EngineDefault
 from brim.units import MIB
 
 DEFAULT_FRACTION = 0.92
+_CHECKED = "compared with starts of vLLM 0.26 on an H200"
 _FIRST_RUNNER_BYTES = 2 * MIB  # more outside torch than with the second runner
 
 
@@ -35,14 +36,9 @@ def engine_default(spec: ModelSpec, device: Device, weights_bytes: int, run: Vll
         dies_from_fraction=_dies_from(device, held_beyond_kv_and_weights(spec, run, device) - activation),
         max_len=run.max_len,
         starts=pool.blocks(kv_bytes) >= pool.blocks_of_request(run),
+        fraction=DEFAULT_FRACTION,
+        checked=_CHECKED,
     )
-
-
-def held_bytes(spec: ModelSpec, device: Device, run: VllmRun) -> int:
-    """All that vLLM's worst load holds beyond weights and KV, its CUDA context included."""
-    activation = profiled_peak(spec, run)
-    worst = max(held_beyond_kv_and_weights(spec, run, device), device.context_bytes + activation)
-    return worst + _beside_weights(spec, run)
 
 
 def _requested(device: Device, fraction: float) -> int:
@@ -53,21 +49,8 @@ def _beside_weights(spec: ModelSpec, run: VllmRun) -> int:
     """What vLLM subtracts beside weights and activation."""
     libraries = LIBRARIES_BYTES + (0 if run.second_runner else _FIRST_RUNNER_BYTES)
     estimated = 0 if run.second_runner else graph_bytes(spec, run).estimated  # the second runner counts none
-    made_at_load = spec.position_table_bytes + _absorbed_bytes(spec, run)
+    made_at_load = spec.position_table_bytes + absorbed_bytes(spec, run)
     return made_at_load + libraries + left_by_trial_bytes(spec, run) + estimated
-
-
-def _absorbed_bytes(spec: ModelSpec, run: VllmRun) -> int:
-    """MLA keeps its expanding matrices a second time, unquantised, in the shape in which decoding multiplies them."""
-    return sum(
-        count
-        * on_rank(layer.mixer.heads, layer.mixer.heads, run.ranks)
-        * (layer.mixer.nope_dim + layer.mixer.value_dim)
-        * layer.mixer.kv_rank
-        * ELEMENT_BYTES
-        for layer, count in spec.layer_groups
-        if isinstance(layer.mixer, LatentAttention)
-    )
 
 
 def _dies_from(device: Device, uncounted: int) -> float:

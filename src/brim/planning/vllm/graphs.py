@@ -17,6 +17,7 @@ from brim.units import KIB, MIB, round_up
 
 _PIECES_BYTES_PER_LAYER = 96 * KIB  # of the driver, for one captured size: seen with 4, 24 and 48 layers
 _WHOLE_BYTES_PER_LAYER = 32 * KIB
+_HELD_PIECES_BYTES, _HELD_WHOLE_BYTES = 128 * KIB, 64 * KIB  # for one mixer in a graph, held while serving
 _LEFT_BYTES_PER_LAYER = 288 * KIB  # of graphs captured on trial and thrown away
 _SMALLEST_GRAPH_BYTES = MIB
 _DRIVER_STEP_BYTES = 2 * MIB
@@ -54,6 +55,18 @@ def graph_bytes(spec: ModelSpec, run: VllmRun) -> GraphBytes:
         driver=(in_pieces - 1) * pieces_each + (whole - 1) * whole_each,
         outputs=sum(sizes) * spec.hidden * ELEMENT_BYTES,
     )
+
+
+def driver_bytes(spec: ModelSpec, run: VllmRun) -> int:
+    """What the driver holds for all graphs while serving: it grows with the layers that the pieces lie between."""
+    if not run.captured_tokens:
+        return 0
+    sizes = _captured_sizes(run.captured_tokens)
+    whole = sum(size <= run.max_seqs for size in sizes)
+    mixers = sum(count for layer, count in spec.layer_groups if layer.mixer is not None)
+    pieces_each = max(_SMALLEST_GRAPH_BYTES, mixers * _HELD_PIECES_BYTES)
+    whole_each = max(_SMALLEST_GRAPH_BYTES, mixers * _HELD_WHOLE_BYTES)
+    return len(sizes) * pieces_each + whole * whole_each
 
 
 def left_by_trial_bytes(spec: ModelSpec, run: VllmRun) -> int:

@@ -77,10 +77,10 @@ def _layer_moments(spec: ModelSpec, run: VllmRun) -> Iterator[int]:
             continue  # a layer alike, with as much held, is no larger
         seen.add((id(layer), held))
         if layer.mixer is not None:
-            yield held + _mixing(spec, run, layer.mixer)
+            yield held + mixing_bytes(spec, run, layer.mixer)
         if layer.feed_forward is not None:
             yield held + _feeding(spec, run, layer.feed_forward)
-            experts = _experts_workspace(spec, run, layer)
+            experts = experts_workspace(spec, run, layer)
             if experts:
                 held = max(held, experts + MATRIX_WORKSPACE_BYTES)
                 yield held + _after_experts(spec, run)
@@ -103,7 +103,7 @@ def _after_experts(spec: ModelSpec, run: VllmRun) -> int:
     return 6 * hidden_bytes(spec, run) + CACHE_FLUSH_BYTES
 
 
-def _experts_workspace(spec: ModelSpec, run: VllmRun, layer: LayerSpec) -> int:
+def experts_workspace(spec: ModelSpec, run: VllmRun, layer: LayerSpec) -> int:
     """What the experts' kernel keeps: one buffer for gate and up and then the output, one for the activated middle."""
     ff = layer.feed_forward
     if ff is None or not ff.experts or _unfused_experts(spec):
@@ -120,7 +120,7 @@ def _unfused_experts(spec: ModelSpec) -> bool:
     return spec.quantisation is not None and spec.quantisation.method == "mxfp4"
 
 
-def _mixing(spec: ModelSpec, run: VllmRun, mixer: Mixer) -> int:
+def mixing_bytes(spec: ModelSpec, run: VllmRun, mixer: Mixer) -> int:
     """What a mixer holds before its output projection, with the residual and its input."""
     match mixer:
         case LatentAttention():
@@ -158,7 +158,7 @@ def expanded_context(run: VllmRun, mixer: LatentAttention) -> int:
 def _sampling(spec: ModelSpec, run: VllmRun) -> int:
     """The last hidden states, the rows of logits, and what the runner's sampler holds beside them."""
     logits = run.logit_rows * spec.vocab
-    held = max((_experts_workspace(spec, run, layer) for layer, _ in spec.layer_groups), default=0)
+    held = max((experts_workspace(spec, run, layer) for layer, _ in spec.layer_groups), default=0)
     held += hidden_bytes(spec, run) + MATRIX_WORKSPACE_BYTES
     if run.second_runner:  # greedy: nothing but the logits, twice where they are capped
         return held + logits * ELEMENT_BYTES * (2 if spec.logits_softcap else 1)

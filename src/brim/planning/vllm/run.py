@@ -25,10 +25,16 @@ class VllmRun:
     graphs: bool
     media: bool  # whether images or audio are allowed: embeddings then come from outside the compiled code
     second_runner: bool  # "V2"; the first profiles its graphs, the second does not
+    draft_tokens: int = 0  # that are drafted for a request in a step
 
     @property
     def logit_rows(self) -> int:
         return min(self.max_seqs, self.batch_tokens)
+
+    @property
+    def verified_rows(self) -> int:
+        """Rows of logits where every request verifies its draft."""
+        return min(self.max_seqs * (1 + self.draft_tokens), self.batch_tokens)
 
     @property
     def captured_tokens(self) -> int:
@@ -47,8 +53,13 @@ def plan_run(
     ranks: int = 1,
     graphs: bool = True,
     media: bool = True,
+    draft_tokens: int = 0,
+    first_runner: bool = False,
 ) -> VllmRun:
-    """The limits as given; else those of `vllm serve` on such a device."""
+    """The limits as given; else those of `vllm serve` on such a device.
+
+    `first_runner`: the second one lacks something that is asked for, such as drafts of another model.
+    """
     large = device.usable_bytes >= _LARGE_DEVICE_BYTES and "a100" not in device.name.lower()
     length = max_len or spec.max_positions
     seqs = max_seqs or (1024 if large else 256)
@@ -61,7 +72,8 @@ def plan_run(
         ranks=ranks,
         graphs=graphs,
         media=media and bool(spec.towers),
-        second_runner=_takes_second_runner(spec),
+        second_runner=not first_runner and _takes_second_runner(spec),
+        draft_tokens=draft_tokens,
     )
 
 

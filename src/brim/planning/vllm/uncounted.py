@@ -35,7 +35,7 @@ def held_beyond_kv_and_weights(spec: ModelSpec, run: VllmRun, device: Device) ->
         device.context_bytes
         + _reserved_step(spec, run)
         + _reserved_warm_up(spec, run)
-        + _request_tables(spec, run)
+        + request_tables(spec, run)
         + _sampler_cache(spec, run)
         + (encoder_bytes(spec, run) if run.second_runner else 0)
         + (graphs if run.second_runner else 0)
@@ -55,7 +55,7 @@ def _reserved_warm_up(spec: ModelSpec, run: VllmRun) -> int:
     return layer_peak(spec, replace(run, batch_tokens=tokens)) - CACHE_FLUSH_BYTES
 
 
-def _request_tables(spec: ModelSpec, run: VllmRun) -> int:
+def request_tables(spec: ModelSpec, run: VllmRun) -> int:
     """Made before the profile or after it, and counted by neither: what is kept for each request that may run."""
     block_tables = 2 * ceil_div(run.max_len, BLOCK_TOKENS) * INT32_BYTES
     embeddings = hidden_bytes(spec, run) if run.media else 0

@@ -299,6 +299,7 @@ def _limits(worker: Any) -> SchedulerLimits:
         draws_drafts=not on_cpu,
         scores=not on_cpu or config.lora_config is None,
         encodes=bool(worker.model_runner.supports_mm_inputs),
+        most_chunk=scheduler.long_prefill_token_threshold,
     )
 
 

@@ -1,7 +1,7 @@
 """Steps of a vLLM server: the worst ones, most of which its own profiling skips, and small ones that load kernels.
 
-In: the limits of its scheduler (`Limits`). Out: for every step its rows, as numbers. Contents do not matter for memory:
-rows may share blocks, so a KV cache of one request holds every worst step at full context.
+In: the limits of its scheduler. Out: for every step its rows, as numbers. Contents do not matter for memory: rows may
+share blocks, so a KV cache of one request holds every worst step at full context.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ class SchedulerLimits:
     draws_drafts: bool = True  # False: drafts are verified greedily only
     scores: bool = True  # prompts may be scored
     encodes: bool = False  # images, sound or video
+    most_chunk: int = 0  # tokens of one prompt in a step, at most (`--long-prefill-token-threshold`); 0: all of them
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of one prompt that a step may have."""
+        return min(self.longest, self.most_chunk or self.longest)
 
     @property
     def most_rows(self) -> int:
@@ -102,7 +108,7 @@ def small_steps(limits: SchedulerLimits) -> tuple[Step, ...]:
     Kernels have variants by the number of tokens, and the driver loads each at its first call: it must not need memory
     for that while a server runs. Odd lengths and multiples of 16 have variants of their own, and so have rows.
     """
-    most = min(limits.tokens(1), limits.longest)
+    most = min(limits.tokens(1), limits.chunk)
     draws = _draws(limits)
     lengths = sorted({1, 2} | {length for power in _powers(most) for length in (power, power * 3 // 2 + 1)})
     prompts = [(Row(length, 0, draw=draw),) for length, draw in zip(lengths, cycle(draws)) if length <= most]
@@ -129,7 +135,7 @@ def _powers(most: int) -> Iterator[int]:
 def _prefill(limits: SchedulerLimits) -> Step:
     """All tokens of a batch, in as many rows as may be, and every row draws by a seed."""
     rows = limits.most_rows
-    even, one_more = divmod(min(limits.tokens(rows), rows * limits.longest), rows)
+    even, one_more = divmod(min(limits.tokens(rows), rows * limits.chunk), rows)
     lengths = [even + 1] * one_more + [even] * (rows - one_more)
     drawn = tuple(
         Row(new, limits.longest - new, seed=index, restricted=index == 1) for index, new in enumerate(lengths)
@@ -138,9 +144,10 @@ def _prefill(limits: SchedulerLimits) -> Step:
 
 
 def _scored_steps(limits: SchedulerLimits) -> tuple[Step, ...]:
-    """A long prompt beside decodes, and alone if that makes it longer."""
+    """A long prompt beside decodes, and alone if that makes it longer or leaves room for another."""
     beside_decodes, alone = _scores(limits), _longest_scores(limits)
-    return (beside_decodes, alone) if alone.rows[0].new > beside_decodes.rows[0].new else (beside_decodes,)
+    more = alone.rows[0].new > beside_decodes.rows[0].new or len(alone.rows) > 1
+    return (beside_decodes, alone) if more else (beside_decodes,)
 
 
 def _scores(limits: SchedulerLimits) -> Step:
@@ -151,9 +158,13 @@ def _scores(limits: SchedulerLimits) -> Step:
 
 
 def _longest_scores(limits: SchedulerLimits) -> Step:
-    """A prompt of a whole batch: the V1 runner makes the logits of all its tokens at once, the V2 runner in pieces."""
-    scored = (_scored(limits, limits.tokens(1)),)
-    return Step(_shape(LONGEST_SCORES, scored, "a prompt is scored alone"), scored)
+    """A prompt of a whole batch: the V1 runner makes the logits of all its tokens at once, the V2 runner in pieces.
+
+    Two where prompts are cut: the V1 runner still has the scores of one while it makes the logits of the next.
+    """
+    rows = 2 if limits.most_rows > 1 and limits.tokens(2) >= 2 * limits.chunk else 1
+    scored = (_scored(limits, limits.tokens(1)),) * rows
+    return Step(_shape(LONGEST_SCORES, scored, "prompts are scored alone"), scored)
 
 
 def _scored(limits: SchedulerLimits, room: int) -> Row:
@@ -161,7 +172,7 @@ def _scored(limits: SchedulerLimits, room: int) -> Row:
 
     A chunk before the last has the logits of one token more, which is less than what an allocation is rounded to.
     """
-    new = min(room, limits.longest)
+    new = min(room, limits.chunk)
     return Row(new, limits.longest - new, scored=True)
 
 

@@ -26,6 +26,7 @@ LIMITS = st.builds(
     length=st.integers(2, 200_000),
     drafts=st.integers(0, 8),
     encodes=st.booleans(),
+    most_chunk=st.sampled_from([0, 0, 16, 1024]),
 )
 
 
@@ -35,7 +36,7 @@ def test_steps_stay_inside_the_limits(limits: SchedulerLimits) -> None:
         assert len(step.rows) <= limits.rows
         assert step.shape.tokens + limits.slots * len(step.rows) <= limits.batch_tokens
         for row in step.rows:
-            assert row.new >= 1
+            assert 1 <= row.new <= limits.chunk
             assert row.past >= 0
             drafted = step.drafts + 1 if step.drafts else 0
             assert row.past + row.new + drafted <= limits.longest
@@ -46,14 +47,14 @@ def test_the_largest_steps_reach_them(limits: SchedulerLimits) -> None:
     steps = {step.shape.name: step for step in worst_steps(limits)}
     rows = min(limits.rows, limits.batch_tokens // (1 + limits.slots))
     assert len(steps[DECODE].rows) == len(steps[PREFILL].rows) == len(steps[SCORES].rows) == rows
-    assert steps[PREFILL].shape.tokens == min(limits.batch_tokens - limits.slots * rows, rows * limits.longest)
+    assert steps[PREFILL].shape.tokens == min(limits.batch_tokens - limits.slots * rows, rows * limits.chunk)
     assert [row.scored for row in steps[SCORES].rows] == [True] + [False] * (rows - 1)
 
 
 @given(LIMITS)
 def test_the_longest_prompt_that_fits_into_a_step_is_scored(limits: SchedulerLimits) -> None:
     scored = [row.new for step in worst_steps(limits) for row in step.rows if row.scored]
-    assert max(scored) == min(limits.batch_tokens - limits.slots, limits.longest)
+    assert max(scored) == min(limits.batch_tokens - limits.slots, limits.chunk)
 
 
 @given(LIMITS)
@@ -69,6 +70,13 @@ def test_all_tokens_of_a_batch_are_in_the_prefill() -> None:
     assert by_name[PREFILL].tokens == 8192
     assert (by_name[SCORES].tokens, by_name[DECODE].tokens) == (8192, 256)
     assert (by_name[VERIFY].tokens, by_name[VERIFY].sequences) == (1024, 256)
+
+
+def test_prompts_that_are_cut_are_scored_two_at_a_time() -> None:
+    limits = SchedulerLimits(batch_tokens=8192, rows=256, length=8192, most_chunk=1520)
+    by_name = {step.shape.name: step for step in worst_steps(limits)}
+    assert [(row.new, row.past, row.scored) for row in by_name[LONGEST_SCORES].rows] == [(1520, 6671, True)] * 2
+    assert by_name[PREFILL].shape.tokens == 8192
 
 
 def test_seeded_and_unseeded_rows_are_both_drawn() -> None:
