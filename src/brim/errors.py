@@ -5,6 +5,7 @@
     │   ├── InvalidConfig        a field of a model's config is missing, mistyped or out of range
     │   ├── UnsupportedModel     an architecture or format Brim does not support
     │   ├── SourceNotFound       no such model: path, catalogue name or hub id
+    │   │   └── HubUnreachable   the hub was not asked: it does not answer, or its library is not installed
     │   ├── UnknownDevice        no such GPU
     │   ├── InvalidRequest       options that contradict each other or the model
     │   └── CannotTrace          transformers cannot build or run this model on the meta device
@@ -48,6 +49,10 @@ class UnsupportedModel(InputError):
 
 class SourceNotFound(InputError):
     """There is no model under the given name, path or id."""
+
+
+class HubUnreachable(SourceNotFound):
+    """The hub was not asked: it does not answer, or its library is not installed."""
 
 
 class UnknownDevice(InputError):

@@ -39,7 +39,7 @@ TURNED: dict[str, dict[str, Any]] = {
     "bf16 cache": {"checkpoint_kv": Dtype.FP8},
     **{
         f"{name} weights": {"weights": name}
-        for name in ("fp8", "fp8-tensor", "fp8-block", "int8", "awq", "mxfp4", "q8_0", "q4_0")
+        for name in ("fp8", "fp8-tensor", "fp8-block", "int8", "awq", "mxfp4", "q8_0", "q4_0", "q4_k_m", "iq3_xxs")
     },
     "fp16 weights": {"weights": "fp16", "dtype": Dtype.FP16, "kv_dtype": Dtype.FP16},
     "fp32 weights": {"checkpoint": "fp32", "dtype": Dtype.FP32},
@@ -58,13 +58,31 @@ TURNED: dict[str, dict[str, Any]] = {
         for algorithm in Algorithm
     },
 }
+_GGUF = {"dtype": Dtype.FP16, "kv_dtype": Dtype.FP16}  # what llama.cpp stores its cache in
+GGUF: dict[str, dict[str, Any]] = {
+    "a GGUF file": {"model": "/models/qwen2.5-vl-7b-Q4_K_M.gguf", "checkpoint": "q4_k_m", **_GGUF},
+    "a GGUF file with its projector": {
+        "model": "/models/big-Q4_K_M-00001-of-00003.gguf",
+        "checkpoint": "q4_k_m",
+        "projector": "/models/mmproj-F16.gguf",
+        **_GGUF,
+    },
+    "a GGUF file without images": {
+        "model": "/models/a.gguf",
+        "checkpoint": "gguf",
+        "projector": "/models/mmproj-F16.gguf",
+        "images_per_prompt": 0,
+        **_GGUF,
+    },
+    "a quant of a repository": {"model": "org/name-GGUF:Q4_K_M", "checkpoint": "q4_k_m", **_GGUF},
+}
 
 
 @functools.cache
 def commands(engine: str) -> dict[str, EngineCommand]:
     """The commands of an engine, without those that it refuses."""
     found = {}
-    for name, turned in TURNED.items():
+    for name, turned in (TURNED | GGUF if engine == "llama.cpp" else TURNED).items():
         sizes = replace(PLAIN, block_tokens=ENGINES[engine].block_tokens)
         try:
             found[name] = ENGINES[engine].command(replace(sizes, **turned))

@@ -40,6 +40,19 @@ def test_llama_cpp_takes_the_command(name: str) -> None:
     assert (given.n_ctx, given.n_parallel, given.n_ubatch) == (8 * 16384, 8, 2048)
 
 
+def test_gguf_files_are_the_model_and_the_projector() -> None:
+    given = parse(commands("llama.cpp")["a GGUF file with its projector"].args)
+    assert given is not None
+    assert given.model.path == "/models/big-Q4_K_M-00001-of-00003.gguf"
+    assert given.mmproj.path == "/models/mmproj-F16.gguf"
+    assert not given.no_mmproj
+    without = parse(commands("llama.cpp")["a GGUF file without images"].args)
+    assert without is not None
+    assert without.no_mmproj
+    quant = commands("llama.cpp")["a quant of a repository"].args
+    assert quant[1:3] == ("--hf-repo", "org/name-GGUF:Q4_K_M")
+
+
 @pytest.mark.parametrize("name", _HUB)
 def test_the_options_for_hub_ids_exist(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert parse(("llama-server", name)) is None

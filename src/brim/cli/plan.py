@@ -16,7 +16,7 @@ from brim.errors import InvalidRequest
 from brim.folders import curves_folder
 from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.planning.devices import find_devices
-from brim.planning.engines import ENGINES, find_engine
+from brim.planning.engines import ENGINES, chosen_engine
 from brim.planning.node import rank_devices
 from brim.planning.settings import Curves
 from brim.records.plan import Asked, MemoryPlan, PlanRequest
@@ -47,8 +47,9 @@ def add_command(commands: Commands) -> None:
     parser.add_argument(
         "model",
         nargs="+",
-        help="a directory, a config.json, a name of `brim models`, or a hub id; several make a comparison; with --diff "
-        "two, or two files that --json wrote",
+        help="a directory, a config.json, a GGUF file or folder (folder:Q4_K_M), a name of `brim models`, a hub id or "
+        "address, org/name:Q4_K_M, or an Ollama name; several make a comparison; with --diff two, or two files that "
+        "--json wrote",
     )
     parser.add_argument(
         "--gpu",
@@ -229,14 +230,14 @@ def _options(options: argparse.Namespace, families: list[str]) -> int:
     found = find_options(spec, request, map(card_device, offered(families)), curves)
     if options.as_json:
         asked = Asked(request, request.concurrency or 1, 0).to_json()
-        engine = find_engine(options.engine)
+        engine = chosen_engine(spec, options.engine)
         named = {"engine": engine.name if engine else None, "engine_version": engine.version if engine else None}
         rows = [one.to_json() for one in found]
         print(json.dumps({"model": spec.name, "asked": asked, **named, "options": rows}, indent=2))
     else:
         from brim.cli.show.render import show_options
 
-        show_options(spec.name, request, found)
+        show_options(spec.name, model, request, found)
     return 0 if found else DOES_NOT_FIT
 
 

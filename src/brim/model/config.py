@@ -178,6 +178,9 @@ BY_ARCHITECTURE: Mapping[str, Callable[[ConfigFields], TextModelSpec]] = {
 # Families whose readers look at `per_layer_config`.
 LAYERS_APART = frozenset({"gemma4", "gemma4_text", "step3p7"})
 
+# Families that say of every layer whether it is a mixture: a count of experts alone says nothing there.
+EXPERTS_BY_LAYER = frozenset({"nemotron_h"})
+
 # Known, and not generative: refused with that reason instead of as unknown.
 NOT_GENERATIVE = frozenset(
     {"xlm-roberta", "bert", "roberta", "modernbert", "deberta-v2", "distilbert", "nomic_bert", "t5"}
@@ -306,7 +309,7 @@ def _with_its_head(text: TextModelSpec, fields: ConfigFields, architecture: str)
 
 def _refuse_unread_experts(fields: ConfigFields, family: str, text: TextModelSpec) -> None:
     """A config that counts experts is never planned as a dense model."""
-    if any(layer.feed_forward and layer.feed_forward.experts for layer in text.layers):
+    if family in EXPERTS_BY_LAYER or any(layer.feed_forward and layer.feed_forward.experts for layer in text.layers):
         return
     for place in _places(fields):
         for name in ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"):

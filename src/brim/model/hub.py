@@ -6,12 +6,16 @@ Only JSON files are fetched here, for plans; `brim.model.download` fetches whole
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from brim.errors import SourceNotFound, first_line
+from brim.errors import HubUnreachable, SourceNotFound, first_line
 
 _TIMEOUT_S = 5.0
 _REACH_S = 1.0
@@ -25,6 +29,50 @@ def cached_snapshot(repository: str) -> Path | None:
         return None
     found = try_to_load_from_cache(repository, "config.json")
     return Path(found).parent if isinstance(found, str) else None
+
+
+def cached_folder(repository: str) -> Path | None:
+    """The folder of whatever was fetched of a repository's main; None where nothing was."""
+    try:
+        from huggingface_hub import constants
+    except ImportError:
+        return None
+    stored = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+    try:
+        folder = stored / "snapshots" / (stored / "refs" / "main").read_text(encoding="utf-8").strip()
+        return folder if folder.is_dir() else None
+    except (OSError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file of a repository."""
+
+    name: str
+    size: int
+
+
+def listing(repository: str) -> list[ListedFile]:
+    """The files of a repository, asked of the hub."""
+    library = need_library(repository)
+    if not is_reachable():
+        raise unreachable(repository)
+    with foreign_errors(repository):
+        info = library.HfApi().model_info(repository, files_metadata=True, timeout=_TIMEOUT_S)
+    return [ListedFile(one.rfilename, one.size or 0) for one in info.siblings or ()]
+
+
+@contextmanager
+def foreign_errors(repository: str) -> Iterator[None]:
+    """What the hub's library raises, in one line with the remedy."""
+    errors: Any = import_module("huggingface_hub.errors")
+    try:
+        yield
+    except errors.RepositoryNotFoundError:
+        raise SourceNotFound(f"there is no model '{repository}' on the hub, or it is private; check the name") from None
+    except (errors.HTTPError, OSError) as error:
+        raise SourceNotFound(f"model '{repository}' cannot be read on the hub ({first_line(error)})") from None
 
 
 def download(repository: str, side_files: tuple[str, ...]) -> Path:
@@ -55,7 +103,7 @@ def need_library(repository: str) -> Any:
     try:
         import huggingface_hub
     except ImportError:
-        raise SourceNotFound(
+        raise HubUnreachable(
             f"model '{repository}' is not local; to fetch it from the hub: pip install 'brim[hub]'"
         ) from None
     return huggingface_hub
@@ -68,8 +116,8 @@ def is_reachable() -> bool:
     return not constants.HF_HUB_OFFLINE and _reachable(constants.ENDPOINT)
 
 
-def unreachable(repository: str, remedy: str = "give a directory or a config.json") -> SourceNotFound:
-    return SourceNotFound(f"model '{repository}' is not in the local hub cache and the hub cannot be reached; {remedy}")
+def unreachable(repository: str, remedy: str = "give a directory or a config.json") -> HubUnreachable:
+    return HubUnreachable(f"model '{repository}' is not in the local hub cache and the hub cannot be reached; {remedy}")
 
 
 def _reachable(endpoint: str) -> bool:

@@ -7,16 +7,20 @@ fullest rank. What a rank holds whole (norms, routers, MLA's down-projections) i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from brim.errors import InvalidRequest
+from brim.model.quantisers.ggml_types import BY_NAME
+from brim.model.quantisers.gguf_mixes import Part, Place, matrix_type, part_of
 from brim.model.quantisers.module_rules import Rule, RuleBook
 from brim.model.quantisers.weight_formats import matrix_bytes
-from brim.records.model import Dtype, LayerSpec, ModelSpec, Quantisation, Tensor, WeightFormat
+from brim.records.model import Attention, Dtype, LayerSpec, ModelSpec, Quantisation, Tensor, WeightFormat
 from brim.units import GIB, ceil_div
 
-_BETTER = ("v_proj", "down_proj", "c_proj", "fc2")
+_HEADS = ("lm_head", "output_layer")
+_EMBEDDINGS = ("embed_tokens", "wte", "embedding", "word_embeddings", "embed_in")
+_POSITIONS = ("wpe", "embed_positions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,12 @@ def weight_bytes(
     own_format = stored is None and dtype is None
     if stored is not None:
         return _hypothetical(spec, stored, tensor_parallel)
-    if own_format and spec.quantisation is not None:
+    planned = spec.quantisation.default if own_format and spec.quantisation and spec.is_gguf else None
+    if planned is not None and spec.files_bytes is None:
+        return _hypothetical(spec, planned, tensor_parallel)
+    if planned is not None and planned.gguf_mix:
+        total, rank = _gguf_bytes(spec, planned, tensor_parallel)
+    elif own_format and spec.quantisation is not None:
         total, rank = _quantised_bytes(spec, spec.quantisation, tensor_parallel)
     else:
         total, rank = _plain_bytes(spec.elements_by_split, dtype or spec.dtype, tensor_parallel)
@@ -53,7 +62,7 @@ def weight_bytes(
 def _hypothetical(spec: ModelSpec, stored: WeightFormat, ranks: int) -> WeightBytes:
     """A format that is asked for: real checkpoints in one leave some modules as they are, and differ in which."""
     words = f"{stored.name}, {spec.parameters / 1e9:.2f} B parameters by dimensions"
-    if stored.head is not None:
+    if stored.gguf_mix:
         total, rank = _gguf_bytes(spec, stored, ranks)
         return WeightBytes(total, rank, exact=False, detail=f"{words}, as llama.cpp quantises", hypothetical=True)
     total, rank = _planned_bytes(spec, stored, ranks)
@@ -63,36 +72,46 @@ def _hypothetical(spec: ModelSpec, stored: WeightFormat, ranks: int) -> WeightBy
 
 
 def _gguf_bytes(spec: ModelSpec, stored: WeightFormat, ranks: int) -> tuple[int, int]:
-    """(all, fullest rank) of a GGUF file: embeddings and head are quantised too, and what is no matrix is in fp32.
-
-    Towers are in a file of their own, in 16 bits.
-    """
-    assert stored.head is not None
+    """(all, fullest rank) of a file as llama.cpp quantises it: what is no matrix is in fp32, towers are in fp16."""
     total = rank = 0
-    tied = not any(tensor.name == "lm_head" for tensor in spec.tensors)
-    for tensor in spec.tensors:
-        head = tensor.linear or (tied and len(tensor.shape) == 2)
-        held = (stored.head if head else stored) if len(tensor.shape) == 2 else None
+    for tensor, count, held in _gguf_tensors(spec, stored.gguf_mix):
         size = tensor_bytes(tensor, held, Dtype.FP32)
-        total, rank = total + size, rank + on_rank(size, tensor.units, ranks)
-    for (_, better), (layer, count) in _chosen_layers(spec).items():
-        for tensor in layer.tensors:
-            more = stored.better if better and tensor.name.endswith(_BETTER) else None
-            size = tensor_bytes(tensor, (more or stored) if tensor.linear else None, Dtype.FP32)
-            total, rank = total + size * count, rank + on_rank(size, tensor.units, ranks) * count
+        total, rank = total + size * count, rank + on_rank(size, tensor.units, ranks) * count
     towers = sum(tensor.elements for tower in spec.towers for tensor in tower.tensors) * Dtype.FP16.bytes
     return total + towers, rank + towers
 
 
-def _chosen_layers(spec: ModelSpec) -> dict[tuple[int, bool], tuple[LayerSpec, int]]:
-    """(layer, how many) by kind and by whether llama.cpp gives the layer more bits: the ends, and every third."""
-    found: dict[tuple[int, bool], tuple[LayerSpec, int]] = {}
-    eighth = len(spec.layers) // 8
+def _gguf_tensors(spec: ModelSpec, mix: str) -> Iterator[tuple[Tensor, int, WeightFormat | None]]:
+    """(tensor, how often, format) of the language model; a format of None is fp32."""
+    tied = not any(tensor.name.endswith(_HEADS) for tensor in spec.tensors)
+    for tensor in spec.tensors:
+        is_head = tensor.name.endswith(_HEADS) or (tied and tensor.name.endswith(_EMBEDDINGS))
+        part = Part.HEAD if is_head else Part.EMBEDDINGS
+        kept = len(tensor.shape) != 2 or tensor.name.endswith(_POSITIONS)
+        yield tensor, 1, None if kept else _gguf_format(mix, part, Place(), tensor)
+    experts = max((layer.feed_forward.experts for layer in spec.layers if layer.feed_forward), default=0)
+    group = max((_group(layer) for layer in spec.layers), default=1)
+    valued = [layer for layer in spec.layers if any(_is_value(tensor, spec) for tensor in layer.tensors)]
+    values = 0  # of layers so far
     for index, layer in enumerate(spec.layers):
-        inner = eighth <= index < 7 * len(spec.layers) // 8
-        key = (id(layer), not inner or (index - eighth) % 3 == 2)
-        found[key] = (layer, found.get(key, (layer, 0))[1] + 1)
-    return found
+        for tensor in layer.tensors:
+            part = part_of(tensor.name, spec.family)
+            inside = Place(index, len(spec.layers), group, experts, tensor.count > 1)
+            where = replace(inside, layer=values, layers=len(valued)) if part is Part.VALUE else inside
+            yield tensor, 1, _gguf_format(mix, part, where, tensor) if tensor.linear else None
+        values += any(_is_value(tensor, spec) for tensor in layer.tensors)
+
+
+def _is_value(tensor: Tensor, spec: ModelSpec) -> bool:
+    return part_of(tensor.name, spec.family) is Part.VALUE
+
+
+def _group(layer: LayerSpec) -> int:
+    return layer.mixer.heads // layer.mixer.kv_heads if isinstance(layer.mixer, Attention) else 1
+
+
+def _gguf_format(mix: str, part: Part, place: Place, tensor: Tensor) -> WeightFormat:
+    return BY_NAME[matrix_type(mix, part, place, tensor.shape[-1])].format
 
 
 def _plain_bytes(

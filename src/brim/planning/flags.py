@@ -84,6 +84,7 @@ def _asked(settings: PlanSettings, engine: EngineRules) -> Sizes:
         media=frozenset(tower.media for tower in spec.towers),
         processor_limits_pixels=limits_pixels(spec),
         audio_seconds=settings.audio_seconds,
+        projector=spec.projector,
     )
 
 

@@ -13,7 +13,7 @@ from brim.errors import InvalidRequest
 from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.model.weights import check_tensor_parallel
 from brim.planning.activation import AttentionKind
-from brim.planning.engines import DEFAULT_DRAFT_TOKENS, EngineRules, Split, draft_algorithm, find_engine
+from brim.planning.engines import DEFAULT_DRAFT_TOKENS, EngineRules, Split, chosen_engine, draft_algorithm
 from brim.planning.engines.vllm import FIRST_RUNNER_DRAFTS as VLLM_FIRST_RUNNER_DRAFTS
 from brim.records.model import Attention, Dtype, MediaType, ModelSpec, WeightFormat
 from brim.records.plan import Device, PlanRequest
@@ -164,7 +164,7 @@ def resolve(
     _check_kinds(request)
     if device.is_cpu and request.graphs:
         raise InvalidRequest("graphs are asked for on the CPU, which has no CUDA graphs; leave out --graphs")
-    engine = find_engine(request.engine)
+    engine = chosen_engine(spec, request.engine)
     check_ranks(spec, request.tensor_parallel, engine, draft)
     kv_tokens = _in_blocks(request.kv_tokens, engine)
     promised = _promised(request, engine)

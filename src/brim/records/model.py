@@ -13,6 +13,8 @@ from enum import StrEnum
 from functools import cached_property
 from math import prod
 
+GGUF = "gguf"  # the method of a quantisation that a GGUF file has
+
 
 class Dtype(StrEnum):
     """Element types of tensors that are not packed."""
@@ -257,8 +259,8 @@ class WeightFormat:
     (0: the whole extent), plus `zero_bits` for each of those blocks, plus `matrix_bytes` once. Where scales are
     quantised themselves, `scales_per_scale` of them share one in fp32.
 
-    A GGUF format is one of the whole file: embeddings are in it too, the head is in `head`, and `better` is what value
-    and down projections of some layers are in.
+    A format with a `gguf_mix` is one of a whole file, embeddings included: this is the type of most matrices, and the
+    mix of that name says which are stored otherwise.
     """
 
     name: str
@@ -271,8 +273,7 @@ class WeightFormat:
     column_bytes: int = 0
     row_bytes: int = 0
     scales_per_scale: int = 0
-    head: WeightFormat | None = None
-    better: WeightFormat | None = None
+    gguf_mix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +287,24 @@ class Quantisation:
     towers: bool = False
     kv_dtype: Dtype | None = None
     embeddings: bool = False  # tables of embeddings are quantised too
+
+
+@dataclass(frozen=True, slots=True)
+class StoredParts:
+    """Where the bytes of weight files are, for engines that divide a model by layers.
+
+    `shared_bytes` of the embeddings are the head too: an engine that keeps embeddings on the host has them twice.
+    """
+
+    layer_bytes: tuple[int, ...]
+    embedding_bytes: int  # and what else is neither in a layer nor behind the last one
+    output_bytes: int
+    shared_bytes: int = 0
+    tower_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.layer_bytes) + self.embedding_bytes + self.output_bytes + self.tower_bytes
 
 
 @dataclass(frozen=True)
@@ -305,6 +324,8 @@ class ModelSpec:
     quantisation: Quantisation | None = None
     files_bytes: int | None = None  # weights as stored, where the files are there
     files_detail: str = ""
+    stored_parts: StoredParts | None = None  # the same bytes by part, where that is known
+    projector: str | None = None  # file of the towers, where they are in one of their own
     logits_softcap: bool = False
     wide_residual: int = 1  # copies of the residual stream (hyper-connections)
     held_hidden: int = 0  # hidden-wide tensors the forward holds in addition to embeddings and residual
@@ -326,6 +347,11 @@ class ModelSpec:
             counts[id(layer)] = counts.get(id(layer), 0) + 1
             firsts.setdefault(id(layer), layer)
         return tuple((firsts[key], count) for key, count in counts.items())
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether its weights are in a GGUF file, or planned as one."""
+        return self.quantisation is not None and self.quantisation.method == GGUF
 
     @property
     def indexes(self) -> bool:

@@ -24,6 +24,7 @@ class Hub:
     repositories: dict[str, Mapping[str, bytes] | str]
     url: str = ""
     sent: list[str] = field(default_factory=list)  # files, in the order in which they were asked for
+    ranges: list[tuple[int, int]] = field(default_factory=list)  # of files that were asked for in part
     halfway: Event | None = None  # what large files wait for in the middle
 
 
@@ -80,7 +81,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.hub.sent.append(name)
         digest = hashlib.sha256(files[name]).hexdigest()
-        self._send(200, files[name], {"ETag": f'"{digest}"', "X-Repo-Commit": COMMIT})
+        headers = {"ETag": f'"{digest}"', "X-Repo-Commit": COMMIT}
+        asked = self.headers.get("Range", "").removeprefix("bytes=")
+        if not asked:
+            self._send(200, files[name], headers)
+            return
+        first, last = map(int, asked.split("-"))
+        self.hub.ranges.append((first, last))
+        self._send(206, files[name][first : last + 1], headers)
 
     def _send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self.send_response(status)

@@ -7,11 +7,11 @@ import pytest
 from brim.errors import InvalidRequest, UnsupportedModel
 from brim.model.catalogue import entries
 from brim.model.config import read_config
+from brim.model.quantisers.gguf_mixes import Part, Place, matrix_type
 from brim.model.quantisers.weight_formats import FP8_BLOCK, FP8_CHANNEL, MXFP4, NAMED_FORMATS, NVFP4, matrix_bytes
 from brim.model.source import load_model
 from brim.model.weights import check_tensor_parallel, weight_bytes
 from brim.records.model import Dtype
-from brim.units import GIB
 from tests.unit.model.test_config import LLAMA
 
 ROWS, COLUMNS = 4096, 14336
@@ -106,23 +106,84 @@ def test_files_win_over_dimensions() -> None:
     assert weight_bytes(spec, stored=NVFP4).total_bytes < 10**10
 
 
+# Sizes of files on the hub in GB (10^9), tokenizer included, as model cards list them: Qwen's own of Qwen3 8B and 14B,
+# and bartowski's of Llama 3.1 8B and 70B, Mixtral 8x22B and Qwen3 30B-A3B.
+PUBLISHED_GGUF: dict[str, dict[str, float]] = {
+    "qwen3-14b": {"q8_0": 15.70, "q4_k_m": 9.00, "q4_0": 8.54},
+    "qwen3-8b": {"q4_k_m": 5.03},
+    "llama-3.1-8b": {
+        "q8_0": 8.54,
+        "q6_k": 6.60,
+        "q5_k_m": 5.73,
+        "q5_k_s": 5.60,
+        "q4_k_m": 4.92,
+        "q4_k_s": 4.69,
+        "q4_0": 4.66,
+        "iq4_xs": 4.45,
+        "q3_k_l": 4.32,
+        "q3_k_m": 4.02,
+        "q3_k_s": 3.66,
+        "iq3_m": 3.78,
+        "iq3_xs": 3.52,
+        "q2_k": 3.18,
+        "iq2_m": 2.95,
+    },
+    "llama-3.1-70b": {
+        "q8_0": 74.98,
+        "q6_k": 57.89,
+        "q5_k_m": 49.95,
+        "q5_k_s": 48.66,
+        "q4_k_m": 42.52,
+        "q4_k_s": 40.35,
+        "q4_0": 40.12,
+        "iq4_xs": 37.90,
+        "q3_k_l": 37.14,
+        "q3_k_m": 34.27,
+        "iq3_m": 31.94,
+        "q3_k_s": 30.91,
+    },
+    "mixtral-8x22b": {
+        "q5_k_m": 99.96,
+        "q5_k_s": 96.97,
+        "q4_k_m": 85.58,
+        "q4_k_s": 80.47,
+        "iq4_nl": 80.47,
+        "q3_k_l": 72.57,
+        "q3_k_m": 67.78,
+        "iq3_m": 64.49,
+        "iq3_s": 61.49,
+        "q3_k_s": 61.49,
+        "iq3_xs": 58.22,
+        "q2_k": 52.10,
+    },
+    "qwen3-30b-a3b": {"q8_0": 32.48, "q6_k": 25.10, "q5_k_m": 21.74, "q5_k_s": 21.10},
+}
+
+
 @pytest.mark.parametrize(
-    ("model", "name", "published_gib"),
-    [  # sizes of the files on the hub
-        ("qwen3-14b", "q8_0", 14.62),
-        ("qwen3-14b", "q4_k_m", 8.38),
-        ("qwen3-14b", "q4_0", 7.95),
-        ("qwen3-8b", "q4_k_m", 4.68),
-        ("llama-3.1-8b", "q8_0", 7.95),
-        ("llama-3.1-8b", "q4_k_m", 4.58),
-        ("llama-3.1-8b", "q5_k_m", 5.34),
-        ("llama-3.1-8b", "q6_k", 6.14),
-    ],
+    ("model", "name"), [(model, name) for model, sizes in PUBLISHED_GGUF.items() for name in sizes]
 )
-def test_gguf_files_have_embeddings_and_head_quantised(model: str, name: str, published_gib: float) -> None:
+def test_gguf_files_are_as_large_as_published(model: str, name: str) -> None:
     found = weight_bytes(load_model(model), 1, NAMED_FORMATS[name])
-    assert found.total_bytes / GIB == pytest.approx(published_gib, rel=0.01)
+    assert found.total_bytes / 1e9 == pytest.approx(PUBLISHED_GGUF[model][name], rel=0.01)
     assert found.hypothetical
+
+
+def test_rows_that_are_no_whole_blocks_get_other_types() -> None:
+    """Gemma 3 1B is 1,152 wide, which 256 does not divide."""
+    spec = load_model("gemma-3-1b")
+    wide = 1152 * 262144
+    assert weight_bytes(spec, 1, NAMED_FORMATS["q4_k_m"]).total_bytes > wide * 34 // 32  # the tied head is in q8_0
+    assert matrix_type("q4_k_m", Part.DOWN, Place(5, 16), 1152) == "q5_0"
+    assert matrix_type("q4_k_m", Part.DOWN, Place(0, 16), 1152) == "q8_0"
+    assert matrix_type("q2_k", Part.OTHER, Place(), 1152) == "iq4_nl"
+    assert matrix_type("q4_0", Part.OTHER, Place(), 40) == "f16"
+
+
+def test_an_mxfp4_file_has_its_experts_in_it() -> None:
+    spec = replace(load_model("gpt-oss-20b"), quantisation=None)
+    found = weight_bytes(spec, 1, NAMED_FORMATS["mxfp4_moe"])
+    assert found.total_bytes / 1e9 == pytest.approx(12.1, rel=0.01)  # ggml-org's file with 8-bit attention
 
 
 def test_a_format_that_is_asked_for_is_a_range() -> None:

@@ -158,7 +158,7 @@ def _weights_title(plan: MemoryPlan) -> str:
     return f"{plan.model}{_engine(plan)}: {format_bytes(plan.weights_bytes)} of weights (░ is KV cache)"
 
 
-def show_options(model: str, request: PlanRequest, options: Sequence[Option]) -> None:
+def show_options(model: str, written: str, request: PlanRequest, options: Sequence[Option]) -> None:
     """The GPUs that would do, least memory first."""
     console = ReportConsole()
     length = f" of {request.max_len:,} tokens" if request.max_len else ""
@@ -182,7 +182,7 @@ def show_options(model: str, request: PlanRequest, options: Sequence[Option]) ->
     if len(options) > len(shown):
         console.print(f"[dim]and {len(options) - len(shown)} more (--json has all)[/]")
     first = escape(" ".join(options[0].flags))
-    console.print(f"[dim]the whole plan of one: brim plan {escape(model)} {first} …[/]", soft_wrap=True)
+    console.print(f"[dim]the whole plan of one: brim plan {escape(written)} {first} …[/]", soft_wrap=True)
     console.print("[dim]by memory alone: neither speed nor price is known here[/]\n")
 
 

@@ -119,6 +119,11 @@ def _check_options(load_format: str, dtype: str, device: str) -> None:
 
 def _locate(source: str | Path | Mapping[str, Any], load_format: str) -> tuple[Path | None, dict[str, Any]]:
     """(directory of the model's files where it has one, its config); weights, where they are wanted, are checked."""
+    if not isinstance(source, Mapping) and str(source).lower().endswith(".gguf"):
+        raise UnsupportedModel(
+            f"{source}: is a GGUF file, which Brim's engine does not run; run it with llama.cpp, by the command that "
+            "`brim plan` prints for it"
+        )
     folder = None if isinstance(source, Mapping) else _folder(str(source))
     if load_format != "dummy":
         if folder is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from brim.model.quantisers.ggml_types import BY_NAME
+from brim.model.quantisers.gguf_mixes import MIXES
 from brim.records.model import WeightFormat
 from brim.units import ceil_div
 
@@ -17,24 +19,9 @@ MXFP4 = WeightFormat("mxfp4", bits=4, scale_bytes=1, rows_per_scale=1, columns_p
 MXFP6 = WeightFormat("mxfp6", bits=6, scale_bytes=1, rows_per_scale=1, columns_per_scale=32)
 MXFP8 = WeightFormat("mxfp8", bits=8, scale_bytes=1, rows_per_scale=1, columns_per_scale=32)
 
-# GGUF's blocks: one scale for 32 values, or a block of 256 with its scales and minima packed in so many bytes.
-Q8_0 = WeightFormat("q8_0", 8, scale_bytes=2, rows_per_scale=1, columns_per_scale=32)
-Q6_K = WeightFormat("q6_k", 6, scale_bytes=18, rows_per_scale=1, columns_per_scale=256)
-Q5_K = WeightFormat("q5_k", 5, scale_bytes=16, rows_per_scale=1, columns_per_scale=256)
-Q4_K = WeightFormat("q4_k", 4, scale_bytes=16, rows_per_scale=1, columns_per_scale=256)
-_Q5_0 = WeightFormat("q5_0", 5, scale_bytes=2, rows_per_scale=1, columns_per_scale=32)
-_Q4_0 = WeightFormat("q4_0", 4, scale_bytes=2, rows_per_scale=1, columns_per_scale=32)
-
-# What llama.cpp's quantiser writes under these names: the head, and parts of some layers, are kept in more bits.
+# Whole files as llama.cpp's quantiser writes them; a type of most matrices, and rules for the others (`gguf_mixes`).
 GGUF_FORMATS: Mapping[str, WeightFormat] = {
-    "q8_0": replace(Q8_0, head=Q8_0),
-    "q6_k": replace(Q6_K, head=Q6_K),
-    "q5_k_m": replace(Q5_K, name="q5_k_m", head=Q6_K, better=Q6_K),
-    "q5_k_s": replace(Q5_K, name="q5_k_s", head=Q6_K),
-    "q5_0": replace(_Q5_0, head=Q6_K),
-    "q4_k_m": replace(Q4_K, name="q4_k_m", head=Q6_K, better=Q6_K),
-    "q4_k_s": replace(Q4_K, name="q4_k_s", head=Q6_K),
-    "q4_0": replace(_Q4_0, head=Q6_K),
+    mix: replace(BY_NAME[most].format, name=mix, gguf_mix=mix) for mix, most in MIXES.items()
 }
 
 # What `--weights` takes, besides the plain types.

@@ -22,6 +22,7 @@ from brim.planning.engines.tgi import TGI
 from brim.planning.engines.transformers import TRANSFORMERS
 from brim.planning.engines.trtllm import TRTLLM
 from brim.planning.engines.vllm import VLLM
+from brim.records.model import ModelSpec
 from brim.suggest import near, shown
 from brim.units import MIB, ceil_div
 
@@ -37,6 +38,7 @@ __all__ = [
     "Split",
     "check_models",
     "checkpoint_format",
+    "chosen_engine",
     "device_specs",
     "draft_algorithm",
     "draft_notes",
@@ -77,6 +79,11 @@ def find_engine(name: str | None) -> EngineRules | None:
         hint = f"did you mean {meant}? It" if meant else "it"
         raise InvalidRequest(f"engine '{shown(name)}' is not known; {hint} may be {', '.join(ENGINES)}")
     return found
+
+
+def chosen_engine(spec: ModelSpec, name: str | None) -> EngineRules | None:
+    """The engine that was asked for; llama.cpp for a GGUF file, which is made for it, where none was."""
+    return LLAMA_CPP if name is None and spec.is_gguf else find_engine(name)
 
 
 def version_notes(engine: EngineRules, name: str | None) -> list[str]:

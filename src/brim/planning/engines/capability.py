@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from brim.model.quantisers.weight_formats import GGUF_FORMATS
 from brim.planning.engines.record import EngineRules
 from brim.planning.gpus.cards import ARCHITECTURES
-from brim.records.model import Dtype, ModelSpec
+from brim.records.model import GGUF, Dtype, ModelSpec
 from brim.records.plan import Device
 
 _WITHOUT_BF16 = frozenset({"pascal", "volta", "turing"})
@@ -37,6 +38,8 @@ class Support:
     families: frozenset[str] | None = None  # that it has code of its own for; None: not listed here
     other_families: str = ""  # what happens to the others
     recurrent: str = ""  # what has to be known of recurrent layers
+    gguf: str = ""  # why it does not load GGUF files
+    gguf_note: str = ""  # what has to be known of them where it does
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Ruling:
 
 
 _BUDGET_ELSEWHERE = "the size of its KV cache on a CPU is given otherwise than on a GPU, which Brim does not write"
+_OTHER_FILES = "it reads safetensors"
 _TGI_FAMILIES = frozenset(
     {
         *("llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3", "gemma3_text", "qwen2", "phi", "phi3", "phimoe"),
@@ -82,6 +86,7 @@ SUPPORT: dict[str, Support] = {
         fp8_elsewhere=frozenset({"turing", "ampere"}),
         fp4_elsewhere=frozenset({"ampere", "ada", "hopper"}),
         fp8_kv_elsewhere={"ampere": "only the FlashInfer backend stores an e4m3 KV cache there"},
+        gguf_note="needs the plug-in vllm-gguf-plugin, a file in one part, and --tokenizer with the original model",
     ),
     "sglang": Support(
         generations={
@@ -96,13 +101,15 @@ SUPPORT: dict[str, Support] = {
         fp8_elsewhere=frozenset({"ampere"}),
         fp4_elsewhere=frozenset({"ampere", "ada", "hopper"}),
         fp8_kv_elsewhere={"ampere": "only its FlashInfer backend stores an e4m3 KV cache there"},
+        gguf_note="needs a file in one part, and --tokenizer-path with the original model",
     ),
-    "trtllm": Support(generations=_AMPERE_ON, cpu="it runs on NVIDIA GPUs only"),
-    "lightllm": Support(generations=_TURING_ON, cpu="it runs on NVIDIA GPUs only"),
+    "trtllm": Support(generations=_AMPERE_ON, cpu="it runs on NVIDIA GPUs only", gguf=_OTHER_FILES),
+    "lightllm": Support(generations=_TURING_ON, cpu="it runs on NVIDIA GPUs only", gguf=_OTHER_FILES),
     "max": Support(
         generations={**_TURING_ON, **_CDNA3_ON, **dict.fromkeys(("rdna3", "rdna4"), ""), "metal": "is a preview there"},
         cpu=_BUDGET_ELSEWHERE,
         recurrent="max is not known to run models with recurrent layers",
+        gguf="it is not known to run them on GPUs",
     ),
     "tgi": Support(
         generations={**_TURING_ON, "cdna2": "", "cdna3": "", "gaudi": "needs its image for Gaudi"},
@@ -111,6 +118,7 @@ SUPPORT: dict[str, Support] = {
         families=_TGI_FAMILIES,
         other_families="it falls back to transformers' code, without the cache that the plan counts",
         recurrent="tgi is not known to run models with recurrent layers",
+        gguf="its llama.cpp backend is a program of its own, with other flags",
     ),
     "llama.cpp": Support(
         generations={
@@ -129,8 +137,9 @@ SUPPORT: dict[str, Support] = {
             **dict.fromkeys(("metal", "xe2", "gaudi", "ascend"), "its continuous batching is made for CUDA"),
         },
         own_formats=True,
+        gguf="it unpacks them to 16 or 32 bits while it loads them",
     ),
-    "brim": Support(generations={"volta": "was tried on Hopper only", **_TURING_ON}),
+    "brim": Support(generations={"volta": "was tried on Hopper only", **_TURING_ON}, gguf=_OTHER_FILES),
 }
 
 
@@ -139,6 +148,11 @@ def rule(
 ) -> Ruling:
     """Whether the engine runs such weights and such a cache on the device. `weights`: as `checkpoint_format` says."""
     support = SUPPORT[engine.name]
+    if support.gguf and spec is not None and spec.is_gguf and _is_gguf(weights):
+        return Ruling(
+            f"engine {engine.name} does not load GGUF files: {support.gguf}; plan for llama.cpp, or name the original "
+            "model"
+        )
     if device.is_cpu:
         why = support.cpu
         refused = (
@@ -217,6 +231,10 @@ def _elsewhere(support: Support, weights: str) -> frozenset[str]:
     return support.fp8_elsewhere if _needs(weights) is _FP8 else support.fp4_elsewhere
 
 
+def _is_gguf(weights: str) -> bool:
+    return weights == GGUF or weights in GGUF_FORMATS
+
+
 def _noted(what: str, text: str) -> list[str]:
     return [f"{what}: {text}"] if text else []
 
@@ -251,6 +269,8 @@ def _of_model(engine: EngineRules, support: Support, spec: ModelSpec | None) -> 
     if spec is None:
         return ()
     found = []
+    if spec.is_gguf:
+        found += _noted(f"GGUF files in {engine.name}", support.gguf_note)
     if support.families is not None and spec.family not in support.families:
         found.append(f"{engine.name} has no code of its own for {spec.family}: {support.other_families}")
     if support.recurrent and any(layer.state for layer, _ in spec.layer_groups):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brim.errors import InvalidRequest
 from brim.model.kv import KvStorage
+from brim.model.quantisers.gguf_mixes import MIXES
 from brim.planning.activation import AttentionKind
 from brim.planning.engines.record import PLAIN, Algorithm, EngineRules, PlannedDraft, Sizes
 from brim.planning.engines.split import Split
@@ -14,7 +15,8 @@ from brim.units import round_up
 _CELLS = 256  # the context of a slot is padded to these
 _SMALLEST_BATCH = 2048  # its own default for the logical batch, which micro-batches are cut from
 _KV = {Dtype.BF16: "bf16", Dtype.FP16: "f16", Dtype.INT8: "q8_0"}
-_FILES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32", "q8_0": "Q8_0", "q4_0": "Q4_0", "mxfp4": "MXFP4"}
+_FILES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32", "mxfp4": "MXFP4", **{name: name.upper() for name in MIXES}}
+_GGUF_NEEDED = "llama.cpp runs GGUF files: put a GGUF repository or file of {} in its place"
 _DRAFTS = {
     Algorithm.DRAFT_MODEL: "draft-simple",
     Algorithm.EAGLE3: "draft-eagle3",
@@ -40,10 +42,14 @@ def _flags(sizes: Sizes) -> list[str]:
         *option("--n-gpu-layers", _gpu_layers(sizes)),
         *option("--fit", "off"),
         *(option("--device", "none") if sizes.on_cpu else _devices(sizes.ranks)),
-        *switch("--no-mmproj", MediaType.IMAGE in sizes.media and sizes.images_per_prompt == 0),
+        *(switch("--no-mmproj", True) if _without_images(sizes) else option("--mmproj", sizes.projector)),
         *option("--image-max-tokens", sizes.image_tokens if MediaType.IMAGE in sizes.media else None),
         *(_speculation(sizes.draft, kv, _gpu_layers(sizes)) if sizes.draft else []),
     ]
+
+
+def _without_images(sizes: Sizes) -> bool:
+    return MediaType.IMAGE in sizes.media and sizes.images_per_prompt == 0
 
 
 def _gpu_layers(sizes: Sizes) -> int:
@@ -72,21 +78,25 @@ def _model(sizes: Sizes) -> list[str]:
     stored = _FILES.get(sizes.weights or sizes.checkpoint)
     if not _on_hub(sizes.model):
         return option("--model", sizes.model)
-    return option("--hf-repo", f"{sizes.model}:{stored}" if stored else sizes.model)
+    return option("--hf-repo", f"{sizes.model}:{stored}" if stored and ":" not in sizes.model else sizes.model)
 
 
 def _on_hub(model: str) -> bool:
-    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
+    return model.count("/") == 1 and not model.startswith((".", "/", "~")) and not model.lower().endswith(".gguf")
+
+
+def _is_gguf(model: str) -> bool:
+    """A file, or a quant of a repository; what has neither is a model that was converted by nobody yet."""
+    return model.lower().endswith(".gguf") or ":" in model or "gguf" in model.lower()
 
 
 def _notes(sizes: Sizes) -> list[str]:
-    without = MediaType.IMAGE in sizes.media and sizes.images_per_prompt == 0
     graphs = "llama.cpp captures no graphs where GGML_CUDA_DISABLE_GRAPHS=1 is set"
     models = [sizes.model, *([sizes.draft.model] if sizes.draft else [])]
     return [
-        *[f"llama.cpp runs GGUF files: put a GGUF repository or file of {one} in its place" for one in models],
+        *[_GGUF_NEEDED.format(one) for one in models if not _is_gguf(one)],
         *([] if sizes.graphs or sizes.on_cpu else [graphs]),
-        *media_notes(sizes, "llama.cpp", images=without, pixels=True),
+        *media_notes(sizes, "llama.cpp", images=_without_images(sizes), pixels=True),
     ]
 
 

@@ -75,6 +75,7 @@ class Sizes:
     audio_seconds: int | None = None
     prompt_chunk: int | None = None  # the most tokens of one prompt in a step, where a step may not have them all
     growing_segments: bool = False  # the sizes are those of an allocator whose segments grow
+    projector: str | None = None  # file of the towers, where they are in one of their own
 
     @property
     def static_bytes(self) -> int:

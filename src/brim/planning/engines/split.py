@@ -54,10 +54,19 @@ def device_specs(spec: ModelSpec, devices: int) -> tuple[ModelSpec, ...]:
             layers=spec.layers[part.start : part.stop],
             tensors=_output_tensors(spec) if number == last else (),
             towers=spec.towers if number == 0 else (),
-            files_bytes=None,
+            files_bytes=_part_bytes(spec, part, first=number == 0, last=number == last),
         )
         for number, part in enumerate(parts)
     )
+
+
+def _part_bytes(spec: ModelSpec, part: range, *, first: bool, last: bool) -> int | None:
+    """The bytes of a part as they are stored; None where only dimensions are known."""
+    stored = spec.stored_parts
+    if stored is None:
+        return None
+    output = stored.output_bytes + stored.shared_bytes if last else 0
+    return sum(stored.layer_bytes[part.start : part.stop]) + output + (stored.tower_bytes if first else 0)
 
 
 def _output_tensors(spec: ModelSpec) -> tuple[Tensor, ...]:
