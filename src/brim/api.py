@@ -13,7 +13,7 @@ from brim.folders import curves_folder
 from brim.model.source import load_config
 from brim.model.weights import check_tensor_parallel
 from brim.planning.devices import find_devices
-from brim.planning.node import rank_devices
+from brim.planning.node import rank_devices, tensor_ranks
 from brim.planning.plan import make_plan
 from brim.planning.settings import Curves
 from brim.records.model import MediaType, ModelSpec
@@ -39,6 +39,14 @@ def plan(
     kv_dtype: str | None = None,
     weights: str | None = None,
     tp: int | None = None,
+    pp: int = 1,
+    dp: int = 1,
+    ep: bool = False,
+    gpu_layers: int | str | None = None,
+    cpu_moe: int | str | None = None,
+    lora_rank: int | None = None,
+    loras: int | None = None,
+    host_kv: int | str = 0,
     image_pixels: int | None = None,
     images_per_prompt: int | None = None,
     audio_seconds: int | None = None,
@@ -55,14 +63,16 @@ def plan(
     """What fits on a GPU, computed without one.
 
     `model` is a directory, a config.json, a catalogue name, or a Hugging Face id; `gpu` is a catalogue name, a size
-    such as "24GiB", "auto", or a node such as "8xh100", whose GPUs are all used unless `tp` says fewer. Tokens are
-    numbers, or texts such as "32k". What is None is solved for. Activations come from a traced curve where one is
+    such as "24GiB", "auto", or a node such as "8xh100", whose GPUs are all used unless `tp` says fewer. `pp` stages and
+    `dp` replicas of `tp` ranks each take tp × pp × dp GPUs; `ep` keeps experts whole. Tokens are numbers, or texts such
+    as "32k". What is None is solved for. Activations come from a traced curve where one is
     stored (in `cache`, else where the commands store theirs) or shipped, else from a formula; `trace=True` traces now
     and stores the curve, `trace=False` uses the formula.
 
         >>> brim.plan("qwen2.5-vl-7b", gpu="rtx-4090", max_len=32768).kv_tokens
     """
-    devices = rank_devices(_devices(gpu), tp)
+    named = _devices(gpu)
+    devices = rank_devices(named, tp, pp, dp)
     request = PlanRequest(
         max_len=_count(max_len, "max-len"),
         max_seqs=max_seqs,
@@ -74,7 +84,15 @@ def plan(
         batch_tokens=_count(batch_tokens, "batch-tokens"),
         kv_dtype=kv_dtype,
         weights=weights,
-        tensor_parallel=len(devices) if tp is None else tp,
+        tensor_parallel=tensor_ranks(named, tp, pp, dp),
+        pipeline_parallel=pp,
+        data_parallel=dp,
+        expert_parallel=ep,
+        gpu_layers=_text(gpu_layers, "gpu-layers"),
+        cpu_moe=_text(cpu_moe, "cpu-moe"),
+        lora_rank=lora_rank,
+        loras=loras,
+        host_kv_bytes=parse_bytes(host_kv, "host-kv") if isinstance(host_kv, str) else host_kv,
         image_pixels=image_pixels,
         images_per_prompt=images_per_prompt,
         audio_seconds=audio_seconds,
@@ -102,6 +120,13 @@ def _devices(gpu: str | Device | Sequence[Device]) -> tuple[Device, ...]:
     if len(found) < len(given):
         raise InvalidRequest(f"gpu is {gpu!r}; it must be a name such as 'h200' or '8xh100', a Device, or Devices")
     return found
+
+
+def _text(value: int | str | None, name: str) -> str | None:
+    """A number or "auto", as a request has it."""
+    if isinstance(value, bool) or not isinstance(value, int | str | None):
+        raise InvalidRequest(f"{name} is {value!r}; it must be a whole number, or 'auto'")
+    return None if value is None else str(value)
 
 
 def _count(value: int | str | None, name: str) -> int | None:

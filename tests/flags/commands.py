@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from brim.errors import InvalidRequest
-from brim.planning.engines import ENGINES, Algorithm, EngineCommand, PlannedDraft, Sizes
+from brim.planning.devices import find_devices
+from brim.planning.engines import ENGINES, Algorithm, EngineCommand, EngineRules, PlannedDraft, Sizes, rule
+from brim.planning.placement.record import Adapters, Placement
 from brim.records.model import Dtype, MediaType
 from brim.units import GIB
 
@@ -46,6 +48,15 @@ TURNED: dict[str, dict[str, Any]] = {
     "images": {"images_per_prompt": 4, "image_pixels": 1 << 20, "image_tokens": 1338},
     "no images": {"images_per_prompt": 0},
     "ranks": {"ranks": 4},
+    "stages": {"ranks": 2, "placement": Placement(pipeline=4)},
+    "replicas": {"ranks": 2, "placement": Placement(replicas=3)},
+    "experts": {"ranks": 2, "placement": Placement(expert_parallel=True)},
+    "replicas that share experts": {"placement": Placement(replicas=4, expert_parallel=True)},
+    "stages of replicas": {"ranks": 2, "placement": Placement(pipeline=2, replicas=2, expert_parallel=True)},
+    "experts in host memory": {"placement": Placement(cpu_experts=12)},
+    "layers in host memory": {"placement": Placement(gpu_layers=20)},
+    "adapters": {"placement": Placement(adapters=Adapters(rank=64, count=4))},
+    "host KV": {"ranks": 2, "placement": Placement(host_kv_bytes=96 * GIB)},
     "no graphs": {"graphs": False},
     "states": {"state_bytes": 4 * GIB},
     "a shared device": {"free_bytes": 50 * GIB},
@@ -78,6 +89,20 @@ GGUF: dict[str, dict[str, Any]] = {
 }
 
 
+def check_placement(engine: EngineRules, sizes: Sizes) -> None:
+    """Refuse what the table of capabilities refuses."""
+    refusal = rule(
+        engine,
+        find_devices("64GiB")[0],
+        weights="bf16",
+        kv_dtype=Dtype.BF16,
+        ranks=sizes.ranks,
+        placement=sizes.placement,
+    ).refusal
+    if refusal:
+        raise InvalidRequest(refusal)
+
+
 @functools.cache
 def commands(engine: str) -> dict[str, EngineCommand]:
     """The commands of an engine, without those that it refuses."""
@@ -85,6 +110,7 @@ def commands(engine: str) -> dict[str, EngineCommand]:
     for name, turned in (TURNED | GGUF if engine == "llama.cpp" else TURNED).items():
         sizes = replace(PLAIN, block_tokens=ENGINES[engine].block_tokens)
         try:
+            check_placement(ENGINES[engine], replace(sizes, **turned))
             found[name] = ENGINES[engine].command(replace(sizes, **turned))
         except InvalidRequest:
             continue

@@ -53,6 +53,14 @@ def test_gguf_files_are_the_model_and_the_projector() -> None:
     assert quant[1:3] == ("--hf-repo", "org/name-GGUF:Q4_K_M")
 
 
+def test_llama_cpp_places_layers_so() -> None:
+    layers, experts = (commands("llama.cpp")[name].args for name in ("layers in host memory", "experts in host memory"))
+    given = parse(tuple(_HUB.get(one, one) for one in layers))
+    assert given.n_gpu_layers == 20
+    assert parse(tuple(_HUB.get(one, one) for one in experts)) is not None
+    assert experts[experts.index("--n-cpu-moe") + 1] == "12"
+
+
 @pytest.mark.parametrize("name", _HUB)
 def test_the_options_for_hub_ids_exist(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert parse(("llama-server", name)) is None

@@ -28,7 +28,24 @@ def test_sglang_takes_the_command(parser: argparse.ArgumentParser, name: str) ->
     assert command.args[:3] == ("python", "-m", "sglang.launch_server")
     parsed = parser.parse_args(command.args[3:])
     assert (parsed.model_path, parsed.max_total_tokens) == ("Qwen/Qwen2.5-VL-7B-Instruct", 131072)
-    assert (parsed.context_length, parsed.max_running_requests, parsed.chunked_prefill_size) == (16384, 64, 2048)
+    inside = parsed.dp_size if parsed.enable_dp_attention else 1
+    limits = (parsed.max_running_requests // inside, parsed.chunked_prefill_size // inside)
+    assert (parsed.context_length, *limits) == (16384, 64, 2048)
+
+
+def test_sglang_places_the_model_so(parser: argparse.ArgumentParser) -> None:
+    def given(name: str) -> argparse.Namespace:
+        return parser.parse_args(commands("sglang")[name].args[3:])
+
+    whole = given("stages of replicas")
+    assert (whole.tp_size, whole.pp_size, whole.dp_size, whole.ep_size) == (4, 2, 2, 4)
+    assert whole.enable_dp_attention
+    assert (given("replicas").tp_size, given("replicas").dp_size, given("replicas").enable_dp_attention) == (
+        2,
+        3,
+        False,
+    )
+    assert (given("host KV").enable_hierarchical_cache, given("host KV").hicache_size) == (True, 51)
 
 
 def test_sglang_refuses_what_it_does_not_know(parser: argparse.ArgumentParser) -> None:

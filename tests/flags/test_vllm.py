@@ -9,6 +9,7 @@ import pytest
 
 import brim
 from brim.planning.engines import ENGINES
+from brim.planning.placement.adapters import RANKS
 from tests.flags.commands import commands
 
 pytest.importorskip("vllm", reason="make test-flags installs it")
@@ -33,6 +34,26 @@ def test_vllm_takes_the_command(parser: argparse.ArgumentParser, name: str) -> N
     given = AsyncEngineArgs.from_cli_args(parsed)
     assert given.kv_cache_memory_bytes == int(command.args[command.args.index("--kv-cache-memory-bytes") + 1])
     assert (given.max_model_len, given.max_num_seqs, given.max_num_batched_tokens) == (16384, 64, 2048)
+
+
+def test_vllm_places_the_model_so(parser: argparse.ArgumentParser) -> None:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    def given(name: str) -> AsyncEngineArgs:
+        return AsyncEngineArgs.from_cli_args(parser.parse_args(commands("vllm")[name].args[2:]))
+
+    whole = given("stages of replicas")
+    assert (whole.tensor_parallel_size, whole.pipeline_parallel_size, whole.data_parallel_size) == (2, 2, 2)
+    assert whole.enable_expert_parallel
+    adapters = given("adapters")
+    assert (adapters.enable_lora, adapters.max_loras, adapters.max_lora_rank) == (True, 4, 64)
+    assert given("host KV").kv_offloading_size == 96
+
+
+def test_ranks_of_adapters_are_those_that_vllm_takes() -> None:
+    from vllm.config.lora import MaxLoRARanks
+
+    assert get_args(MaxLoRARanks) == RANKS
 
 
 def test_vllm_refuses_what_it_does_not_know(parser: argparse.ArgumentParser) -> None:

@@ -30,13 +30,19 @@ SYNONYMS = {
     "--concurrency": ("--parallel", "-np"),
     "--batch-tokens": ("--max-num-batched-tokens", "--ubatch-size", "-ub", "--chunked-prefill-size"),
     "--tp": ("--tensor-parallel-size", "-tp", "--tp-size"),
+    "--pp": ("--pipeline-parallel-size", "-pp", "--pp-size"),
+    "--dp": ("--data-parallel-size", "-dp", "--dp-size"),
+    "--gpu-layers": ("--n-gpu-layers", "-ngl"),
+    "--cpu-moe": ("--n-cpu-moe", "-ncmoe"),
+    "--lora-rank": ("--max-lora-rank",),
+    "--loras": ("--max-loras",),
     "--kv-dtype": ("--kv-cache-dtype",),
     "--weights": ("--quantization",),
 }
 SYNONYM_HELP = (
     "Flags of vLLM, llama.cpp and SGLang that mean the same are understood too: "
     + ", ".join(name for names in SYNONYMS.values() for name in names if name.startswith("--"))
-    + " and --enforce-eager (no graphs)."
+    + ", --enable-expert-parallel and --enforce-eager (no graphs)."
 )
 
 

@@ -60,6 +60,7 @@ def add_command(commands: Commands) -> None:
         "families such as nvidia or hopper, which GPUs would do",
     )
     parser.add_argument("--tp", type=int, metavar="N", help="tensor-parallel ranks, one GPU each (all of a node)")
+    _add_placement(parser)
     _add_sizes(parser)
     _add_formats(parser)
     _add_media(parser)
@@ -91,6 +92,29 @@ def add_command(commands: Commands) -> None:
     )
     tracing.add_argument("--no-trace", action="store_false", dest="trace", help="activations by formula only")
     add_json(parser)
+
+
+def _add_placement(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pp", type=int, default=1, metavar="N", help="pipeline stages, each of tp ranks")
+    parser.add_argument("--dp", type=int, default=1, metavar="N", help="data-parallel replicas, each of tp × pp ranks")
+    parser.add_argument(
+        "--ep",
+        "--expert-parallel",
+        action="store_true",
+        help="expert parallelism: whole experts, over the tp × dp ranks of a stage",
+    )
+    parser.add_argument("--enable-expert-parallel", action="store_true", dest="ep", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--gpu-layers", metavar="N", help="llama.cpp: the last N layers on the GPU, the output being one; or auto"
+    )
+    parser.add_argument(
+        "--cpu-moe", metavar="N", help="llama.cpp: the experts of the first N layers in host memory; or auto"
+    )
+    parser.add_argument("--lora-rank", metavar="R", help="LoRA adapters of at most this rank (vllm)")
+    parser.add_argument("--loras", metavar="N", help="LoRA adapters that are on the GPU at once (1)")
+    parser.add_argument(
+        "--host-kv", default="0", metavar="SIZE", help="host memory for prefixes that leave the GPU: 64GiB"
+    )
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
@@ -150,17 +174,25 @@ def _planner(options: argparse.Namespace, model: str) -> Callable[[str], MemoryP
         return find_curves(spec, model, trace=options.trace, folder=curves_folder(), ranks=ranks)
 
     def on(name: str) -> MemoryPlan:
-        devices = rank_devices(find_devices(name), options.tp)
+        devices = rank_devices(find_devices(name), options.tp, options.pp, options.dp)
         return make_plan(
             spec,
             gpu=devices,
             tp=options.tp,
+            pp=options.pp,
+            dp=options.dp,
+            ep=options.ep,
+            gpu_layers=options.gpu_layers,
+            cpu_moe=options.cpu_moe,
+            lora_rank=_count(options.lora_rank, "lora-rank"),
+            loras=_count(options.loras, "loras"),
+            host_kv=parse_bytes(options.host_kv, "host-kv"),
             draft=draft,
             draft_tokens=_count(options.draft_tokens, "draft-tokens"),
             reserve=parse_bytes(options.reserve, "reserve"),
             attn=options.attn,
             **_wishes(options),
-            curves=curves(len(devices)),
+            curves=curves(len(devices) // (options.pp * options.dp)),
         )
 
     return on
@@ -216,6 +248,7 @@ def _options(options: argparse.Namespace, families: list[str]) -> int:
     for name, given in (("--draft", options.draft), ("--svg", options.svg)):
         if given is not None:
             raise InvalidRequest(f"{name} needs one GPU, and none is named; name one with --gpu")
+    _check_plain(options)
     if len(options.model) > 1:
         raise InvalidRequest("which GPUs would do is asked for one model at a time; name one, or a GPU with --gpu")
     model = options.model[0]
@@ -239,6 +272,14 @@ def _options(options: argparse.Namespace, families: list[str]) -> int:
 
         show_options(spec.name, model, request, found)
     return 0 if found else DOES_NOT_FIT
+
+
+def _check_plain(options: argparse.Namespace) -> None:
+    """Which GPUs would do is answered with tensor parallelism alone."""
+    usual = {"pp": 1, "dp": 1, "ep": False, "gpu_layers": None, "cpu_moe": None, "lora_rank": None, "loras": None}
+    for name, value in {**usual, "host_kv": "0"}.items():
+        if getattr(options, name) != value:
+            raise InvalidRequest(f"--{name.replace('_', '-')} needs one GPU, and none is named; name one with --gpu")
 
 
 def _diff(options: argparse.Namespace) -> int:

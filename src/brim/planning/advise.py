@@ -15,6 +15,9 @@ from brim.model.quantisers.quantisation import NAMED_FORMATS
 from brim.model.weights import format_name
 from brim.planning.devices import larger_devices
 from brim.planning.flags import engine_ruling
+from brim.planning.placement.automatic import with_cpu_experts, with_host_layers
+from brim.planning.placement.experts import has_experts
+from brim.planning.placement.resolve import divided_model
 from brim.planning.pricer import Pricer
 from brim.planning.settings import PlanSettings, check_ranks
 from brim.planning.solving.lower import largest_image
@@ -182,10 +185,29 @@ def _tensor_parallel(settings: PlanSettings, solution: Solution) -> Changes:
 
 def _divides(settings: PlanSettings, ranks: int) -> bool:
     try:
-        check_ranks(settings.spec, ranks, settings.engine, settings.draft)
+        divided = divided_model(settings.spec, ranks, settings.placement, settings.engine)
+        check_ranks(divided, ranks, settings.engine, settings.draft)
     except InvalidRequest:
         return False
     return True
+
+
+def _in_host_memory(settings: PlanSettings, solution: Solution) -> Changes:
+    """Experts of layers, or layers, that leave the GPU: as few as fit, from what a layer frees at most."""
+    placement, layers = settings.placement, len(settings.spec.layers)
+    apart = settings.device.has_host_memory_apart and settings.splits_layers
+    if solution.fits or not apart or placement.gpu_layers is not None:
+        return
+    experts = has_experts(settings.spec)
+    kv = settings.full_requests * solution.costs.request_bytes(solution.max_len)
+    each = max(1, (solution.costs.weights.rank_bytes + kv) // layers)
+    first = placement.cpu_experts if experts else 0
+    least = first + max(1, -solution.slack_bytes // each)
+    for number in range(least, layers + 1):
+        varied = with_cpu_experts(settings, number) if experts else with_host_layers(settings, number)
+        knob = "cpu_moe" if experts else "gpu_layers"
+        current, proposed = (first, number) if experts else (layers + 1, layers + 1 - number)
+        yield _Change(knob, str(current), str(proposed), {"placement": varied.placement})
 
 
 def _device(settings: PlanSettings, solution: Solution) -> Changes:
@@ -229,7 +251,8 @@ def _requests(settings: PlanSettings, solution: Solution) -> Changes:
         fewer = max(1, now - ceil_div(-solution.slack_bytes, each)) if each else 1
         for number in dict.fromkeys((fewer, max(1, fewer * 3 // 4), 1)):
             if number < now:
-                yield _Change("concurrency", str(now), str(number), {"concurrency": number})
+                total = settings.placement.replicas
+                yield _Change("concurrency", str(now * total), str(number * total), {"concurrency": number})
     elif settings.max_seqs is not None:
         number = settings.max_seqs // 2
         while number >= 1:
@@ -257,6 +280,7 @@ _KNOBS: tuple[Callable[[PlanSettings, Solution], Changes], ...] = (
     _graphs,
     _draft,
     _tensor_parallel,
+    _in_host_memory,
     _device,
     _kv_dtype,
     _image_pixels,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from brim.planning.activation import ForwardShape
 from brim.planning.engines import EngineRules
 from brim.planning.engines.by_itself import BareStart, OwnSize
+from brim.planning.placement.adapters import adapter_bytes
 from brim.planning.pricer import Pricer
 from brim.planning.settings import PlanSettings
 from brim.records.model import Dtype
@@ -21,7 +22,7 @@ _CHECKED = "by its own rules, not measured here"
 def engine_default(settings: PlanSettings, pricer: Pricer) -> EngineDefault | None:
     """What the engine would do with what was given."""
     engine = settings.engine
-    if engine is None or settings.device.is_cpu:
+    if engine is None or settings.device.is_cpu or not settings.placement.is_plain:
         return None
     if engine.own_rules:
         return _of_vllm(settings, pricer)
@@ -80,4 +81,6 @@ def _weights(settings: PlanSettings, pricer: Pricer) -> int:
     spec = settings.spec
     dtype = Dtype.BF16 if spec.dtype is Dtype.FP32 and settings.weights_dtype is None else settings.weights_dtype
     own = dtype if spec.quantisation is None and settings.stored is None else settings.weights_dtype
-    return pricer.weights(spec, settings.ranks, settings.stored, own).rank_bytes
+    adapters = settings.placement.adapters
+    more = adapter_bytes(spec, adapters, settings.ranks) if adapters else 0
+    return pricer.weights(spec, settings.ranks, settings.stored, own).rank_bytes + more

@@ -18,6 +18,7 @@ from brim.planning.engines import (
     limits_pixels,
     rule,
 )
+from brim.planning.placement.ranks import kv_bytes
 from brim.planning.settings import PlanSettings
 from brim.planning.solving.lower import largest_image
 from brim.planning.solving.solve import Solution
@@ -46,7 +47,15 @@ def check_engine(settings: PlanSettings) -> None:
 def engine_ruling(settings: PlanSettings, engine: EngineRules) -> Ruling:
     """What the table of capabilities says of an engine for these settings."""
     weights = _asked_weights(settings) or checkpoint_format(settings.spec)
-    return rule(engine, settings.device, weights=weights, kv_dtype=settings.kv_dtype, spec=settings.spec)
+    return rule(
+        engine,
+        settings.device,
+        weights=weights,
+        kv_dtype=settings.kv_dtype,
+        spec=settings.spec,
+        ranks=settings.ranks,
+        placement=settings.placement,
+    )
 
 
 def engine_command(settings: PlanSettings, solution: Solution) -> EngineCommand | None:
@@ -78,6 +87,7 @@ def _asked(settings: PlanSettings, engine: EngineRules) -> Sizes:
         spare_bytes=0,
         weights_bytes=0,
         ranks=settings.ranks,
+        placement=settings.placement,
         on_cpu=settings.device.is_cpu,
         attention=settings.attention,
         draft=_draft(settings),
@@ -91,7 +101,7 @@ def _asked(settings: PlanSettings, engine: EngineRules) -> Sizes:
 def _sizes(settings: PlanSettings, solution: Solution, engine: EngineRules) -> Sizes:
     items = {item.name: item.bytes for item in solution.items}
     draft, draft_weights = _draft(settings), solution.costs.draft_weights
-    pixels = _pixel_limit(settings, solution)
+    pixels, devices = _pixel_limit(settings, solution), solution.filled.devices
     return replace(
         _with_own_rules(_asked(settings, engine), settings, solution, engine),
         max_len=solution.max_len,
@@ -100,10 +110,10 @@ def _sizes(settings: PlanSettings, solution: Solution, engine: EngineRules) -> S
         batch_tokens=solution.batch_tokens,
         kv_tokens=solution.kv_tokens,
         kv_bytes=_kv_bytes(settings, solution, engine),
-        state_bytes=items["state"],
+        state_bytes=max(one.state_bytes for one in devices),
         free_bytes=settings.device.total_bytes - items["context"] - items["neighbours"],
         spare_bytes=sum(items[name] for name in _NOT_FOR_ENGINE),
-        weights_bytes=items["weights"],
+        weights_bytes=max(one.costs.weights.rank_bytes + one.costs.adapter_bytes for one in devices),
         graphs=solution.graphs,
         draft=replace(draft, weights_bytes=draft_weights.rank_bytes) if draft and draft_weights else None,
         images_per_prompt=solution.images_per_prompt,
@@ -125,7 +135,14 @@ def _with_own_rules(sizes: Sizes, settings: PlanSettings, solution: Solution, en
 
 
 def _kv_bytes(settings: PlanSettings, solution: Solution, engine: EngineRules) -> int:
-    """All that is left for KV; where its tokens were asked for, what they take in whole blocks."""
+    """All that is left for KV; where its tokens were asked for, what they take in whole blocks.
+
+    Of several devices, each takes what the tokens of the one with the least room take on it: the most of these.
+    """
+    if solution.filled.others:
+        return max(
+            kv_bytes(one, solution.kv_tokens, solution.max_len) + one.null_bytes for one in solution.filled.devices
+        )
     if settings.kv_tokens is None:
         return solution.kv_bytes + solution.null_bytes
     whole, rest = divmod(solution.kv_tokens, solution.max_len)

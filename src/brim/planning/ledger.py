@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brim.model.weights import WeightBytes
 from brim.planning.activation import AttentionKind, ForwardShape, logits_bytes
 from brim.planning.encoder import MediaStep, media_step
 from brim.planning.engines import graph_bytes
@@ -33,7 +32,7 @@ def fixed_items(
     running = _with_own_rules(settings, load, context) if own else _running_items(settings, pricer, load)
     return (
         _context(settings),
-        _weights(costs.weights),
+        _weights(costs, settings),
         _draft(settings, pricer, costs, load, running.activation.bytes),
         _encoder(media_step(settings, pricer, context, running.activation.bytes), running.activation.bytes),
         running.activation,
@@ -91,12 +90,17 @@ def _context(settings: PlanSettings) -> LedgerItem:
     return LedgerItem("context", device.hidden_bytes + device.context_bytes, source, detail)
 
 
-def _weights(found: WeightBytes) -> LedgerItem:
+def _weights(costs: Costs, settings: PlanSettings) -> LedgerItem:
+    found, adapters = costs.weights, settings.placement.adapters
     share = (
         "" if found.rank_bytes == found.total_bytes else f", this rank's share of {found.total_bytes / 2**30:,.1f} GiB"
     )
     source = Source.FORMULA if found.hypothetical else Source.EXACT
-    return LedgerItem("weights", found.rank_bytes, source, found.detail + share)
+    detail = found.detail + share
+    if adapters is not None:
+        loras = f"{adapters.count} LoRA adapter{'' if adapters.count == 1 else 's'} of rank {adapters.rank}"
+        detail += f", and {loras}: {costs.adapter_bytes / MIB:,.1f} MiB"
+    return LedgerItem("weights", found.rank_bytes + costs.adapter_bytes, source, detail)
 
 
 def _draft(settings: PlanSettings, pricer: Pricer, costs: Costs, load: StepLoad, activation: int) -> LedgerItem:
@@ -153,10 +157,13 @@ def _workspace(settings: PlanSettings, pricer: Pricer, load: StepLoad, activatio
     rows = _logit_rows(settings, load)
     slack, words = _slack(settings, pricer, load.step_tokens, activation)
     sampler = rows * settings.spec.vocab * _SAMPLER_BYTES
-    ranks = _NCCL_BYTES if settings.tensor_ranks > 1 else 0
+    ranks = _NCCL_BYTES if settings.communicates else 0
+    copied = settings.part.copied_bytes if settings.part else 0
     kernels = f"kernels and matmul {settings.device.workspace_bytes // MIB} MiB"
     detail = f"{kernels}, allocator slack {words}, sampler of {rows} rows" + (", NCCL" if ranks else "")
-    return LedgerItem("workspace", settings.device.workspace_bytes + slack + sampler + ranks, Source.FORMULA, detail)
+    detail += f", a copy of a host matrix {copied // MIB} MiB" if copied else ""
+    size = settings.device.workspace_bytes + slack + sampler + ranks + copied
+    return LedgerItem("workspace", size, Source.FORMULA, detail)
 
 
 def _slack(settings: PlanSettings, pricer: Pricer, step_tokens: int, activation: int) -> tuple[int, str]:

@@ -11,7 +11,10 @@ from brim.planning.encoder import media_step
 from brim.planning.engine_default import engine_default
 from brim.planning.engines import draft_notes, version_notes
 from brim.planning.flags import check_engine, engine_command, engine_ruling
-from brim.planning.node import ledgers, tightest
+from brim.planning.node import ledgers, stage_ledgers, tightest
+from brim.planning.placement.automatic import settle
+from brim.planning.placement.host import host_ledger
+from brim.planning.placement.ranks import rank_ledgers
 from brim.planning.pricer import Pricer
 from brim.planning.settings import Curves, PlanSettings, only_eager, resolve
 from brim.planning.solving.instead import what_fits_instead
@@ -25,6 +28,7 @@ from brim.records.plan import (
     Instead,
     KvKindBytes,
     MemoryPlan,
+    Parallelism,
     PlannedCommand,
     PlanRequest,
     Source,
@@ -41,27 +45,34 @@ def make_plan(
 ) -> MemoryPlan:
     """What fits on the devices of all ranks, what limits it, and what each setting would gain."""
     device = tightest(devices)
-    settings = resolve(spec, device, request, draft, curves)
-    check_engine(settings)
+    asked = resolve(spec, device, request, draft, curves)
+    check_engine(asked)
     pricer = Pricer()
+    settings = settle(asked, pricer)
     solution = solve(settings, pricer)
     footprint = solution.costs.footprint
     instead = None if solution.fits else what_fits_instead(settings, pricer, solution)
     command = engine_command(settings, solution)
     proof = _engine_proof(settings, solution)
+    ranks = rank_ledgers(settings, pricer, solution)
     activation = next(item.bytes for item in solution.items if item.name == "activation")
     return MemoryPlan(
         model=spec.name,
         family=spec.family,
         device=device,
-        ranks=settings.ranks,
+        ranks=settings.devices,
         asked=Asked(request, settings.full_requests, device.total_bytes - solution.slack_bytes),
         fits=solution.fits,
         shortfall_bytes=max(0, -solution.slack_bytes),
         fits_concurrency=_fits_concurrency(solution, instead),
         fits_instead=_instead(instead),
         items=solution.items,
-        ledgers=ledgers(devices, device, solution.items),
+        ledgers=ledgers(devices, device, solution.items)
+        if not solution.filled.others
+        else stage_ledgers(devices, device, ranks, settings.tensor_ranks),
+        parallelism=_parallelism(settings),
+        rank_ledgers=ranks,
+        host=host_ledger(settings, pricer, solution),
         weights_bytes=solution.costs.weights.total_bytes,
         kv_bytes_per_token=footprint.bytes_per_token,
         kv_kinds=tuple(
@@ -101,6 +112,13 @@ def make_plan(
             *(command.notes if command else ()),
         ),
     )
+
+
+def _parallelism(settings: PlanSettings) -> Parallelism:
+    """An engine that divides by layers has a stage on every GPU."""
+    placement = settings.placement
+    stages = settings.ranks if settings.splits_layers else placement.pipeline
+    return Parallelism(settings.tensor_ranks, stages, placement.replicas, placement.expert_parallel)
 
 
 def _fits_concurrency(solution: Solution, instead: Solution | None) -> int:

@@ -15,10 +15,12 @@ from brim.model.weights import check_tensor_parallel
 from brim.planning.activation import AttentionKind
 from brim.planning.engines import DEFAULT_DRAFT_TOKENS, EngineRules, Split, chosen_engine, draft_algorithm
 from brim.planning.engines.vllm import FIRST_RUNNER_DRAFTS as VLLM_FIRST_RUNNER_DRAFTS
+from brim.planning.placement.record import TENSOR_PARALLEL_ONLY, PlacedPart, Placement
+from brim.planning.placement.resolve import resolve_placement
 from brim.records.model import Attention, Dtype, MediaType, ModelSpec, WeightFormat
 from brim.records.plan import Device, PlanRequest
 from brim.records.trace import ActivationCurve
-from brim.units import round_up
+from brim.units import ceil_div, round_up
 
 if TYPE_CHECKING:
     from brim.planning.vllm.run import VllmRun
@@ -72,6 +74,8 @@ class PlanSettings:
     engine: EngineRules | None
     attention: AttentionKind
     curves: Curves = Curves()
+    placement: Placement = TENSOR_PARALLEL_ONLY
+    part: PlacedPart | None = None  # what one device holds, where devices differ; `spec` is then its own
 
     @property
     def block_tokens(self) -> int:
@@ -114,6 +118,17 @@ class PlanSettings:
     def tensor_ranks(self) -> int:
         """The GPUs that share each layer."""
         return 1 if self.splits_layers else self.ranks
+
+    @property
+    def devices(self) -> int:
+        """Devices in all: of every stage and every replica."""
+        return self.ranks * self.placement.devices
+
+    @property
+    def communicates(self) -> bool:
+        """Whether a device exchanges tensors with others in a step, through buffers of a library."""
+        placement = self.placement
+        return self.tensor_ranks > 1 or placement.pipeline > 1 or (placement.expert_parallel and placement.replicas > 1)
 
     @property
     def most_positions(self) -> int:
@@ -165,7 +180,8 @@ def resolve(
     if device.is_cpu and request.graphs:
         raise InvalidRequest("graphs are asked for on the CPU, which has no CUDA graphs; leave out --graphs")
     engine = chosen_engine(spec, request.engine)
-    check_ranks(spec, request.tensor_parallel, engine, draft)
+    placed = resolve_placement(spec, device, request, engine, draft)
+    check_ranks(placed.divided, placed.ranks, engine, draft)
     kv_tokens = _in_blocks(request.kv_tokens, engine)
     promised = _promised(request, engine)
     _check_lengths(request, kv_tokens, promised or 1)
@@ -185,7 +201,7 @@ def resolve(
         spec=spec,
         draft=draft,
         device=device,
-        ranks=request.tensor_parallel,
+        ranks=placed.ranks,
         kv_dtype=kv_dtype,
         stored=stored,
         weights_dtype=weights_dtype,
@@ -205,21 +221,30 @@ def resolve(
         engine=engine,
         attention=_attention(spec, engine, request.attention),
         curves=curves,
+        placement=placed.placement,
     )
 
 
 def _check_numbers(request: PlanRequest) -> None:
-    may_be_zero = {"reserve_bytes", "canary_bytes", "images_per_prompt"}
+    may_be_zero = {"reserve_bytes", "canary_bytes", "images_per_prompt", "host_kv_bytes"}
     for one in fields(request):
         value = getattr(request, one.name)
         if "int" not in str(one.type) or (value is None and "None" in str(one.type)):
             continue
-        name = one.name.removesuffix("_bytes").replace("_", "-").replace("tensor-parallel", "tp")
+        name = _option_name(one.name)
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
         lowest = 0 if one.name in may_be_zero else 1
         if not lowest <= value <= _LARGEST:
             raise InvalidRequest(f"{name} is {value}; it must be at least {lowest} and below 2^40")
+
+
+def _option_name(field: str) -> str:
+    """A field of the request as its option is called."""
+    for long, short in (("tensor", "tp"), ("pipeline", "pp"), ("data", "dp"), ("expert", "ep")):
+        if field == f"{long}_parallel":
+            return short
+    return field.removesuffix("_bytes").replace("_", "-").replace("attention", "attn")
 
 
 def _check_kinds(request: PlanRequest) -> None:
@@ -228,8 +253,7 @@ def _check_kinds(request: PlanRequest) -> None:
         value = getattr(request, one.name)
         kind, words = (str, "a name") if "str" in str(one.type) else (bool, "True or False")
         if "int" not in str(one.type) and value is not None and not isinstance(value, kind):
-            name = one.name.replace("_", "-").replace("attention", "attn")
-            raise InvalidRequest(f"{name} is {value!r}; it must be {words}, or left out")
+            raise InvalidRequest(f"{_option_name(one.name)} is {value!r}; it must be {words}, or left out")
 
 
 def check_ranks(spec: ModelSpec, ranks: int, engine: EngineRules | None, draft: ModelSpec | None) -> None:
@@ -292,16 +316,21 @@ def _check_step(request: PlanRequest) -> None:
 
 
 def _promised(request: PlanRequest, engine: EngineRules | None) -> int | None:
-    """The requests of full length that were asked for; slots that divide the context are such requests."""
+    """The requests of full length that a replica must hold; slots that divide the context are such requests."""
     if request.concurrency is None and engine is not None and engine.slots_divide_context:
         return request.max_seqs
-    return request.concurrency
+    return _of_replica(request.concurrency, request)
+
+
+def _of_replica(requests: int | None, request: PlanRequest) -> int | None:
+    """Requests are spread over the replicas."""
+    return None if requests is None else ceil_div(requests, request.data_parallel)
 
 
 def _running(request: PlanRequest, engine: EngineRules | None) -> int | None:
     """The most requests that run at once: as asked, or one for every user; slots have the whole context, not a mean."""
     slots = engine is not None and engine.slots_divide_context
-    return request.users if request.max_seqs is None and not slots else request.max_seqs
+    return _of_replica(request.users, request) if request.max_seqs is None and not slots else request.max_seqs
 
 
 def _check_users(request: PlanRequest) -> None:

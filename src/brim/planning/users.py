@@ -17,6 +17,7 @@ from brim.planning.settings import PlanSettings
 from brim.planning.solving.solve import Solution
 from brim.records.model import FeedForward, ModelSpec
 from brim.records.plan import PlanRequest, UsersAnswer
+from brim.units import ceil_div
 
 
 def answer_users(
@@ -25,9 +26,11 @@ def answer_users(
     """What a plan means for the users that were asked about; None where none were."""
     if request.users is None or settings.mean_len is None:
         return None
-    at_once = min(request.users, solution.mean_requests or 0) if solution.fits else 0
-    read = _weights_read(settings, pricer) + at_once * solution.costs.request_bytes(settings.mean_len)
-    bandwidth = BANDWIDTH_GB.get(settings.device.key)
+    replicas = settings.placement.replicas
+    at_once = min(request.users, replicas * (solution.mean_requests or 0)) if solution.fits else 0
+    each = sum(one.costs.request_bytes(settings.mean_len) for one in solution.filled.devices)  # stage after stage
+    read = _weights_read(settings, pricer) + ceil_div(at_once, replicas) * each
+    bandwidth = None if settings.placement.offloads else BANDWIDTH_GB.get(settings.device.key)
     return UsersAnswer(
         users=request.users,
         at_once=at_once,

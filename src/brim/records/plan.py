@@ -65,6 +65,14 @@ class PlanRequest:
     kv_dtype: str | None = None
     weights: str | None = None
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: bool = False
+    gpu_layers: str | None = None  # "auto", or a number
+    cpu_moe: str | None = None  # layers whose experts are in host memory: "auto", or a number
+    lora_rank: int | None = None
+    loras: int | None = None
+    host_kv_bytes: int = 0
     image_pixels: int | None = None
     images_per_prompt: int | None = None
     audio_seconds: int | None = None
@@ -92,6 +100,57 @@ class DeviceLedger:
 
     device: Device
     items: tuple[LedgerItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankLedger:
+    """The ledger of a device that differs from the others by what it holds, and of those like it."""
+
+    rank: int  # the first of them
+    stage: int
+    layers: range
+    count: int  # devices alike, in all replicas
+    items: tuple[LedgerItem, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """The stable keys of `ranks` in `brim plan --json`."""
+        return {
+            "rank": self.rank,
+            "stage": self.stage,
+            "layers": [self.layers.start, self.layers.stop],
+            "count": self.count,
+            "items": _items_json(self.items),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class HostLedger:
+    """What a plan takes of host memory: weights and KV that are not on devices, and a tier for prefixes."""
+
+    items: tuple[LedgerItem, ...]
+    prefix_tokens: int  # that the tier holds beyond the devices' own, in all replicas
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(item.bytes for item in self.items)
+
+    def to_json(self) -> dict[str, object]:
+        """The stable keys of `host` in `brim plan --json`."""
+        return {
+            "total_bytes": self.total_bytes,
+            "prefix_tokens": self.prefix_tokens,
+            "items": _items_json(self.items),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How many devices a plan is for, and what they share."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    experts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +358,15 @@ class PlannedCommand:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The ledger of the device that decides, those of all ranks' devices, and what they were solved for."""
+    """The ledger of the device that decides, those of all ranks' devices, and what they were solved for.
+
+    Tokens and requests are those of one replica, unless a name says total.
+    """
 
     model: str
     family: str
     device: Device
-    ranks: int
+    ranks: int  # devices in all
     asked: Asked
     fits: bool
     shortfall_bytes: int
@@ -312,6 +374,9 @@ class MemoryPlan:
     fits_instead: Instead | None  # where what was asked for does not fit, and something else does
     items: tuple[LedgerItem, ...]
     ledgers: tuple[DeviceLedger, ...]
+    parallelism: Parallelism
+    rank_ledgers: tuple[RankLedger, ...]  # of devices that differ by what they hold
+    host: HostLedger | None  # where something is in host memory
     weights_bytes: int  # all ranks together
     kv_bytes_per_token: int
     kv_kinds: tuple[KvKindBytes, ...]
@@ -343,6 +408,16 @@ class MemoryPlan:
     commands: tuple[PlannedCommand, ...]  # that command, or else the one of what fits instead
     warnings: tuple[str, ...]
 
+    @property
+    def total_kv_tokens(self) -> int:
+        """KV tokens of all replicas."""
+        return self.kv_tokens * self.parallelism.data
+
+    @property
+    def total_concurrency(self) -> int:
+        """Requests of `max_len` in all replicas."""
+        return self.concurrency * self.parallelism.data
+
     def item(self, name: str) -> LedgerItem:
         """The line of that name."""
         return next(item for item in self.items if item.name == name)
@@ -373,6 +448,13 @@ class MemoryPlan:
                 }
                 for one in self.ledgers
             ],
+            "pipeline_parallel": self.parallelism.pipeline,
+            "data_parallel": self.parallelism.data,
+            "expert_parallel": self.parallelism.experts,
+            "ranks": [one.to_json() for one in self.rank_ledgers],
+            "host": self.host.to_json() if self.host else None,
+            "total_kv_tokens": self.total_kv_tokens,
+            "total_concurrency": self.total_concurrency,
             "weights_bytes": self.weights_bytes,
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "kv_kinds": [

@@ -34,6 +34,15 @@ def test_the_plan_is_that_of_the_command() -> None:
     assert str(found["shell"]).startswith("PYTORCH_ALLOC_CONF=expandable_segments:True vllm serve ")
 
 
+def test_a_placement_is_that_of_the_command() -> None:
+    body = {"model": "qwen3-30b-a3b", "gpu": "h100-80gb", "gpus": 8, "pp": 2, "dp": 2, "ep": True, "engine": "vllm"}
+    found = made(read_plan(body | {"graphs": "off", "batch_tokens": 2048}))
+    asked = {"pp": 2, "dp": 2, "ep": True, "graphs": False, "batch_tokens": 2048, "engine": "vllm"}
+    assert found == brim.plan("qwen3-30b-a3b", gpu="8xh100-80gb", kv_dtype="auto", **asked).to_json()
+    host = made(read_plan({"model": "qwen3-30b-a3b", "gpu": "rtx-4090", "engine": "llama.cpp", "cpu_moe": 48}))
+    assert (host["fits"], host["host"]["items"][0]["name"]) == (True, "weights")
+
+
 def test_several_gpus_share_the_model() -> None:
     found = made(PlanQuery("llama-3.1-70b", "h100-80gb", gpus=4))
     assert (found["device"]["count"], found["fits"]) == (4, True)
@@ -51,7 +60,7 @@ def test_several_gpus_share_the_model() -> None:
         ({"gpu": "auto"}, "gpu"),
         ({"gpu": "0"}, "gpu"),
         ({"gpu": "4xh100"}, "gpu"),
-        ({"gpus": 17}, "gpus"),
+        ({"gpus": 129}, "gpus"),
         ({"max_len": 1 << 40}, "max_len"),
         ({"max_len": 0}, "max_len"),
         ({"concurrency": 10**9}, "concurrency"),
@@ -60,6 +69,10 @@ def test_several_gpus_share_the_model() -> None:
         ({"engine": "x"}, "engine"),
         ({"weights": "./w"}, "weights"),
         ({"trace": True}, "trace"),
+        ({"graphs": True}, "graphs"),
+        ({"pp": 0}, "pp"),
+        ({"ep": "yes"}, "ep"),
+        ({"cpu_moe": "auto"}, "cpu_moe"),
     ],
 )
 def test_what_is_not_known_or_too_large_is_refused_by_name(changed: dict[str, Any], param: str) -> None:

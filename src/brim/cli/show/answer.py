@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from brim.cli.show.placement import replica_line
 from brim.records.plan import EngineDefault, Lowered, MemoryPlan, PlannedCommand, UsersAnswer
 from brim.units import format_bytes
 
@@ -20,6 +21,8 @@ def _fits(plan: MemoryPlan) -> list[str]:
         f"at most {requests(plan.max_seqs)} run at once, in steps of {plan.batch_tokens:,} tokens; limited by "
         f"{plan.limited_by}",
     ]
+    if plan.parallelism.data > 1:
+        lines.append(replica_line(plan))
     if plan.users is not None:
         lines += _users(plan.users, plan.mean_len or 0)
     elif plan.mean_requests is not None:

@@ -12,6 +12,7 @@ from brim.cli.show.answer import answer, by_itself, command_lines, requests
 from brim.cli.show.bars import ledger_mark, memory_bar
 from brim.cli.show.console import ReportConsole
 from brim.cli.show.palette import MISSING, item_colour, item_keys
+from brim.cli.show.placement import placement_lines
 from brim.planning.diff import DiffRow
 from brim.planning.options import Option
 from brim.records.plan import MemoryPlan, PlanRequest, Source
@@ -38,7 +39,7 @@ def show_plan(plan: MemoryPlan) -> None:
     console.print()
     console.print(_bar(plan, console.width))
     console.print(_ledger(plan))
-    for line in _other_devices(plan):
+    for line in (*placement_lines(plan), *_other_devices(plan)):
         console.print(f"[dim]{escape(line)}[/]")
     if plan.advice:
         console.print(_advice(plan))
@@ -100,6 +101,8 @@ def _ledger(plan: MemoryPlan) -> Table:
 
 def _other_devices(plan: MemoryPlan) -> list[str]:
     """Where the devices of a node differ: what the tightest leaves free on each."""
+    if len(plan.rank_ledgers) > 1 and not any(one.device.neighbour_bytes for one in plan.ledgers):
+        return []  # stages differ, and each has its line
     free = [sum(item.bytes for item in one.items if item.name == "free") for one in plan.ledgers]
     if not any(free):
         return []

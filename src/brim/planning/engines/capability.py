@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from brim.model.quantisers.weight_formats import GGUF_FORMATS
 from brim.planning.engines.record import EngineRules
 from brim.planning.gpus.cards import ARCHITECTURES
+from brim.planning.placement.record import TENSOR_PARALLEL_ONLY, Feature, Placement
 from brim.records.model import GGUF, Dtype, ModelSpec
 from brim.records.plan import Device
 
@@ -40,6 +41,7 @@ class Support:
     recurrent: str = ""  # what has to be known of recurrent layers
     gguf: str = ""  # why it does not load GGUF files
     gguf_note: str = ""  # what has to be known of them where it does
+    features: frozenset[Feature] = frozenset()  # how it places a model beyond tensor parallelism
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,16 @@ class Ruling:
     notes: tuple[str, ...] = ()
 
 
+_PARALLEL = frozenset({Feature.PIPELINE, Feature.EXPERTS, Feature.DATA_WITH_EXPERTS})
+_OPTIONS = {
+    Feature.PIPELINE: "pp",
+    Feature.DATA: "dp",
+    Feature.DATA_WITH_EXPERTS: "dp",
+    Feature.EXPERTS: "ep",
+    Feature.OFFLOAD: "gpu-layers and cpu-moe",
+    Feature.ADAPTERS: "loras",
+    Feature.HOST_KV: "host-kv",
+}
 _BUDGET_ELSEWHERE = "the size of its KV cache on a CPU is given otherwise than on a GPU, which Brim does not write"
 _OTHER_FILES = "it reads safetensors"
 _TGI_FAMILIES = frozenset(
@@ -87,6 +99,7 @@ SUPPORT: dict[str, Support] = {
         fp4_elsewhere=frozenset({"ampere", "ada", "hopper"}),
         fp8_kv_elsewhere={"ampere": "only the FlashInfer backend stores an e4m3 KV cache there"},
         gguf_note="needs the plug-in vllm-gguf-plugin, a file in one part, and --tokenizer with the original model",
+        features=_PARALLEL | {Feature.DATA, Feature.ADAPTERS, Feature.HOST_KV},
     ),
     "sglang": Support(
         generations={
@@ -102,8 +115,14 @@ SUPPORT: dict[str, Support] = {
         fp4_elsewhere=frozenset({"ampere", "ada", "hopper"}),
         fp8_kv_elsewhere={"ampere": "only its FlashInfer backend stores an e4m3 KV cache there"},
         gguf_note="needs a file in one part, and --tokenizer-path with the original model",
+        features=_PARALLEL | {Feature.DATA, Feature.HOST_KV},
     ),
-    "trtllm": Support(generations=_AMPERE_ON, cpu="it runs on NVIDIA GPUs only", gguf=_OTHER_FILES),
+    "trtllm": Support(
+        generations=_AMPERE_ON,
+        cpu="it runs on NVIDIA GPUs only",
+        gguf=_OTHER_FILES,
+        features=_PARALLEL | {Feature.HOST_KV},
+    ),
     "lightllm": Support(generations=_TURING_ON, cpu="it runs on NVIDIA GPUs only", gguf=_OTHER_FILES),
     "max": Support(
         generations={**_TURING_ON, **_CDNA3_ON, **dict.fromkeys(("rdna3", "rdna4"), ""), "metal": "is a preview there"},
@@ -127,6 +146,7 @@ SUPPORT: dict[str, Support] = {
             "xe2": "needs its SYCL or Vulkan build",
         },
         own_formats=True,
+        features=frozenset({Feature.OFFLOAD}),
     ),
     "transformers": Support(
         generations={
@@ -144,15 +164,26 @@ SUPPORT: dict[str, Support] = {
 
 
 def rule(
-    engine: EngineRules, device: Device, *, weights: str, kv_dtype: Dtype, spec: ModelSpec | None = None
+    engine: EngineRules,
+    device: Device,
+    *,
+    weights: str,
+    kv_dtype: Dtype,
+    spec: ModelSpec | None = None,
+    ranks: int = 1,
+    placement: Placement = TENSOR_PARALLEL_ONLY,
 ) -> Ruling:
-    """Whether the engine runs such weights and such a cache on the device. `weights`: as `checkpoint_format` says."""
+    """Whether the engine runs such weights and such a cache on devices, so placed. `weights`: as `checkpoint_format`
+    says."""
     support = SUPPORT[engine.name]
     if support.gguf and spec is not None and spec.is_gguf and _is_gguf(weights):
         return Ruling(
             f"engine {engine.name} does not load GGUF files: {support.gguf}; plan for llama.cpp, or name the original "
             "model"
         )
+    unplaced = _refused_placement(engine, support, ranks, placement)
+    if unplaced:
+        return Ruling(unplaced)
     if device.is_cpu:
         why = support.cpu
         refused = (
@@ -177,6 +208,7 @@ def rule(
         *_weight_notes(engine, support, device, weights),
         *_kv_notes(engine, support, device, kv_dtype),
         *_of_model(engine, support, spec),
+        *_placement_notes(engine, spec, placement),
     ]
     return Ruling(notes=tuple(notes))
 
@@ -184,6 +216,35 @@ def rule(
 def runners(generation: str) -> list[str]:
     """The engines that run on a generation of devices."""
     return [name for name, support in SUPPORT.items() if generation in support.generations]
+
+
+def placing(feature: Feature) -> list[str]:
+    """The engines that place a model so."""
+    return [name for name, support in SUPPORT.items() if feature in support.features]
+
+
+def _refused_placement(engine: EngineRules, support: Support, ranks: int, placement: Placement) -> str | None:
+    for feature in placement.features:
+        if feature not in support.features:
+            others = ", ".join(placing(feature))
+            alone = ", or start a server for each replica" if feature is Feature.DATA else ""
+            return (
+                f"engine {engine.name} has no {feature} that Brim plans for; leave out {_OPTIONS[feature]}{alone}; "
+                f"engines that do: {others}"
+            )
+    if engine.name == "trtllm" and placement.replicas > 1 and ranks > 1:
+        return "engine trtllm has data-parallel attention over all ranks of a group only; leave out tp"
+    return None
+
+
+def _placement_notes(engine: EngineRules, spec: ModelSpec | None, placement: Placement) -> list[str]:
+    found = []
+    mixture = spec is not None and any(layer.feed_forward and layer.feed_forward.experts for layer in spec.layers)
+    if mixture and engine.shares_experts and placement.replicas > 1 and not placement.expert_parallel:
+        found.append(f"{engine.name} cuts experts over the ranks of all replicas; with --ep they stay whole")
+    if placement.expert_parallel:
+        found.append("planned for experts that are visited evenly; a rank whose experts are visited more takes more")
+    return found
 
 
 def _refused_device(engine: EngineRules, support: Support, device: Device) -> str | None:

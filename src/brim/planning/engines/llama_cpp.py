@@ -40,11 +40,12 @@ def _flags(sizes: Sizes) -> list[str]:
         *option("--cache-type-v", kv),
         *option("--flash-attn", "on" if fused else "off"),
         *option("--n-gpu-layers", _gpu_layers(sizes)),
+        *option("--n-cpu-moe", sizes.placement.cpu_experts or None),
         *option("--fit", "off"),
         *(option("--device", "none") if sizes.on_cpu else _devices(sizes.ranks)),
         *(switch("--no-mmproj", True) if _without_images(sizes) else option("--mmproj", sizes.projector)),
         *option("--image-max-tokens", sizes.image_tokens if MediaType.IMAGE in sizes.media else None),
-        *(_speculation(sizes.draft, kv, _gpu_layers(sizes)) if sizes.draft else []),
+        *(_speculation(sizes.draft, kv, 0 if sizes.on_cpu else 999) if sizes.draft else []),
     ]
 
 
@@ -53,8 +54,9 @@ def _without_images(sizes: Sizes) -> bool:
 
 
 def _gpu_layers(sizes: Sizes) -> int:
-    """All of them, however many there are, or none."""
-    return 0 if sizes.on_cpu else 999
+    """All of them, however many there are, or none, or as many as were placed there."""
+    placed = sizes.placement.gpu_layers
+    return 0 if sizes.on_cpu else 999 if placed is None else placed
 
 
 def _devices(ranks: int) -> list[str]:

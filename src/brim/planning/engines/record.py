@@ -12,6 +12,7 @@ from brim.model.kv import KvStorage
 from brim.planning.activation import AttentionKind
 from brim.planning.engines.by_itself import BareStart, OwnSize
 from brim.planning.engines.split import Split, check_layer_split, check_tensor_split
+from brim.planning.placement.record import TENSOR_PARALLEL_ONLY, Placement, StageRule
 from brim.records.model import Dtype, MediaType, ModelSpec
 
 PLAIN = ("bf16", "fp16", "fp32")  # weights that are not quantised, as `--weights` names them
@@ -39,7 +40,10 @@ class PlannedDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Everything that was solved or asked for, for turning into a command. Bytes are those of a rank."""
+    """Everything that was solved or asked for, for turning into a command. Bytes are those of a rank.
+
+    Where ranks hold different parts, they are those of the rank that has most of each.
+    """
 
     model: str  # hub id where there is one, else the path or name as given
     dtype: Dtype  # that the model computes in
@@ -63,6 +67,7 @@ class Sizes:
     weights_bytes: int
 
     ranks: int = 1
+    placement: Placement = TENSOR_PARALLEL_ONLY
     on_cpu: bool = False
     graphs: bool = True
     attention: AttentionKind = AttentionKind.FUSED
@@ -161,6 +166,9 @@ class EngineRules:
     groups_layers: bool = False  # layers of several kinds share a pool of blocks of one size (`planning.vllm.pool`)
     own_rules: bool = False  # what its worst load holds is known from its code (`planning.vllm`)
     by_itself: Callable[[BareStart], OwnSize] | None = None  # its own size, where that is known from its rules alone
+    stage_rule: StageRule = StageRule.BEFORE_LAST  # of layers that pipeline stages do not divide
+    towers_everywhere: bool = False  # every stage loads the encoders
+    shares_experts: bool = False  # replicas share experts without expert parallelism too
     replicates_kv_heads: bool = True  # more ranks than KV heads: each head is on several
 
     def check_ranks(self, spec: ModelSpec, ranks: int) -> None:

@@ -18,6 +18,7 @@ from brim.planning.engines.writing import (
     several,
     switch,
 )
+from brim.planning.placement.record import StageRule
 from brim.records.model import Dtype, LatentAttention, MediaType, TowerSpec
 from brim.units import GIB, MIB
 
@@ -38,19 +39,43 @@ def _flags(sizes: Sizes) -> list[str]:
         *option("--max-total-tokens", sizes.kv_tokens),
         *option("--mem-fraction-static", at_least(sizes.static_bytes, sizes.free_bytes)),
         *option("--context-length", sizes.max_len),
-        *option("--max-running-requests", sizes.max_seqs),
+        *option("--max-running-requests", sizes.max_seqs * _replicas_inside(sizes)),
         *option("--max-mamba-cache-size", sizes.max_seqs if sizes.state_bytes else None),
-        *option("--chunked-prefill-size", sizes.batch_tokens),
+        *option("--chunked-prefill-size", sizes.batch_tokens * _replicas_inside(sizes)),
         *option("--page-size", pages),
         *option("--kv-cache-dtype", other_kv(sizes, _KV)),
         *option("--quantization", converted(sizes, _CONVERTS)),
         *option("--dtype", plain_weights(sizes)),
-        *option("--tp-size", several(sizes.ranks)),
+        *_placement(sizes),
         *switch("--disable-decode-cuda-graph", not sizes.graphs),
         *switch("--disable-prefill-cuda-graph", not sizes.graphs),
         *_media(sizes),
         *(_speculation(sizes.draft) if sizes.draft else []),
     ]
+
+
+def _placement(sizes: Sizes) -> list[str]:
+    """Ranks of all replicas are one group where these share experts: attention is then data parallel inside it."""
+    placement, group = sizes.placement, sizes.ranks * _replicas_inside(sizes)
+    return [
+        *option("--tp-size", several(group)),
+        *option("--pp-size", several(placement.pipeline)),
+        *option("--dp-size", several(placement.replicas)),
+        *switch("--enable-dp-attention", _replicas_inside(sizes) > 1),
+        *option("--ep-size", group if placement.expert_parallel else None),
+        *switch("--enable-hierarchical-cache", placement.host_kv_bytes > 0),
+        *option("--hicache-size", _host_gigabytes(sizes) if placement.host_kv_bytes else None),
+    ]
+
+
+def _replicas_inside(sizes: Sizes) -> int:
+    """Replicas inside one group of ranks, among which SGLang divides requests and tokens of a step."""
+    return sizes.placement.replicas if sizes.placement.expert_parallel else 1
+
+
+def _host_gigabytes(sizes: Sizes) -> int:
+    """The host's tier is given for each rank, in whole gigabytes."""
+    return max(1, sizes.placement.host_kv_bytes // (sizes.ranks * sizes.placement.devices) // 10**9)
 
 
 def _media(sizes: Sizes) -> list[str]:
@@ -147,7 +172,18 @@ def _notes(sizes: Sizes) -> list[str]:
     return [
         *media_notes(sizes, "sglang", images=True, pixels=sizes.processor_limits_pixels),
         *([states] if sizes.state_bytes else []),
+        *_host_notes(sizes),
     ]
+
+
+def _host_notes(sizes: Sizes) -> list[str]:
+    if not sizes.placement.host_kv_bytes:
+        return []
+    each = _host_gigabytes(sizes)
+    found = [f"sglang is given the host's tier for each rank, in whole gigabytes: {each} GB"]
+    if each * 10**9 <= sizes.kv_bytes:
+        found.append("sglang wants a host tier that is larger than the cache on the device: raise host-kv")
+    return found
 
 
 SGLANG = EngineRules(
@@ -166,4 +202,6 @@ SGLANG = EngineRules(
     formats=frozenset({"fp8-block", "int8", "awq", "gptq", "int4", "nvfp4", "mxfp4"}),
     drafts=_DRAFTS,
     by_itself=by_itself,
+    stage_rule=StageRule.LAST,
+    towers_everywhere=True,
 )

@@ -8,6 +8,7 @@ from brim.model.kv import KvStorage
 from brim.planning.engines.by_itself import BareStart, OwnSize
 from brim.planning.engines.record import Algorithm, EngineRules, PlannedDraft, Sizes
 from brim.planning.engines.writing import TORCH_NAMES, media_notes, option, other_kv, several, switch
+from brim.planning.placement.record import StageRule
 from brim.records.model import Dtype
 
 _FILE = "brim-trtllm.yaml"
@@ -24,9 +25,16 @@ def _flags(sizes: Sizes) -> list[str]:
         *option("--max_batch_size", sizes.max_seqs),
         *option("--max_num_tokens", sizes.batch_tokens),
         *switch("--enable_chunked_prefill", sizes.max_len > sizes.batch_tokens),
-        *option("--tp_size", several(sizes.ranks)),
+        *option("--tp_size", several(_group(sizes))),
+        *option("--pp_size", several(sizes.placement.pipeline)),
+        *option("--ep_size", _group(sizes) if sizes.placement.expert_parallel else None),
         *option("--config", _FILE),
     ]
+
+
+def _group(sizes: Sizes) -> int:
+    """Ranks of a stage: those of all replicas, whose attention is data parallel inside the group."""
+    return sizes.ranks * sizes.placement.replicas
 
 
 def _config(sizes: Sizes) -> dict[str, object]:
@@ -37,7 +45,11 @@ def _config(sizes: Sizes) -> dict[str, object]:
         cache["dtype"] = kv
     if sizes.block_tokens != _BLOCK_TOKENS:
         cache["tokens_per_block"] = sizes.block_tokens
+    if sizes.placement.host_kv_bytes:
+        cache["host_cache_size"] = sizes.placement.host_kv_bytes // (sizes.ranks * sizes.placement.devices)
     config: dict[str, object] = {"kv_cache_config": cache}
+    if sizes.placement.replicas > 1:
+        config["enable_attention_dp"] = True
     if sizes.other_plain_weights:
         config["dtype"] = TORCH_NAMES[sizes.other_plain_weights]
     if not sizes.graphs:
@@ -82,4 +94,5 @@ TRTLLM = EngineRules(
     formats=frozenset({"fp8", "fp8-tensor", "fp8-block", "int8", "awq", "nvfp4", "mxfp4"}),
     drafts=_DRAFTS,
     by_itself=by_itself,
+    stage_rule=StageRule.FIRST,
 )

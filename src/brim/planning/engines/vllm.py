@@ -17,8 +17,10 @@ from brim.planning.engines.writing import (
     several,
     switch,
 )
+from brim.planning.placement.record import Placement
 from brim.planning.vllm.kernels import STEPS_IN_FLIGHT
 from brim.records.model import Dtype, MediaType
+from brim.units import GIB
 
 _BLOCK_TOKENS = 16
 _DEFAULT_UTILISATION = 0.92
@@ -60,9 +62,24 @@ def _flags(sizes: Sizes) -> list[str]:
         *option("--quantization", converted(sizes, _CONVERTS)),
         *option("--dtype", plain_weights(sizes)),
         *option("--tensor-parallel-size", several(sizes.ranks)),
+        *_placement(sizes.placement),
         *switch("--enforce-eager", not sizes.graphs),
         *_media(sizes),
         *option("--speculative-config", _speculation(sizes.draft) if sizes.draft else None),
+    ]
+
+
+def _placement(placement: Placement) -> list[str]:
+    """The size of the host's tier is that of a replica, all its ranks together."""
+    adapters, host_bytes = placement.adapters, placement.host_kv_bytes // placement.replicas
+    return [
+        *option("--pipeline-parallel-size", several(placement.pipeline)),
+        *option("--data-parallel-size", several(placement.replicas)),
+        *switch("--enable-expert-parallel", placement.expert_parallel),
+        *switch("--enable-lora", adapters is not None),
+        *option("--max-loras", adapters.count if adapters else None),
+        *option("--max-lora-rank", adapters.rank if adapters else None),
+        *option("--kv-offloading-size", f"{host_bytes / GIB:.6g}" if host_bytes else None),
     ]
 
 
@@ -126,4 +143,6 @@ VLLM = EngineRules(
     null_blocks=1,
     groups_layers=True,
     own_rules=True,
+    towers_everywhere=True,
+    shares_experts=True,
 )

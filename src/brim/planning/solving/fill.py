@@ -5,13 +5,15 @@ Everything here is exact for given settings and a given load. Which load to take
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brim.planning.ledger import fixed_items
 from brim.planning.pricer import Costs, Pricer, StepLoad
 from brim.planning.settings import PlanSettings
 from brim.records.plan import LedgerItem
 from brim.units import round_up
+
+_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +27,50 @@ class Filled:
     state_bytes: int  # of every request that may run
     null_bytes: int  # of KV blocks that no request gets
     kv_bytes: int  # the rest; negative where the other items are too large
+    others: tuple[Filled, ...] = ()  # devices that hold other parts of the model, under the same load
+
+    @property
+    def devices(self) -> tuple[Filled, ...]:
+        """This device and the others, in the order of their stages."""
+        return (replace(self, others=()), *self.others) if self.others else (self,)
+
+    def tightest(self, length: int) -> Filled:
+        """The device that decides: the one that lacks most, or else holds the fewest tokens."""
+        if self.slack_bytes(length) < 0:
+            return min(self.devices, key=lambda one: one.slack_bytes(length))
+        return min(self.devices, key=lambda one: one._own_tokens(length))
 
     def tokens(self, length: int) -> int:
-        """The tokens that the rest holds, in requests of a length that occupy whole blocks."""
+        """The tokens that every device holds, in requests of a length that occupy whole blocks."""
+        fewest = min(one._own_tokens(length) for one in self.devices)
+        return self.load.running * length if fewest == _NO_LIMIT else fewest
+
+    def _own_tokens(self, length: int) -> int:
+        """The tokens that this device holds; without limit where its layers keep states only."""
         if self.kv_bytes < 0:
             return 0
         occupied = round_up(length, self.settings.block_tokens)
         each = self.costs.kv_bytes(occupied)
         if not each:
-            return self.load.running * length  # only states: the requests are limited, their tokens are not
+            return _NO_LIMIT  # only states: the requests are limited, their tokens are not
         whole, rest = divmod(self.kv_bytes, each)
         return whole * occupied + self._longest(rest, 0, occupied)
 
     def longest(self, requests: int, at_most: int) -> int:
-        """The longest length of which the rest holds so many requests; 0 if it holds none."""
-        if self.kv_bytes < 0:
+        """The longest length of which every device holds so many requests; 0 if one holds none."""
+        for one in self.others:
+            at_most = one.longest(requests, at_most)
+        if self.kv_bytes < 0 or not at_most:
             return 0
         return min(at_most, self._longest(self.kv_bytes // requests, 0, round_up(at_most, self.settings.block_tokens)))
+
+    def holds(self, requests: int, tokens: int) -> bool:
+        """Whether every device has room for so many requests."""
+        return all(one.kv_bytes >= requests * one.costs.kv_bytes(tokens) for one in self.devices)
+
+    def slack_bytes(self, length: int) -> int:
+        """What is left on the device that has least, once what was asked for is met; negative: it is missing."""
+        return min(one.kv_bytes - one.demand_bytes(length) for one in self.devices)
 
     def _longest(self, size: int, low: int, high: int) -> int:
         """The most tokens of one request, in whole blocks, that so many bytes hold."""
@@ -63,8 +92,9 @@ class Filled:
     def demand_bytes(self, length: int) -> int:
         """KV of what was asked for: the requests of full length, and the tokens."""
         settings = self.settings
-        demand = settings.full_requests * self.costs.kv_bytes(round_up(length, settings.block_tokens))
-        return max(demand, self.bytes_of(settings.kv_tokens, length)) if settings.kv_tokens else demand
+        occupied = round_up(length, settings.block_tokens)
+        demand = settings.full_requests * self.costs.kv_bytes(occupied)
+        return max(demand, self.bytes_of(settings.kv_tokens, occupied)) if settings.kv_tokens else demand
 
 
 class Filler:
@@ -83,7 +113,10 @@ class Filler:
         return self._filled[key]
 
     def _fill(self, load: StepLoad, context: int) -> Filled:
-        settings = self.settings
+        first, *others = (self._fill_device(one, load, context) for one in self._pricer.parts(self.settings))
+        return replace(first, others=tuple(others)) if others else first
+
+    def _fill_device(self, settings: PlanSettings, load: StepLoad, context: int) -> Filled:
         costs = self._pricer.costs(settings, load.step_tokens)
         fixed = fixed_items(settings, self._pricer, costs, load, context)
         state = load.running * costs.state_bytes

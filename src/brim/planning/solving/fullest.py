@@ -109,7 +109,7 @@ class Fullest:
         while low < high:
             middle = (low + high + 1) // 2
             filled = self._filler.filled(self.load(requests * middle * block), middle * block)
-            fits = filled.kv_bytes >= requests * filled.costs.kv_bytes(middle * block)
+            fits = filled.holds(requests, middle * block)
             low, high = (middle, high) if fits else (low, middle - 1)
         return min(low * block, longest_request(self._settings))
 

@@ -75,8 +75,7 @@ class _Descent:
         return self.slack_bytes(choice) >= 0
 
     def slack_bytes(self, choice: Choice) -> int:
-        filled = self.filled(choice)
-        return filled.kv_bytes - filled.demand_bytes(self._length)
+        return self.filled(choice).slack_bytes(self._length)
 
     def closest(self) -> Choice:
         return max(self._downwards(), key=self.slack_bytes)

@@ -48,6 +48,7 @@ class Solution:
     image_pixels: int | None
     lowered: tuple[Lowered, ...]
     limited_by: str
+    filled: Filled  # every distinct device under the load
 
 
 def solve(settings: PlanSettings, pricer: Pricer) -> Solution:
@@ -71,11 +72,12 @@ def _small_step(filled: Filled) -> tuple[Lowered, ...]:
 
 
 def _solution(filled: Filled, length: int, tokens: int, lowered: tuple[Lowered, ...]) -> Solution:
+    everywhere, filled = filled, filled.tightest(length)
     settings, load = filled.settings, filled.load
-    slack = filled.kv_bytes - filled.demand_bytes(length)
+    slack = everywhere.slack_bytes(length)
     fits = slack >= 0
     if not fits:
-        tokens = filled.tokens(length)
+        tokens = everywhere.tokens(length)
     if settings.kv_tokens is not None:
         tokens = min(tokens, asked_tokens(settings, length))
     requests = tokens // round_up(length, settings.block_tokens)
@@ -83,7 +85,7 @@ def _solution(filled: Filled, length: int, tokens: int, lowered: tuple[Lowered, 
     if settings.slots_divide_context and settings.max_seqs is None:
         running = max(1, min(running, requests))
     return Solution(
-        items=_all_items(filled, length),
+        items=ledger_items(filled, length),
         costs=filled.costs,
         fits=fits,
         slack_bytes=slack,
@@ -93,14 +95,15 @@ def _solution(filled: Filled, length: int, tokens: int, lowered: tuple[Lowered, 
         max_len=length,
         max_seqs=running,
         concurrency=min(running, requests),
-        mean_requests=_at_length(filled, running, tokens, settings.mean_len) if settings.mean_len else None,
-        usual_lengths=_usual_lengths(filled, running, tokens, length) if fits else (),
+        mean_requests=_at_length(everywhere, running, tokens, settings.mean_len) if settings.mean_len else None,
+        usual_lengths=_usual_lengths(everywhere, running, tokens, length) if fits else (),
         batch_tokens=load.step_tokens,
         graphs=settings.graphs is not False,
         images_per_prompt=settings.images_per_prompt,
         image_pixels=settings.image_pixels,
         lowered=lowered,
         limited_by=_limit(filled, fits, length, lowered),
+        filled=everywhere,
     )
 
 
@@ -116,7 +119,7 @@ def _usual_lengths(filled: Filled, running: int, tokens: int, longest: int) -> t
     return tuple(AtLength(mean, _at_length(filled, running, tokens, mean)) for mean in shorter)
 
 
-def _all_items(filled: Filled, max_len: int) -> tuple[LedgerItem, ...]:
+def ledger_items(filled: Filled, max_len: int) -> tuple[LedgerItem, ...]:
     """The ledger in its order; KV is the rest, so that the sum is the device."""
     costs, settings = filled.costs, filled.settings
     each, own = costs.kv_bytes(max_len), costs.footprint.kv_bytes(max_len)

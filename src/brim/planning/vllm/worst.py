@@ -50,6 +50,8 @@ def scored_chunk(spec: ModelSpec, run: VllmRun) -> int:
     """
     if run.second_runner:
         return min(_SCORED_TOKENS, run.batch_tokens)
+    if not spec.vocab:
+        return run.batch_tokens  # a pipeline stage without the head scores nothing
     token = spec.vocab * _scored_element(spec, run)
     free = round_down((_unscored(spec, run) - hidden_bytes(spec, run)) // token, _CHUNK_STEP_TOKENS)
     block = max((kind.block_tokens for kind in kv_pool(spec, run.kv_dtype, run.ranks).kinds), default=0)

@@ -164,6 +164,8 @@ def plan() -> Schema:
         "kv_dtype": one_of(planned.KV_DTYPES),
         "weights": one_of(planned.WEIGHTS),
         "engine": one_of(ENGINES),
+        "graphs": one_of(planned.GRAPHS),
+        "ep": FLAG,
     }
     return taken({**chosen, **sizes}, ["model", "gpu"])
 

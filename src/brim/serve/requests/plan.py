@@ -16,8 +16,19 @@ from brim.suggest import did_you_mean, shown, suggestions
 
 KV_DTYPES = ("auto", "bf16", "fp16", "fp8", "int8")
 WEIGHTS = ("bf16", "fp16", *NAMED_FORMATS)
-MOST_GPUS = 16
-SIZES = {"gpus": MOST_GPUS, "max_len": 1 << 24, "concurrency": 1 << 16, "image_pixels": 1 << 28}  # the most of each
+GRAPHS = {"auto": None, "on": True, "off": False}
+MOST_GPUS = 128
+SIZES = {  # the most of each
+    "gpus": MOST_GPUS,
+    "max_len": 1 << 24,
+    "concurrency": 1 << 16,
+    "image_pixels": 1 << 28,
+    "batch_tokens": 1 << 20,
+    "pp": MOST_GPUS,
+    "dp": MOST_GPUS,
+    "gpu_layers": 1024,
+    "cpu_moe": 1024,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,13 @@ class PlanQuery:
     weights: str | None = None
     image_pixels: int | None = None
     engine: str | None = None
+    batch_tokens: int | None = None
+    graphs: bool | None = None
+    pp: int = 1
+    dp: int = 1
+    ep: bool = False
+    gpu_layers: int | None = None
+    cpu_moe: int | None = None
 
 
 def read_plan(body: Mapping[str, Any]) -> PlanQuery:
@@ -47,6 +65,13 @@ def read_plan(body: Mapping[str, Any]) -> PlanQuery:
         weights=fields.choice("weights", WEIGHTS, "") or None,
         image_pixels=_size(fields, "image_pixels"),
         engine=fields.choice("engine", ENGINES, "") or None,
+        batch_tokens=_size(fields, "batch_tokens"),
+        graphs=GRAPHS[fields.choice("graphs", GRAPHS, "auto")],
+        pp=_size(fields, "pp") or 1,
+        dp=_size(fields, "dp") or 1,
+        ep=fields.flag("ep"),
+        gpu_layers=_size(fields, "gpu_layers"),
+        cpu_moe=_size(fields, "cpu_moe"),
     )
     fields.refuse_others()
     return asked
