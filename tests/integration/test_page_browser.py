@@ -178,6 +178,114 @@ def test_a_plan_follows_its_controls(browser: Any, tiny: Served) -> None:
         visit.problems.remove("Failed to load resource: the server responded with a status of 400 (Bad Request)")
 
 
+def wait_for_plan(visit: Visit, field: str, value: str) -> None:
+    """Until the address has a value, and the plan of it is there."""
+    visit.until(f"new URLSearchParams(location.hash.split('?')[1]).get({json.dumps(field)}) === {json.dumps(value)}")
+    visit.until(PLANNED)
+
+
+def test_models_are_found_by_words(browser: Any, tiny: Served) -> None:
+    with looking(browser, tiny, "planner") as visit:
+        page = visit.page
+        visit.until(PLANNED)
+        listed = "nodes => nodes.map((node) => node.value)"
+        everything = page.eval_on_selector_all("#plan-model option", listed)
+        page.fill("#plan-search", "llama 8b")
+        assert page.input_value("#plan-model") == "llama-3.1-8b", "what matches stays chosen"
+        found = page.eval_on_selector_all("#plan-model option", listed)
+        assert 0 < len(found) < len(everything)
+        assert visit.text("#plan-search-said") == f"{len(found)} of {len(everything)}"
+        page.fill("#plan-search", "Qwen/Qwen3-30B-A3B")
+        wait_for_plan(visit, "model", "qwen3-30b-a3b")
+        assert "Qwen/Qwen3-30B-A3B" in visit.text("#plan-command") or not page.is_visible("#plan-command")
+        page.fill("#plan-search", "no such model")
+        assert visit.text("#plan-search-said").startswith("0 of ")
+        assert page.input_value("#plan-model") == "qwen3-30b-a3b"
+        page.fill("#plan-search", "")
+        assert page.eval_on_selector_all("#plan-model option", listed) == everything
+
+
+def test_a_link_reproduces_the_form(browser: Any, tiny: Served) -> None:
+    asked = {
+        "model": "qwen3-30b-a3b",
+        "gpu": "h100-80gb",
+        "gpus": "8",
+        "engine": "vllm",
+        "kv_dtype": "fp8",
+        "batch_tokens": "3000",
+        "graphs": "off",
+        "pp": "2",
+        "dp": "2",
+        "ep": "true",
+        "max_len": "12345",
+        "concurrency": "3",
+    }
+    link = "planner?" + "&".join(f"{name}={value}" for name, value in asked.items())
+    with looking(browser, tiny, "planner") as visit:
+        visit.page.evaluate(f"location.hash = {json.dumps('#' + link)}")
+        wait_for_plan(visit, "max_len", "12345")
+        visit.until("document.getElementById('plan-command').textContent.includes('--data-parallel-size 2')")
+        command = visit.text("#plan-command")
+        for flag in ("--max-model-len 12345", "--pipeline-parallel-size 2", "--enable-expert-parallel"):
+            assert flag in command
+        assert visit.text("#plan-context-said") == "12,345 tokens"
+        address = visit.page.evaluate("location.hash")
+    with visiting(browser, f"{tiny.url}/{address}") as again:
+        again.until(f"document.getElementById('plan-command').textContent === {json.dumps(command)}")
+        assert again.page.evaluate("location.hash") == address
+        said = dict(pair.split("=") for pair in address.partition("?")[2].split("&"))
+        assert said == asked
+        assert again.page.is_visible("#plan-pp")
+        again.page.click("#tab-memory")
+        assert again.page.evaluate("location.hash") == "#memory"
+        again.page.click("#tab-planner")
+        again.until(f"location.hash === {json.dumps(address)}")
+
+
+def test_what_a_link_has_and_nobody_knows_is_said(browser: Any, tiny: Served) -> None:
+    with visiting(browser, f"{tiny.url}/#planner?model=nobody-1b&gpu=h200&colour=red") as visit:
+        visit.until("document.querySelectorAll('#plan-bar .part').length > 3")
+        assert "model nobody-1b, colour red" in visit.text("#plan-unknown")
+        assert visit.page.input_value("#plan-gpu") == "h200"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"model": "llama-3.3-70b", "gpu": "rtx-4090", "engine": "vllm", "max_len": "8192", "concurrency": "64"},
+        {"model": "llama-3.3-70b", "gpu": "rtx-4090", "engine": "llama.cpp", "weights": "q4_0", "max_len": "8192"},
+        {"model": "qwen3-30b-a3b", "gpu": "rtx-4090", "engine": "llama.cpp", "max_len": "32768"},
+        {"model": "qwen2.5-vl-7b", "gpu": "rtx-4090", "engine": "sglang"},
+        {"model": "llama-3.3-70b", "gpu": "h100-80gb", "gpus": "4", "pp": "2"},
+    ],
+)
+def test_every_row_of_advice_can_be_tried(browser: Any, tiny: Served, asked: dict[str, str]) -> None:
+    """Each fills the form with exactly what the row says, and the plan that follows is made of that."""
+    link = "#planner?" + "&".join(f"{name}={value}" for name, value in asked.items())
+    with looking(browser, tiny, link[1:]) as visit:
+        visit.until("document.querySelectorAll('#plan-advice button').length > 2")
+        visit.until(PLANNED)
+        rows = visit.page.eval_on_selector_all("#plan-advice li", "nodes => nodes.length")
+        for row in range(rows):
+            visit.page.evaluate(f"location.hash = {json.dumps(link)}")
+            visit.until(f"document.querySelectorAll('#plan-advice li').length === {rows}")
+            visit.until(PLANNED)
+            before = visit.page.evaluate("location.hash")
+            label = visit.page.get_attribute(f"#plan-advice li:nth-child({row + 1}) button", "aria-label")
+            with visit.page.expect_response(lambda response: response.url.endswith("/v1/plan")) as response:
+                visit.page.click(f"#plan-advice li:nth-child({row + 1}) button")
+            assert response.value.status == 200, label
+            visit.until(PLANNED)
+            after = visit.page.evaluate("location.hash")
+            assert after != before, label
+            value = label.rpartition(" ")[2]
+            sent = json.loads(response.value.request.post_data)
+            turned = {name for name in sent if str(sent[name]) != asked.get(name)}
+            assert turned, label
+            if "GPUs" not in label:
+                assert value in {str(found) for found in sent.values()}, (label, sent)
+
+
 # -- chat ----------------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +330,8 @@ def test_it_can_be_read_on_any_screen(browser: Any, tiny: Served, tab: str) -> N
         if tab == "memory":
             visit.until("document.querySelectorAll('#requests tbody code').length === 2")
         elif tab == "planner":
-            visit.page.click("summary")
+            visit.page.click("#plan-settings summary")
+            visit.page.click("#plan-result summary")
         for scheme, viewport in product(("light", "dark"), (DESK, PHONE)):
             visit.page.emulate_media(color_scheme=scheme)
             visit.page.set_viewport_size(viewport)

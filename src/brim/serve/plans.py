@@ -73,6 +73,13 @@ def made(asked: PlanQuery) -> dict[str, Any]:
             weights=asked.weights,
             image_pixels=asked.image_pixels,
             engine=asked.engine,
+            batch_tokens=asked.batch_tokens,
+            graphs=asked.graphs,
+            pp=asked.pp,
+            dp=asked.dp,
+            ep=asked.ep,
+            gpu_layers=asked.gpu_layers,
+            cpu_moe=asked.cpu_moe,
         )
     except BrimError as error:
         raise InvalidRequest(str(error)) from None  # as it can cross between processes
@@ -86,6 +93,7 @@ def catalogue() -> dict[str, Any]:
     from brim.model.source import load_model
     from brim.planning.devices import catalogue as gpus
     from brim.planning.engines import ENGINES
+    from brim.planning.placement.experts import has_experts
     from brim.records.model import MediaType
 
     models = [(entry, load_model(entry.name)) for entry in entries().values()]
@@ -98,6 +106,8 @@ def catalogue() -> dict[str, Any]:
                 "family": spec.family,
                 "parameters": spec.parameters,
                 "max_positions": spec.max_positions,
+                "layers": len(spec.layers),
+                "experts": has_experts(spec),
                 "images": any(tower.media is MediaType.IMAGE for tower in spec.towers),
             }
             for entry, spec in models

@@ -22,11 +22,12 @@ function choose(name, focus = false) {
     $(`panel-${one}`).hidden = !chosen;
     if (chosen && focus) tab.focus();
   }
-  if (location.hash !== `#${name}`) history.replaceState(null, "", `#${name}`);
+  if (fromAddress() !== name || !location.hash) history.replaceState(null, "", `#${name}`);
   Promise.resolve(OPENED[name]()).then(() => trouble(null), (error) => trouble(error.message));
 }
 
-const fromAddress = () => TABS.find((name) => location.hash === `#${name}`) ?? "memory";
+// The fragment names the tab; what follows a question mark belongs to the tab.
+const fromAddress = () => TABS.find((name) => location.hash.split("?")[0] === `#${name}`) ?? "memory";
 
 function onKey(event) {
   const here = TABS.findIndex((name) => event.target.id === `tab-${name}`);
