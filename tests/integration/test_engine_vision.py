@@ -272,7 +272,7 @@ def test_preemption_inside_an_image(kind: str) -> None:
         while not len(features):
             engine.step()
         scheduler = engine.loop.scheduler
-        scheduler._preempt(scheduler.running[-1])
+        scheduler.batch.preempt(scheduler.running[-1])
         drawn = [update.token for _ in range(40) for update in engine.step() if update.token is not None]
         assert len(features) == 0
     assert tuple(drawn) == answers_of(kind)[2]

@@ -248,7 +248,7 @@ def test_planning_that_never_succeeds_is_an_error_of_the_step(monkeypatch: pytes
     wanted = load.run()
     engine = load.begin()
     with monkeypatch.context() as patch:
-        patch.setattr(engine.loop.scheduler, "_plan", out_of_memory)
+        patch.setattr(engine.loop.scheduler.prefill, "policy", lambda view: out_of_memory())
         for _ in range(6):  # a rescue begins, and ends with nothing done, three times
             engine.step()
         with pytest.raises(OutOfMemory):
@@ -289,8 +289,7 @@ def test_a_failed_audit_rebuilds_the_pool_and_computes_again(
         if kind == "a block too many":
             engine.loop.scheduler.ledger.pools[0].take()
         elif kind == "a lost slot":
-            engine.loop.scheduler._free_slots[:] = []
-            engine.loop.scheduler._free_slots.append(0)
+            engine.loop.scheduler.batch.free_slots[:] = [0]
         else:
             left_behind.append(torch.empty(2**16))
         out_of_memory()

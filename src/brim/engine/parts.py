@@ -21,7 +21,8 @@ from brim.engine.media.prepare import Preparer
 from brim.engine.ranks.agreement import Agreement, OneRank, each_rank_by_itself
 from brim.engine.rescue import Rescue
 from brim.engine.run.runner import Runner
-from brim.engine.schedule.scheduler import Scheduler, StepLimits
+from brim.engine.schedule.plan import StepLimits
+from brim.engine.schedule.scheduler import Scheduler
 from brim.engine.settings import EngineSettings
 from brim.guard.rescue import RescuePolicy
 from brim.probes.translate import translated
@@ -142,10 +143,9 @@ class EngineParts:
             max_drafted=self.settings.max_drafted,
         )
         self.runner.build(self.groups, shape, told)
-        scheduler = Scheduler(ledger, limits, self.settings.admission_settings)
         if self.features is not None:
             self.features.build()
-            scheduler.media = self.features
+        scheduler = Scheduler(ledger, limits, self.settings.admission_settings, media=self.features)
         speculator = self._speculator(kv_tokens, told)
         return ServingLoop(scheduler, self.runner, self.settings.overlap, self.clock, speculator=speculator)
 

@@ -66,7 +66,7 @@ class PreemptedMemory:
         assert self._rates is not None
         self._rates = self._agreed(self._rates)
         self._parts.runner.host_memory = self._memory
-        loop.scheduler.host_copies = HostCopies(HostRoom(total), copy_sizes(self._parts), self._rates)
+        loop.scheduler.keep_preempted(HostCopies(HostRoom(total), copy_sizes(self._parts), self._rates))
 
     def close(self) -> None:
         """Give it back to the host."""
