@@ -137,7 +137,8 @@ class Scheduler:
 
         `drafts` are for requests all of whose tokens have been read; the step must be read before the next is planned.
         """
-        assert self._step is None, "a planned step is committed or abandoned before the next one"
+        if self._step is not None:  # nobody tried to launch it: an error came between
+            self._take_back()
         bounds = bounds or StepBounds(self.limits.max_batch_tokens)
         self._step = PendingStep(bounds, drafts or {}, bounds.tokens)
         try:
