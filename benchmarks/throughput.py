@@ -116,13 +116,13 @@ def decode_step_seconds(engine: Any, batch: int, context: int) -> float:
     runner = engine._parts.runner
     rows = DecodeRows(np.arange(batch), np.full(batch, context), np.full(batch, LAST_DRAWN))
     blocks = engine._parts.shape(engine.kv_tokens).blocks[0]
-    columns = runner._kv.tables[0].shape[1]
+    columns = runner.memory.kv.tables[0].shape[1]
     table = torch.arange(batch * columns, device="cuda", dtype=torch.int32).view(batch, columns) % blocks + 1
     with torch.inference_mode():
-        kept = runner._kv.tables[0][:batch].clone()
-        runner._kv.tables[0][:batch] = table
-        seconds = timed(lambda: runner._graphs.replay(rows, runner._staging), 30)
-        runner._kv.tables[0][:batch] = kept
+        kept = runner.memory.kv.tables[0][:batch].clone()
+        runner.memory.kv.tables[0][:batch] = table
+        seconds = timed(lambda: runner.memory.graphs.replay(rows, runner._staging), 30)
+        runner.memory.kv.tables[0][:batch] = kept
     return seconds
 
 

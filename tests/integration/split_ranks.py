@@ -100,13 +100,14 @@ class RememberingEngine(Engine):
             raise
 
     def count_steps(self) -> None:
-        check = self._parts.runner._check_plan
+        runner = self._parts.runner
+        check = runner.hooks.check_plan
 
         def counted(plan: StepPlan) -> None:
             self.together += 1
             check(plan)
 
-        self._parts.runner._check_plan = counted
+        runner.hooks = replace(runner.hooks, check_plan=counted)
 
 
 def make_engine(kind: str, probe: CpuProbe | None = None, tensor_parallel: bool = True) -> RememberingEngine:
@@ -199,7 +200,8 @@ def plant(engine: Engine, where: str) -> None:
         engine._preempted._rates = PreemptionRates(1, 1, 1)  # measured: the build runs no step
         engine.loaded.model.model.layers[1].register_forward_pre_hook(boom_if_full)
     else:
-        engine._parts.runner._make_backend = boom  # type: ignore[assignment]
+        runner = engine._parts.runner
+        runner.model = replace(runner.model, make_backend=boom)
 
 
 # -- what stands in --------------------------------------------------------------------------------------------------
@@ -226,7 +228,8 @@ def steps(rank: int, kind: str) -> list[tuple[Took, Took]]:
     probe = CpuProbe(GIB)
     engine = make_engine(kind, probe)
     engine.build(256)
-    engine._parts.runner._check_plan = lambda plan: None  # takes a few tensors of its own
+    runner = engine._parts.runner
+    runner.hooks = replace(runner.hooks, check_plan=lambda plan: None)  # it takes a few tensors of its own
     tasks = [partial(engine._run_shape, shape) for shape in engine.stress_shapes()]
     for task in tasks:
         task()  # what is made at the first call only

@@ -185,7 +185,7 @@ def test_images_of_kept_turns_stay_and_others_go(turns: int, check_every: int) -
         assert sum(bool(turn.images) for turn in chat.turns) < turns // 3
         assert len(chat._prompts._media_tokens) == len(chat.conversation.images)
         assert engine.figures.blocks_held == 0
-        assert len(engine._parts.runner._features) == 0
+        assert len(engine._parts.runner.features) == 0
 
 
 def test_a_file_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def test_half_a_turn_is_kept_or_dropped_as_asked(engine: Engine, keep: bool) -> 
 @pytest.mark.parametrize("text", ["\ud800", 5, None])
 def test_what_is_no_text_is_refused(engine: Engine, text: Any) -> None:
     chat = Chat(engine)
-    with pytest.raises(InvalidRequest, match="text: (must be a string|its)"):
+    with pytest.raises(InvalidRequest, match=r"text: (must be a string|its)"):
         chat.send(text, GREEDY)
     assert chat.turns == ()
 

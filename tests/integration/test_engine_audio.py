@@ -242,7 +242,7 @@ def test_same_tokens_as_generate_in_chunks_beside_others(kind: str) -> None:
     want = answers_of(kind)
     with engine_of(kind) as engine:
         assert tokens_of(run(engine, prompts_of(kind))) == list(want)
-        assert len(engine._parts.runner._features) == 0
+        assert len(engine._parts.runner.features) == 0
     assert len(set(want)) == len(want)
 
 

@@ -248,7 +248,7 @@ def test_same_tokens_as_generate_in_chunks_beside_others(kind: str) -> None:
     want = answers_of(kind)
     with engine_of(kind) as engine:
         assert tokens_of(run(engine, prompts_of(kind))) == list(want)
-        assert len(engine._parts.runner._features) == 0
+        assert len(engine._parts.runner.features) == 0
     assert len(set(want)) == len(want)
 
 
@@ -267,7 +267,7 @@ def test_same_tokens_after_preemption(kind: str) -> None:
 def test_preemption_inside_an_image(kind: str) -> None:
     prompt = prompts_of(kind)[2]
     with engine_of(kind, max_batch_tokens=6) as engine:
-        features = engine._parts.runner._features
+        features = engine._parts.runner.features
         engine.submit(prompt.tokens, SamplingParams(max_tokens=DRAWN, temperature=0), images=prompt.inputs)
         while not len(features):
             engine.step()
@@ -281,7 +281,7 @@ def test_preemption_inside_an_image(kind: str) -> None:
 def test_features_of_a_cancelled_request_are_dropped() -> None:
     prompt = prompts_of("qwen3_vl")[2]
     with engine_of("qwen3_vl", max_batch_tokens=6) as engine:
-        features = engine._parts.runner._features
+        features = engine._parts.runner.features
         request = engine.submit(prompt.tokens, images=prompt.inputs)
         while not len(features):
             engine.step()

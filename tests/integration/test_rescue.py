@@ -366,12 +366,12 @@ def test_features_of_a_request_that_does_not_run_are_not_trusted(loads: Any, mon
 
     def keep_for_a_stranger() -> None:
         strangers.append(Sequence(engine.loop.scheduler.running[0].request, [1], slot=0))
-        runner._features._kept[strangers[0]] = {0: Features(torch.zeros(2**10))}
+        runner.features._kept[strangers[0]] = {0: Features(torch.zeros(2**10))}
         out_of_memory()
 
     before_a_launch(engine, monkeypatch, once(keep_for_a_stranger))
     assert load.run() == wanted
-    assert strangers[0] not in runner._features._kept
+    assert strangers[0] not in runner.features._kept
     assert engine.health.rebuilds == 1
     assert "features are kept for 1 requests that do not run" in engine.health.reason
 

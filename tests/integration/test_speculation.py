@@ -235,7 +235,7 @@ class EagerGraphs:
         self.with_drafts += len(set(rows.slots.tolist())) < len(rows)
         inputs = ((rows.slots, self.runner.scratch_slot), (rows.lengths, 1), (rows.tokens, LAST_DRAWN))
         padded = [torch.from_numpy(np.concatenate([values, [fill] * padding])) for values, fill in inputs]
-        return self.runner._decode_logits(*padded)[: len(rows)]
+        return self.runner.decode_logits(*padded)[: len(rows)]
 
 
 @pytest.mark.parametrize("name", often_and_soaked("gemma3_text"))
@@ -247,7 +247,7 @@ def test_steps_with_drafts_run_in_the_graphs_of_decodes(name: str) -> None:
     with model.engine(**SPECULATES) as engine:
         runner = engine._parts.runner
         graphs = EagerGraphs(runner)
-        runner._graphs = graphs  # type: ignore[assignment]
+        runner.memory.graphs = graphs  # type: ignore[assignment]
         remembering(engine, {tuple(prompt): answer for prompt, answer in zip(prompts, wanted, strict=True)})
         assert [list(one.tokens) for one in engine.generate(prompts, greedy(18))] == wanted
         assert (graphs.with_drafts > 3) == (not runner.has_states)

@@ -20,8 +20,10 @@ from brim.engine.parts import EngineParts
 from brim.engine.ranks.agreement import OneRank
 from brim.engine.recurrent.mixers import fullest_chunk
 from brim.engine.recurrent.states import discover_states
-from brim.engine.run.runner import Runner, RunnerShape
+from brim.engine.run.runner import Runner
+from brim.engine.run.running import RankHooks
 from brim.engine.run.scoring.prompts import PromptScorer
+from brim.engine.run.shape import RunnerModel, RunnerShape
 from brim.engine.settings import EngineSettings
 from brim.engine.weights.discover import discover_layers
 from brim.engine.weights.head import find_head
@@ -75,21 +77,20 @@ def assemble(
 
         compile_layers(text_model.backbone, layers)
     failed_rank = find_failed_rank(ranks)
+    sizes = BackendSizes(layers.geometry, shape.most_decode_rows, max_length, device)
     runner = Runner(
-        text_model,
-        layers,
-        states,
-        shape,
-        partial(
-            make_backend,
-            settings.attention,
-            BackendSizes(layers.geometry, shape.most_decode_rows, max_length, device),
+        RunnerModel(
+            text_model,
+            layers,
+            states,
+            shape,
+            partial(make_backend, settings.attention, sizes),
+            mrope=_has_mrope(loaded),
+            ahead_in_windows_only=ahead_in_windows_only(loaded.full_config),
         ),
         PromptScorer(text_model, find_head(text_model), settings.scoring_memory, device),
-        mrope=_has_mrope(loaded),
-        ahead_in_windows_only=ahead_in_windows_only(loaded.full_config),
+        hooks=rank_hooks(ranks, failed_rank),
         features=features,
-        **in_step(ranks, failed_rank),
     )
     groups = group_layers(layers.geometry)
     return EngineParts(
@@ -98,7 +99,7 @@ def assemble(
         settings,
         max_length,
         kv_dtype.itemsize,
-        state_bytes=sum(state.slot_bytes for state in states) * (runner.rows + shape.max_drafted),
+        state_bytes=sum(state.slot_bytes for state in states) * (shape.rows + shape.max_drafted),
         fullest_chunk=fullest_chunk(text_model.backbone, settings.max_batch, settings.max_batch_tokens),
         media=find_preparer(loaded),
         vocab=loaded.vocab,
@@ -130,14 +131,14 @@ def assemble_draft(loaded: LoadedModel, settings: EngineSettings, max_length: in
     return assemble(loaded, own, device)
 
 
-def in_step(ranks: Ranks | None, failed_rank: FailedRankParticipation | None) -> dict[str, Any]:
+def rank_hooks(ranks: Ranks | None, failed_rank: FailedRankParticipation | None) -> RankHooks:
     """What keeps a runner in step with those of the other ranks."""
     if ranks is None or failed_rank is None:
-        return {}
+        return RankHooks()
     from brim.engine.ranks.lockstep import InStep
 
     together = InStep(ranks)
-    return {"check_plan": together.check, "same_tokens": together.tokens, "ends_alike": failed_rank.step}
+    return RankHooks(check_plan=together.check, same_tokens=together.tokens, ends_alike=failed_rank.step)
 
 
 def find_failed_rank(ranks: Ranks | None) -> FailedRankParticipation | None:
