@@ -8,7 +8,7 @@ Everything that holds memory for serving (`pool_memory`) is made by `build` and 
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +42,7 @@ from brim.errors import first_line
 from brim.records.progress import Told, silent
 from brim.units import round_up
 
+Fault = Callable[[StepPlan], None]  # raises, or lets a step be launched
 ALLOCATION_ROUNDING = 512  # of torch's CUDA allocator, and of `CpuProbe`
 
 
@@ -77,7 +78,8 @@ class Runner:
         self._staging = Staging(model.shape.device)
         self._step = CurrentStep()
         self._attention_only = PackedCache()
-        self._alone = False
+        self.is_alone = False  # what runs now meets no other rank
+        self.fault: Fault | None = None  # asked before each launch (`brim.engine.injection`)
 
     @property
     def scratch_slot(self) -> int:
@@ -152,12 +154,12 @@ class Runner:
         """What runs in here meets no other rank. It takes what it would take with them; its tokens mean nothing."""
         from brim.engine.ranks.local_collectives import collectives_stood_in
 
-        self._alone = True
+        self.is_alone = True
         try:
             with collectives_stood_in():
                 yield
         finally:
-            self._alone = False
+            self.is_alone = False
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan, ledger: KvLedger) -> Launched:
@@ -165,7 +167,9 @@ class Runner:
 
         With several ranks it raises on all of them or on none.
         """
-        if self._alone:  # without graphs: they replay collectives too
+        if self.fault is not None:
+            self.fault(plan)
+        if self.is_alone:  # without graphs: they replay collectives too
             return self._launch(plan, ledger, RunningStep(plan, None, self.scorer.head_rows))
         self.hooks.check_plan(plan)
         running = RunningStep(plan, self._graphs_for(plan), self.scorer.head_rows)
