@@ -308,7 +308,8 @@ class Engine:
     @property
     def kv_tokens(self) -> int:
         """The size of its pool; 0: it has none."""
-        return 0 if self._pool is None else self._pool.kv_tokens
+        pool = self._pool  # other threads read this one
+        return 0 if pool is None else pool.kv_tokens
 
     @property
     def figures(self) -> EngineFigures:
@@ -325,8 +326,9 @@ class Engine:
         """Whether it serves as it should, and what rescues have changed."""
         tokens = self.settings.max_batch_tokens
         found = Health(Status.READY, "", step_tokens=tokens, usual_step_tokens=tokens)
-        if self._pool is not None and self._pool.rescue is not None:
-            found = self._pool.rescue.health
+        pool = self._pool  # other threads read this one
+        if pool is not None and pool.rescue is not None:
+            found = pool.rescue.health
         return found if self._features is None else found.also(self._features.problem)
 
     # -- requests ------------------------------------------------------------------------------------------------
