@@ -58,7 +58,9 @@ class Batch:
         self.digests = [bytes([number]) * 16 for number in range(PREFIX // BLOCK)] if shared else []
         self.answering = [self.start(slot, answers=True) for slot in range(running)]
         waiting = self.sequence("waiting")
-        self.candidate = AdmissionCandidate(waiting, reused=len(self.prefix), digests=tuple(self.digests))
+        waiting.digests = list(self.digests)
+        found = self.ledger.find(self.digests) if self.digests else None
+        self.candidate = AdmissionCandidate(waiting, len(self.prefix), finding=found, found=len(self.digests))
 
     def sequence(self, name: str) -> Sequence:
         own = tuple(self.numbers.choices(range(1000), k=self.numbers.randrange(64, 1024)))

@@ -84,7 +84,7 @@ def adversarial_load(engine: Any, seconds: float) -> dict[str, Any]:
     steps = out_of_memory = 0
     image = engine.worst_image()
     while time.perf_counter() - started < seconds and not out_of_memory:
-        if len(engine._answers) < 2 * batch:
+        if len(engine.request_ids) < 2 * batch:
             kind = draw.choices(("long", "burst", "scores", "mixed", "image"), (1, 4, 2, 4, 3 if image else 0))[0]
             if kind == "long":
                 shapes = [(longest - 50, {"temperature": 0})]

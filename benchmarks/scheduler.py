@@ -36,8 +36,8 @@ from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.packing import sample_rows
-from brim.engine.schedule.plan import StepPlan
-from brim.engine.schedule.scheduler import Scheduler, StepLimits
+from brim.engine.schedule.plan import StepLimits, StepPlan
+from brim.engine.schedule.scheduler import Scheduler
 
 BAR_MILLISECONDS = 1.0
 PROMPT, BLOCK, VOCAB = 512, 16, 32_000

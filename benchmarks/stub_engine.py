@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from brim.engine.figures import EngineFigures
 from brim.engine.front.answers import Completion, Update
 from brim.engine.front.grammars import Grammars
+from brim.engine.pool.figures import EngineFigures
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.schedule.figures import AdmissionFigures

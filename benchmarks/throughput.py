@@ -81,7 +81,7 @@ def floor_seconds(workload: Workload, engine: Any, bandwidth: float, flops: floa
     weights = engine.loaded.weight_bytes
     embedding = engine.loaded.model.get_input_embeddings().weight.nbytes
     active = (weights - embedding) / 2  # parameters that multiply, bf16; the embedding is looked up
-    token_bytes = engine._parts.kv_bytes(1 << 20) / (1 << 20)
+    token_bytes = engine.kv_bytes(1 << 20) / (1 << 20)
     prefill = 2 * active * workload.requests * workload.prompt / flops
     mean_context = workload.prompt + workload.output / 2
     step = (weights - embedding + workload.requests * mean_context * token_bytes) / bandwidth
@@ -113,16 +113,16 @@ def decode_step_seconds(engine: Any, batch: int, context: int) -> float:
 
     from brim.engine.run.rows import LAST_DRAWN, DecodeRows
 
-    runner = engine._parts.runner
+    runner = engine.model.runner
     rows = DecodeRows(np.arange(batch), np.full(batch, context), np.full(batch, LAST_DRAWN))
-    blocks = engine._parts.shape(engine.kv_tokens).blocks[0]
-    columns = runner._kv.tables[0].shape[1]
+    blocks = engine.model.sizes.shape(engine.kv_tokens).blocks[0]
+    columns = runner.memory.kv.tables[0].shape[1]
     table = torch.arange(batch * columns, device="cuda", dtype=torch.int32).view(batch, columns) % blocks + 1
     with torch.inference_mode():
-        kept = runner._kv.tables[0][:batch].clone()
-        runner._kv.tables[0][:batch] = table
-        seconds = timed(lambda: runner._graphs.replay(rows, runner._staging), 30)
-        runner._kv.tables[0][:batch] = kept
+        kept = runner.memory.kv.tables[0][:batch].clone()
+        runner.memory.kv.tables[0][:batch] = table
+        seconds = timed(lambda: runner.memory.graphs.replay(rows, runner._staging), 30)
+        runner.memory.kv.tables[0][:batch] = kept
     return seconds
 
 
@@ -189,7 +189,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             {"workload": workload.name, "brim": best, "rounds": [one["tokens_per_second"] for one in rounds]}
         )
         print(workload.name, json.dumps(best), flush=True)
-    token_bytes = engine._parts.kv_bytes(1 << 20) / (1 << 20)
+    token_bytes = engine.kv_bytes(1 << 20) / (1 << 20)
     held = engine.loaded.weight_bytes - engine.loaded.model.get_input_embeddings().weight.nbytes
     for batch, context in ((1, 576), (32, 576), (128, 576), (256, 576), (512, 640), (128, 4096)):
         seconds = decode_step_seconds(engine, batch, context)

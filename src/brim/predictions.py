@@ -79,7 +79,8 @@ def traced_steps(engine: Engine, shapes: Sequence[StressShape]) -> list[int]:
     """
     import torch
 
-    from brim.engine.assemble import assemble
+    from brim.engine.model import assemble
+    from brim.engine.pool.build import build_loop
     from brim.engine.stress.text import least_stress_tokens, steps_before, text_step
     from brim.engine.stress.unread import UnreadResults
     from brim.trace.tracer import watched
@@ -90,16 +91,16 @@ def traced_steps(engine: Engine, shapes: Sequence[StressShape]) -> list[int]:
     watch = StorageWatch([*loaded.model.parameters(), *loaded.model.buffers()])
     worst, unread, peaks = engine.stress_shapes(), UnreadResults(), []
     with watched(watch, "engine"):
-        parts = assemble(loaded, settings, torch.device("meta"))
-        ledger = parts.build(least_stress_tokens(settings)).scheduler.ledger
+        model = assemble(loaded, settings, torch.device("meta"))
+        ledger = build_loop(model, least_stress_tokens(settings)).scheduler.ledger
         for shape in shapes:
             before = steps_before(shape, worst) if settings.overlap else ()
             for one in before:
-                unread.learn(one, parts.runner, ledger, parts.max_length)
-            with text_step(shape, parts.runner, ledger, parts.max_length) as plan:
+                unread.learn(one, model.runner, ledger, model.max_length)
+            with text_step(shape, model.runner, ledger, model.max_length) as plan:
                 held = watch.forget_peak()
-                results = unread.blank(parts.runner.shape.device) if before else []
-                parts.runner.launch(plan, ledger)
+                results = unread.blank(model.runner.shape.device) if before else []
+                model.runner.launch(plan, ledger)
                 peaks.append(watch.peak_bytes - held)
                 del results
     return peaks

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from brim.engine import rescue
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion, Update
+from brim.engine.injection import failing_launches
 from brim.engine.ranks.collectives import Collective, CollectiveKind, take_part
 from brim.engine.ranks.local_collectives import collectives_stood_in
 from brim.engine.requests.params import SamplingParams
@@ -120,27 +121,24 @@ class Load:
 
     def left_bytes(self, held: int) -> int:
         assert scheduler_problems(self.engine.loop.scheduler) == []
-        return settled_bytes(self.probe) - held - self.engine._parts.runner.kept_bytes
+        return settled_bytes(self.probe) - held - self.engine.model.runner.kept_bytes
 
     @contextmanager
     def failing(self, fail: Callable[[StepPlan], None]) -> Iterator[None]:
         """Ask `fail` in the middle of each step, after some of its collectives; it may raise."""
-        runner, plans = self.engine._parts.runner, list[StepPlan]()
-        launch = runner._launch
+        runner, plans = self.engine.model.runner, list[StepPlan]()
 
-        def noting_plan(plan: StepPlan, *arguments: Any) -> Any:
+        def note(plan: StepPlan) -> None:
             plans[:] = [plan]
-            return launch(plan, *arguments)
 
-        runner._launch = noting_plan  # type: ignore[method-assign]
         hook = runner.text_model.backbone.layers[1].register_forward_pre_hook(  # type: ignore[index,union-attr]
-            lambda *_: fail(plans[0]) if not runner._alone else None
+            lambda *_: fail(plans[0]) if not runner.is_alone else None
         )
         try:
-            yield
+            with failing_launches(self.engine, note):
+                yield
         finally:
             hook.remove()
-            runner._launch = launch  # type: ignore[method-assign]
 
 
 def plain(one: Completion) -> tuple[Any, ...]:

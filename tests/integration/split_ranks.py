@@ -83,7 +83,7 @@ class RememberingEngine(Engine):
             with self._remembered():
                 super().build(kv_tokens)
         except BrimError:
-            assert self._loop is None, "what failed on another rank is not built here"
+            assert self.kv_tokens == 0, "what failed on another rank is not built here"
             raise
 
     def stress(self, shape: StressShape) -> None:
@@ -100,13 +100,14 @@ class RememberingEngine(Engine):
             raise
 
     def count_steps(self) -> None:
-        check = self._parts.runner._check_plan
+        runner = self.model.runner
+        check = runner.hooks.check_plan
 
         def counted(plan: StepPlan) -> None:
             self.together += 1
             check(plan)
 
-        self._parts.runner._check_plan = counted
+        runner.hooks = replace(runner.hooks, check_plan=counted)
 
 
 def make_engine(kind: str, probe: CpuProbe | None = None, tensor_parallel: bool = True) -> RememberingEngine:
@@ -196,10 +197,11 @@ def plant(engine: Engine, where: str) -> None:
             boom()
 
     if where == "step":
-        engine._preempted._rates = PreemptionRates(1, 1, 1)  # measured: the build runs no step
+        engine._pools.preempted.rates = PreemptionRates(1, 1, 1)  # measured: the build runs no step
         engine.loaded.model.model.layers[1].register_forward_pre_hook(boom_if_full)
     else:
-        engine._parts.runner._make_backend = boom  # type: ignore[assignment]
+        runner = engine.model.runner
+        runner.model = replace(runner.model, make_backend=boom)
 
 
 # -- what stands in --------------------------------------------------------------------------------------------------
@@ -226,13 +228,14 @@ def steps(rank: int, kind: str) -> list[tuple[Took, Took]]:
     probe = CpuProbe(GIB)
     engine = make_engine(kind, probe)
     engine.build(256)
-    engine._parts.runner._check_plan = lambda plan: None  # takes a few tensors of its own
-    tasks = [partial(engine._run_shape, shape) for shape in engine.stress_shapes()]
+    runner = engine.model.runner
+    runner.hooks = replace(runner.hooks, check_plan=lambda plan: None)  # it takes a few tensors of its own
+    tasks = [partial(engine.stress_this_rank, shape) for shape in engine.stress_shapes()]
     for task in tasks:
         task()  # what is made at the first call only
     together = [least(took(probe, task) for _ in range(4)) for task in tasks]
     for _ in range(rank + 1):
-        with engine._parts.runner.alone():
+        with engine.model.runner.alone():
             alone = [took(probe, task) for task in tasks]
     engine.teardown()
     return list(zip(together, alone, strict=True))

@@ -62,7 +62,7 @@ def answered(engine: Engine, prompts: list[list[int]]) -> tuple[tuple[int, ...],
     names = [engine.submit(prompt, params) for prompt in prompts]
     engine.step()
     sequence = next(one for one in engine.loop.scheduler.running if one.request.id == names[0])
-    keys = engine._parts.runner._kv.layers[-1].keys.unflatten(0, (-1, 8))[sequence.blocks.tables[0]].flatten(0, 1)
+    keys = engine.model.runner.memory.kv.layers[-1].keys.unflatten(0, (-1, 8))[sequence.blocks.tables[0]].flatten(0, 1)
     kept = keys[: len(prompts[0])].clone()
     tokens: list[int] = []
     while not engine.idle:

@@ -110,7 +110,7 @@ def test_a_step_to_be_captured_is_prepared_too(plugged: Callable[[type[Planned]]
     with family("llama").engine(attention="planned") as engine, torch.inference_mode():
         runner = engine.loop.runner
         slots, lengths = torch.full((3,), runner.scratch_slot), torch.ones(3, dtype=torch.int64)
-        logits = runner._decode_logits(slots, lengths, torch.full((3,), LAST_DRAWN))
+        logits = runner.decode_logits(slots, lengths, torch.full((3,), LAST_DRAWN))
         assert logits.shape[0] == 3
     assert made[0].log[:2] == ["prepare", "store"]
     assert made[0].plan == [(slice(row, row + 1), runner.scratch_slot, 1) for row in range(3)]

@@ -28,6 +28,7 @@ from brim.engine.attention.paged import NAME, register
 from brim.engine.chat.chat import send_all
 from brim.engine.chat.turns import Turn, exchanges_of
 from brim.engine.front.chat_template import ChatTemplate, chat_tokens
+from brim.engine.injection import failing_launches
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import BrimError, InvalidRequest
 from brim.guard.rolling import RollingSettings
@@ -185,7 +186,7 @@ def test_images_of_kept_turns_stay_and_others_go(turns: int, check_every: int) -
         assert sum(bool(turn.images) for turn in chat.turns) < turns // 3
         assert len(chat._prompts._media_tokens) == len(chat.conversation.images)
         assert engine.figures.blocks_held == 0
-        assert len(engine._parts.runner._features) == 0
+        assert len(engine.model.runner.features) == 0
 
 
 def test_a_file_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +310,7 @@ def test_conversations_that_are_gone_leave_no_session(engine: Engine) -> None:
     gc.collect()
     last = Chat(engine)
     last.send("red.", GREEDY)
-    assert len(engine._loop.scheduler.ledger.sessions) == 1  # type: ignore[union-attr]
+    assert len(engine.loop.scheduler.ledger.sessions) == 1
 
 
 def test_an_engine_that_conversations_used_is_freed_with_them() -> None:
@@ -473,10 +474,9 @@ def test_a_failed_answer_takes_its_turn_back(engine: Engine, monkeypatch: pytest
     chat = Chat(engine)
     chat.send("one.", GREEDY)
     before = chat.conversation
-    with monkeypatch.context() as patched:
-        patched.setattr(engine._parts.runner, "launch", lambda *_: out_of_memory())
-        with pytest.raises(BrimError, match="could not be answered, and was taken back"):
-            chat.send("two.", GREEDY)
+    failing = failing_launches(engine, lambda plan: out_of_memory())
+    with failing, pytest.raises(BrimError, match="could not be answered, and was taken back"):
+        chat.send("two.", GREEDY)
     assert chat.conversation == before
     assert chat.send("three.", GREEDY).text
 

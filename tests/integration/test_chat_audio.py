@@ -42,7 +42,7 @@ def test_audio_of_kept_turns_is_heard_and_that_of_others_goes(tmp_path: Path) ->
         assert len(chat._prompts._media_tokens) == len(chat.conversation.audios) < 6
         assert chat.usage.tokens == chat.tokens
         assert engine.figures.blocks_held == 0
-        assert len(engine._parts.runner._features) == 0
+        assert len(engine.model.runner.features) == 0
         chat.save(tmp_path / "chat.json")
         assert Chat.load(engine, tmp_path / "chat.json").conversation == chat.conversation
     with engine_of("qwen2_audio", folder=folder, reuse_prefixes=False) as fresh:

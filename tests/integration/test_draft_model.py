@@ -150,7 +150,7 @@ def test_its_pool_and_its_steps_are_built_stressed_and_counted() -> None:
     sizes = {}
     for name, draft in (("plain", None), ("drafted", twin("llama"))):
         engine = engine_of("llama", draft, kv_tokens=0)
-        engine._probe = probe
+        engine.probe = probe
         before = probe.reading().allocated_bytes
         engine.build(256)
         taken = probe.reading().allocated_bytes - before
@@ -212,7 +212,7 @@ def test_settings_that_contradict_a_draft_are_refused() -> None:
 def test_out_of_memory_while_it_is_built_leaves_nothing_behind() -> None:
     probe = CpuProbe(GIB)
     engine = engine_of("llama", twin("llama"), kv_tokens=0, host_memory=0)  # what it cannot measure it does without
-    engine._probe = probe
+    engine.probe = probe
     engine.build(128)
     allocations = probe.allocations
     engine.teardown()
@@ -229,7 +229,7 @@ def test_a_refused_allocation_changes_no_answer() -> None:
     """Of the draft model or of the large one, at any place: drafts are lost, and no request."""
     probe = SiteProbe(GIB)
     engine = engine_of("llama", twin("llama"), kv_tokens=0)
-    engine._probe = probe
+    engine.probe = probe
     prompts = prompts_of([3, 20, 9], seed=5)
     wanted = [family("llama").greedy(prompt, 18) for prompt in prompts]
 

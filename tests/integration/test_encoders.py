@@ -279,7 +279,7 @@ def test_small_images_are_encoded_together_up_to_the_budget_and_by_all_workers(s
     one = stubbed(workers=2)
     one.tell("hold")
     names = [one.show(seed, f"image {seed}", side=8) for seed in range(12)]
-    one.until(lambda: not one.encoders._waiting and not one.engine._features._queue)  # type: ignore[union-attr]
+    one.until(lambda: not one.encoders._waiting and not one.engine.model.features._queue)  # type: ignore[union-attr]
     one.tell("hold", False)
     one.until(lambda: one.answered(*names))
     assert one.encoders.figures.parts == 12
@@ -296,7 +296,7 @@ def test_cancelled_requests_leave_nothing_pinned(stubbed: Callable[..., Stubbed]
         one.engine.cancel(f"image {seed}")
     one.tell("hold", False)
     one.until(lambda: not one.encoders.working)
-    features = one.engine._features
+    features = one.engine.model.features
     assert features is not None
     assert features._shelf.pinned_rows == 0
     assert not features._wanted

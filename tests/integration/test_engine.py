@@ -621,7 +621,7 @@ def test_a_pool_goes_without_a_trace_and_comes_back_at_another_size(name: str) -
         assert list(engine.generate([prompt], greedy(8))[0].tokens) == model.greedy(prompt, 8)
         engine.submit(prompt, greedy(8))
         engine.step()  # a step in flight, and a request that will be cancelled
-        kv = engine._parts.runner._kv
+        kv = engine.model.runner.memory.kv
         tensors = [weakref.ref(tensor) for layer in kv.layers for tensor in (layer.keys, layer.values)]
         held.append(probe.reading().allocated_bytes)
         del kv

@@ -242,7 +242,7 @@ def test_same_tokens_as_generate_in_chunks_beside_others(kind: str) -> None:
     want = answers_of(kind)
     with engine_of(kind) as engine:
         assert tokens_of(run(engine, prompts_of(kind))) == list(want)
-        assert len(engine._parts.runner._features) == 0
+        assert len(engine.model.runner.features) == 0
     assert len(set(want)) == len(want)
 
 
@@ -286,8 +286,8 @@ def test_spans_and_marks() -> None:
     kind = "qwen3_omni_moe_thinker"
     prompt = prompts_of(kind)[3]
     with engine_of(kind) as engine:
-        assert engine._parts.media is not None
-        tokens, media, spans, marks = engine._parts.media.prepare(
+        assert engine.model.media is not None
+        tokens, media, spans, marks = engine.model.media.prepare(
             prompt.tokens, GivenMedia(prompt.images, prompt.audios)
         )
     first, image = tokens.index(AUDIO), tokens.index(IMAGE)
@@ -333,8 +333,8 @@ def test_text_in_and_files_in(tmp_path: Path) -> None:
     text = "w3 w4 <|audio_bos|> <|AUDIO|> <|audio_eos|> w5"
     greedy = SamplingParams(max_tokens=DRAWN, temperature=0, ignore_eos=True)
     with engine_of(kind, folder=folder) as engine:
-        assert engine._parts.media is not None
-        output = engine._parts.media.processor(
+        assert engine.model.media is not None
+        output = engine.model.media.processor(
             text=[text], audio=[sound / np.float32(32768)], sampling_rate=16_000, return_tensors="pt"
         )
         prompt = Prompt(

@@ -89,7 +89,7 @@ def engines() -> Iterator[Callable[[str], Engine]]:
 def test_same_tokens_as_generate_in_chunks(kind: str) -> None:
     with engine_of(kind) as engine:
         found = run(engine, kind, video(kind))
-        assert len(engine._parts.runner._features) == 0
+        assert len(engine.model.runner.features) == 0
     assert found.tokens == reference(kind, video(kind))
 
 

@@ -248,7 +248,7 @@ def test_same_tokens_as_generate_in_chunks_beside_others(kind: str) -> None:
     want = answers_of(kind)
     with engine_of(kind) as engine:
         assert tokens_of(run(engine, prompts_of(kind))) == list(want)
-        assert len(engine._parts.runner._features) == 0
+        assert len(engine.model.runner.features) == 0
     assert len(set(want)) == len(want)
 
 
@@ -267,12 +267,12 @@ def test_same_tokens_after_preemption(kind: str) -> None:
 def test_preemption_inside_an_image(kind: str) -> None:
     prompt = prompts_of(kind)[2]
     with engine_of(kind, max_batch_tokens=6) as engine:
-        features = engine._parts.runner._features
+        features = engine.model.runner.features
         engine.submit(prompt.tokens, SamplingParams(max_tokens=DRAWN, temperature=0), images=prompt.inputs)
         while not len(features):
             engine.step()
         scheduler = engine.loop.scheduler
-        scheduler._preempt(scheduler.running[-1])
+        scheduler.batch.preempt(scheduler.running[-1])
         drawn = [update.token for _ in range(40) for update in engine.step() if update.token is not None]
         assert len(features) == 0
     assert tuple(drawn) == answers_of(kind)[2]
@@ -281,7 +281,7 @@ def test_preemption_inside_an_image(kind: str) -> None:
 def test_features_of_a_cancelled_request_are_dropped() -> None:
     prompt = prompts_of("qwen3_vl")[2]
     with engine_of("qwen3_vl", max_batch_tokens=6) as engine:
-        features = engine._parts.runner._features
+        features = engine.model.runner.features
         request = engine.submit(prompt.tokens, images=prompt.inputs)
         while not len(features):
             engine.step()
@@ -353,8 +353,8 @@ def test_an_image_token_outside_the_vocabulary() -> None:
 def test_spans_and_positions() -> None:
     prompt = Prompt((5, *[IMAGE] * 8, 6, 7), grid_inputs((1, 4, 8)))
     with engine_of("qwen3_vl") as engine:
-        assert engine._parts.media is not None
-        tokens, media, spans, marks = engine._parts.media.prepare(prompt.tokens, GivenMedia(prompt.inputs))
+        assert engine.model.media is not None
+        tokens, media, spans, marks = engine.model.media.prepare(prompt.tokens, GivenMedia(prompt.inputs))
         assert (tokens, spans, [place for place, _ in marks]) == (prompt.tokens, (MediaSpan(1, 9),), [1])
         assert media.places.tolist() == list(range(1, 9))
         assert media.positions is not None
@@ -365,9 +365,9 @@ def test_spans_and_positions() -> None:
         ]
         assert media.rope_shift == -4
     with engine_of("gemma3") as engine:
-        assert engine._parts.media is not None
+        assert engine.model.media is not None
         shown = GivenMedia({"pixel_values": torch.zeros(1, 3, 32, 32)})
-        prepared = engine._parts.media.prepare((5, *[IMAGE] * 16, 6), shown)
+        prepared = engine.model.media.prepare((5, *[IMAGE] * 16, 6), shown)
         assert prepared[2] == (MediaSpan(1, 17, together=True),)
 
 
@@ -420,8 +420,8 @@ def test_text_in_and_files_in(tmp_path: Path) -> None:
     greedy = SamplingParams(max_tokens=DRAWN, temperature=0, ignore_eos=True)
     text = "<bos> w1 w2 <start_of_image> w3"
     with engine_of("gemma3", folder=folder) as engine:
-        assert engine._parts.media is not None
-        output = engine._parts.media.processor(
+        assert engine.model.media is not None
+        output = engine.model.media.processor(
             text=[text], images=[[image.open(path).convert("RGB")]], return_tensors="pt", add_special_tokens=False
         )
         prompt = Prompt(tuple(output["input_ids"][0].tolist()), {"pixel_values": output["pixel_values"]})

@@ -66,7 +66,7 @@ class Load:
                     done.setdefault(update.request_id, []).append(update.completion)
         assert engine.idle
         assert nothing_is_held(engine)
-        assert sorted(engine.loop.scheduler._free_slots) == list(range(engine.settings.max_batch))
+        assert sorted(engine.loop.scheduler.batch.free_slots) == list(range(engine.settings.max_batch))
         return {name: sorted(answers, key=lambda one: one.index) for name, answers in done.items()}
 
     def _follow(self, failed_alone: list[tuple[str, int]], launched: bool) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
+from brim.engine.injection import failing_launches
 from brim.engine.requests.request import FinishReason
+from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.builtin import ByteTokenizer
 from tests.integration.faults import Injected, other
 from tests.integration.test_engine import family, greedy, nothing_is_held, prompts_of
@@ -45,22 +46,18 @@ def test_a_text_that_cannot_be_decoded_ends_its_own_answer_alone() -> None:
 
 
 @pytest.mark.parametrize("failing_step", [0, 1, 4])
-def test_generate_cleans_up_and_the_engine_goes_on(failing_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_cleans_up_and_the_engine_goes_on(failing_step: int) -> None:
     model = family("gemma3_text")
     with model.engine() as engine:
-        runner, launch = engine._parts.runner, engine._parts.runner.launch
         left = [failing_step]
 
-        def failing(*args: Any) -> Any:
+        def failing(plan: StepPlan) -> None:
             if not left[0]:
                 other()
             left[0] -= 1
-            return launch(*args)
 
-        monkeypatch.setattr(runner, "launch", failing)
-        with pytest.raises(Injected):
+        with failing_launches(engine, failing), pytest.raises(Injected):
             engine.generate(PROMPTS, greedy(10))
-        monkeypatch.undo()
         while not engine.idle:
             engine.step()  # what was launched is read
         assert nothing_is_held(engine)
@@ -74,7 +71,7 @@ def test_generate_ends_when_somebody_else_cancels() -> None:
 
         def cancel(done: int, total: int) -> None:
             seen.append(done)
-            for request_id in list(engine._answers):
+            for request_id in engine.request_ids:
                 engine.cancel(request_id)
 
         params = [greedy(2), greedy(30), greedy(30)]
@@ -82,17 +79,13 @@ def test_generate_ends_when_somebody_else_cancels() -> None:
         assert len(answers) == len(seen) == 1
 
 
-def test_what_is_left_of_a_cancelled_request_is_not_given_to_the_next_of_its_id(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_left_of_a_cancelled_request_is_not_given_to_the_next_of_its_id() -> None:
     model = family("llama")
     with model.engine() as engine:
         engine.submit(PROMPTS[0], greedy(10), request_id="same", deadline_seconds=1e-9)
         engine.submit(PROMPTS[1], greedy(10))
-        with monkeypatch.context() as patched:
-            patched.setattr(engine._parts.runner, "launch", lambda *_: other())
-            with pytest.raises(Injected):
-                engine.step()  # it has ended, and nobody has been told
+        with failing_launches(engine, lambda plan: other()), pytest.raises(Injected):
+            engine.step()  # it has ended, and nobody has been told
         assert engine.cancel("same")
         engine.submit(PROMPTS[2], greedy(4), request_id="same")
         updates = [update for _ in range(30) if not engine.idle for update in engine.step()]
@@ -110,4 +103,4 @@ def test_a_callback_that_raises_leaves_nothing_behind() -> None:
         while not engine.idle:
             engine.step()
         assert nothing_is_held(engine)
-        assert not engine._answers
+        assert not engine.request_ids

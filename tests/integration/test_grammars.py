@@ -89,7 +89,7 @@ def test_an_answer_is_the_same_in_any_batch_and_after_preemption(engine: Engine)
     alone = engine.generate([PROMPT], asked(schema, 2))
     assert alone[0].tokens == together[2].tokens
     with engine_of(copy=32, kv_tokens=128, max_length=96) as tight:
-        tight.loop.scheduler.policy = lambda view: Decision(True, Cause.FITS)
+        tight.loop.scheduler.prefill.policy = lambda view: Decision(True, Cause.FITS)
         found = _pressed(tight, schema)
     assert [one.tokens for one in found] == [one.tokens for one in together]
     assert sum(one.preemptions for one in found) > 0

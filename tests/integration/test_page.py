@@ -18,6 +18,7 @@ import httpx
 
 from brim.cli.main import run
 from brim.cli.show.palette import ITEM_COLOURS, ink_on
+from brim.engine.injection import failing_launches
 from brim.serve.http.page import FILES
 from tests.integration.faults import out_of_memory
 from tests.integration.served import Served, served, wait
@@ -115,8 +116,7 @@ def test_prompts_of_one_request_are_numbered(tiny: Served) -> None:
 
 def test_the_ledger_has_a_bar_rates_and_events(tiny: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.post("/v1/completions", {"prompt": "Once", "max_tokens": 100, "ignore_eos": True})
-    with monkeypatch.context() as patched:
-        patched.setattr(tiny.engine._parts.runner, "launch", lambda *_: out_of_memory())
+    with failing_launches(tiny.engine, lambda plan: out_of_memory()):
         assert tiny.post("/v1/completions", {"prompt": "Once", "max_tokens": 3}).status_code == 500
     wait(lambda: {"rescue", "failed"} <= {event["kind"] for event in memory(tiny)["events"]})
     found = memory(tiny)

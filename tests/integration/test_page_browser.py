@@ -18,6 +18,7 @@ pytest.importorskip("uvicorn")
 
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Update
+from brim.engine.injection import failing_launches
 from brim.engine.settings import EngineSettings
 from brim.probes.cpu import CpuProbe
 from brim.serving import fit_engine
@@ -118,8 +119,7 @@ def test_requests_and_rates_are_live(browser: Any, tiny: Served) -> None:
 
 def test_what_happens_is_on_the_timeline(browser: Any, tiny: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     with looking(browser, tiny) as visit:
-        with monkeypatch.context() as patched:
-            patched.setattr(tiny.engine._parts.runner, "launch", lambda *_: out_of_memory())
+        with failing_launches(tiny.engine, lambda plan: out_of_memory()):
             assert tiny.post("/v1/completions", {"prompt": "Once", "max_tokens": 3}).status_code == 500
         visit.until("document.querySelector('#timeline .mark-rescue') !== null")
         assert "ran out of memory" in visit.text("#events")

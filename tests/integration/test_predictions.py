@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import brim.engine.assemble as assembling  # noqa: E402
+import brim.engine.model as assembling  # noqa: E402
 import brim.trace.watch as watch  # noqa: E402
 from brim import predictions  # noqa: E402
 from brim.engine.attention.meta import MetaAttention  # noqa: E402

@@ -15,10 +15,12 @@ import torch
 
 from brim.cli.engine_options import add_engine_options, engine_settings
 from brim.engine.engine import Engine
+from brim.engine.injection import failing_launches
 from brim.engine.requests.params import SamplingParams
 from brim.engine.run.host_memory import HostMemory
 from brim.engine.schedule.audit import scheduler_problems
 from brim.engine.schedule.host_copies import PreemptionFigures
+from brim.engine.schedule.plan import StepPlan
 from brim.engine.settings import EngineSettings
 from brim.errors import DeviceError, InvalidRequest
 from brim.guard.preemption import PreemptionRates
@@ -124,10 +126,10 @@ def test_host_memory_is_not_memory_of_the_device() -> None:
 
 def test_a_torn_down_engine_has_given_it_back() -> None:
     engine, _ = preempted_engine()
-    memory = engine._parts.runner.host_memory
+    memory = engine.model.runner.host_memory
     assert memory is not None
     engine.teardown()
-    assert engine._parts.runner.host_memory is None
+    assert engine.model.runner.host_memory is None
     assert memory._arena.numel() == 0
     engine.build(56)
     assert engine.figures.preemption == replace(
@@ -172,21 +174,17 @@ def test_a_step_that_runs_out_of_memory_loses_no_copy() -> None:
     """While one request waits in host memory, a step fails and is rescued; an audit finds all in its place."""
     engine, _ = preempted_engine()
     with engine:
-        launch, failed = engine._parts.runner.launch, []
+        failed: list[bool] = []
 
-        def fails_once(*arguments: Any) -> Any:
+        def fails_once(plan: StepPlan) -> None:
             if not failed:
                 failed.append(True)
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB: injected")
-            return launch(*arguments)
 
-        engine._parts.runner.launch = fails_once  # type: ignore[method-assign]
-        try:
+        with failing_launches(engine, fails_once):
             done = {}
             while not engine.idle:
                 done |= {one.request_id: one.completion for one in engine.step() if one.completion is not None}
-        finally:
-            del engine._parts.runner.launch
         wanted = [family("llama").greedy(prompt, 30) for prompt in prompts_of([9, 8], seed=3)]
         assert [list(done[name].tokens) for name in sorted(done)] == wanted
         assert (engine.health.rescues, engine.health.rebuilds) == (1, 0)

@@ -96,9 +96,9 @@ def test_whole_rows_and_pieces_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts, params = prompts_of([30, 11]), greedy(1, prompt_logprobs=4)
     with family("gemma2").engine() as engine:
         pieces = engine.generate(prompts, params)
-    monkeypatch.setattr("brim.engine.assemble.find_head", lambda text_model: None)
+    monkeypatch.setattr("brim.engine.model.find_head", lambda text_model: None)
     with family("gemma2").engine() as engine:
-        scorer = engine._parts.runner.scorer
+        scorer = engine.model.runner.scorer
         assert scorer.whole_rows == 64 * MIB // (VOCAB * (4 * 4 + 13))
         scorer.whole_rows = 4
         whole = engine.generate(prompts, params)
@@ -120,7 +120,7 @@ def wide() -> Iterator[Engine]:
 
 def test_a_long_prompt_of_a_large_vocabulary_stays_within_the_bound(wide: Engine) -> None:
     """Whole logits of one step would take 20 MB."""
-    probe = wide._probe
+    probe = wide.probe
     wide.generate([list(range(1, 120))], SamplingParams(max_tokens=1, temperature=0))
     probe.reset_peak()
     before = probe.reading().allocated_bytes
@@ -136,7 +136,7 @@ def test_the_worst_step_with_scores_is_foretold(wide: Engine) -> None:
     """The trace of the step on the meta device, with the scratch of a GPU's kernels, beside what the step takes."""
     shape = next(shape for shape in wide.stress_shapes() if shape.name == SCORES)
     predicted = traced_steps(wide, [shape])[0]
-    probe = wide._probe
+    probe = wide.probe
     wide.stress(shape)
     probe.reset_peak()
     before = probe.reading().allocated_bytes

@@ -93,7 +93,7 @@ def test_operations_are_counted_while_a_rescue_is_under_way_and_not_otherwise() 
         before = probe.allocations
         engine.generate(PROMPTS, GREEDY)
         assert probe.allocations == before
-        assert probe.reading().allocated_bytes <= held + engine._parts.runner.kept_bytes
+        assert probe.reading().allocated_bytes <= held + engine.model.runner.kept_bytes
 
 
 def test_tests_count_every_step_unless_they_say_otherwise() -> None:

@@ -55,7 +55,7 @@ def engine_of(name: str, settings: EngineSettings = SETTINGS) -> Engine:
 
 def proven_bytes(engine: Engine) -> int:
     """The peak of the worst steps beyond what is held at rest."""
-    probe = engine._probe
+    probe = engine.probe
     for _ in range(2):
         rest = probe.reading().allocated_bytes
         probe.reset_peak()
@@ -67,7 +67,7 @@ def proven_bytes(engine: Engine) -> int:
 
 def served_bytes(engine: Engine, asked: list[tuple[int, Any]]) -> int:
     """The same while requests of so many tokens are answered, all at once; beside what was drawn last."""
-    probe = engine._probe
+    probe = engine.probe
     rest = probe.reading().allocated_bytes
     probe.reset_peak()
     for number, (length, params) in enumerate(asked):
@@ -97,8 +97,8 @@ def test_the_longest_answer_is_looked_at_whole(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(module, "HISTORY_AT_ONCE", 512)
     settings = replace(SETTINGS, max_length=4096)
     with engine_of("llama", settings) as engine:
-        probe, peaks = engine._probe, {}
-        runner, ledger = engine._parts.runner, engine.loop.scheduler.ledger
+        probe, peaks = engine.probe, {}
+        runner, ledger = engine.model.runner, engine.loop.scheduler.ledger
         for shape in engine.stress_shapes() * 2:
             rest = probe.reading().allocated_bytes
             probe.reset_peak()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +18,14 @@ import torch
 import brim.engine.rescue as rescue_module
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion
+from brim.engine.injection import failing_launches
 from brim.engine.media.features import Features
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence
 from brim.engine.run.launched import Launched
 from brim.engine.schedule.audit import scheduler_problems
+from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.builtin import ByteTokenizer
 from brim.errors import OutOfMemory
 from brim.records.health import Health, Status
@@ -58,7 +61,7 @@ class Load:
             )
             for prompt, params in zip(prompts_of([5, 21, 12, 9]), kinds, strict=True):
                 self.requests.append((prompt, params, ()))
-        self.engine._probe = self.probe
+        self.engine.probe = self.probe
 
     def begin(self) -> Engine:
         engine, probe = self.engine, self.probe
@@ -96,7 +99,7 @@ class Load:
         assert engine.idle
         assert nothing_is_held(engine)
         assert scheduler_problems(engine.loop.scheduler) == []
-        assert self.probe.reading().allocated_bytes - held == engine._parts.runner.kept_bytes
+        assert self.probe.reading().allocated_bytes - held == engine.model.runner.kept_bytes
         return {key: plain(done[key]) for key in sorted(done)}
 
 
@@ -150,20 +153,16 @@ def test_the_same_at_every_place(name: str, loads: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "granitemoehybrid"])
-def test_a_request_that_cannot_run_alone_ends_and_no_other(
-    name: str, loads: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_cannot_run_alone_ends_and_no_other(name: str, loads: Any) -> None:
     """Refused is its third token, not the steps up to there: recurrent layers compute it again from its first one."""
     load, wanted, _ = loads(name)
-    runner, launch = load.engine._parts.runner, load.engine._parts.runner.launch
 
-    def refusing(plan: Any, ledger: Any) -> Any:
+    def refusing(plan: StepPlan) -> None:
         if any(sequence.request.key == ("2", 0) and sequence.generated >= 2 for sequence in plan.drawing):
             raise load.probe.refusal(3 * 2**20)
-        return launch(plan, ledger)
 
-    monkeypatch.setattr(runner, "launch", refusing)
-    found = load.run()
+    with failing_launches(load.engine, refusing):
+        found = load.run()
     tokens, _, reason, error, *_ = found.pop(("2", 0))
     assert tokens == wanted["2", 0][0][:2]
     assert reason is FinishReason.ERROR
@@ -234,12 +233,10 @@ def test_a_budget_that_shrinks_while_serving_is_answered_with_smaller_steps() ->
 def test_a_device_that_refuses_everything_ends_every_request_and_not_the_engine() -> None:
     load = Load("llama")
     wanted = load.run()
-    launch = load.engine._parts.runner.launch
-    load.engine._parts.runner.launch = lambda *_: out_of_memory()  # type: ignore[method-assign]
-    found = load.run()
+    with failing_launches(load.engine, lambda plan: out_of_memory()):
+        found = load.run()
     assert {one[2] for one in found.values()} == {FinishReason.ERROR}
     assert found.keys() == wanted.keys()
-    load.engine._parts.runner.launch = launch  # type: ignore[method-assign]
     assert load.run() == wanted
 
 
@@ -248,7 +245,7 @@ def test_planning_that_never_succeeds_is_an_error_of_the_step(monkeypatch: pytes
     wanted = load.run()
     engine = load.begin()
     with monkeypatch.context() as patch:
-        patch.setattr(engine.loop.scheduler, "_plan", out_of_memory)
+        patch.setattr(engine.loop.scheduler.prefill, "policy", lambda view: out_of_memory())
         for _ in range(6):  # a rescue begins, and ends with nothing done, three times
             engine.step()
         with pytest.raises(OutOfMemory):
@@ -278,56 +275,49 @@ def once(action: Callable[[], None]) -> Callable[[], None]:
     ("name", "kind"),
     [("llama", "a block too many"), ("granitemoehybrid", "a lost slot"), ("gemma3_text", "a tensor left behind")],
 )
-def test_a_failed_audit_rebuilds_the_pool_and_computes_again(
-    name: str, kind: str, loads: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_audit_rebuilds_the_pool_and_computes_again(name: str, kind: str, loads: Any) -> None:
     load, wanted, _ = loads(name)
     engine, left_behind = load.engine, list[torch.Tensor]()
-    launch, launches = engine._parts.runner.launch, [0]
+    launches = [0]
 
     def damage() -> None:
         if kind == "a block too many":
             engine.loop.scheduler.ledger.pools[0].take()
         elif kind == "a lost slot":
-            engine.loop.scheduler._free_slots[:] = []
-            engine.loop.scheduler._free_slots.append(0)
+            engine.loop.scheduler.batch.free_slots[:] = [0]
         else:
             left_behind.append(torch.empty(2**16))
         out_of_memory()
 
     damaging = once(damage)
 
-    def failing(plan: Any, ledger: Any) -> Any:
+    def failing(plan: StepPlan) -> None:
         launches[0] += 1
         if launches[0] > 4:
             damaging()
-        return launch(plan, ledger)
 
-    monkeypatch.setattr(engine._parts.runner, "launch", failing)
-    assert load.run(at_the_end=left_behind.clear) == wanted
+    with failing_launches(engine, failing):
+        assert load.run(at_the_end=left_behind.clear) == wanted
     assert engine.health.rebuilds == 1
     assert "the KV pool was rebuilt" in engine.health.reason
     assert (kind == "a tensor left behind") == ("tensors were left behind" in engine.health.reason)
 
 
-def before_a_launch(engine: Engine, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+def before_a_launch(engine: Engine, happens: Callable[[], object]) -> AbstractContextManager[None]:
     """Let it happen before each launch, from the fifth step on."""
-    runner = engine._parts.runner
-    launch = runner.launch
 
-    def launched(plan: Any, ledger: Any) -> Any:
-        if engine.loop.figures.steps > 3:
+    def launched(plan: StepPlan) -> None:
+        if engine.kv_tokens and engine.loop.figures.steps > 3:
             happens()
-        return launch(plan, ledger)
 
-    monkeypatch.setattr(runner, "launch", launched)
+    return failing_launches(engine, launched)
 
 
 @pytest.mark.parametrize("refusals", [1, 3, 40])
 def test_a_pool_that_is_refused_is_built_later(refusals: int, loads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within so many attempts; then the step raises, and the next one begins to try again."""
     load, wanted, _ = loads("llama")
-    engine, runner = load.engine, load.engine._parts.runner
+    engine, runner = load.engine, load.engine.model.runner
     build, left, raised = runner.build, [refusals], [0]
 
     def damage() -> None:
@@ -335,13 +325,12 @@ def test_a_pool_that_is_refused_is_built_later(refusals: int, loads: Any, monkey
         out_of_memory()
 
     def building(*given: Any) -> None:
-        if engine._loop is not None and left[0]:
+        if engine.kv_tokens and left[0]:
             left[0] -= 1
             out_of_memory()
         build(*given)
 
     monkeypatch.setattr(rescue_module, "_PAUSE_SECONDS", 0)
-    before_a_launch(engine, monkeypatch, once(damage))
     monkeypatch.setattr(runner, "build", building)
     step = engine.step
 
@@ -353,26 +342,27 @@ def test_a_pool_that_is_refused_is_built_later(refusals: int, loads: Any, monkey
             return []
 
     monkeypatch.setattr(engine, "step", stepping)
-    assert load.run() == wanted
+    with before_a_launch(engine, once(damage)):
+        assert load.run() == wanted
     assert (left[0], raised[0]) == (0, refusals // rescue_module._REBUILDS)
     assert (engine.health.rescues, engine.health.ended_requests, engine.health.rebuilds) == (1, 0, 1)
     assert engine.health.canary_held
 
 
-def test_features_of_a_request_that_does_not_run_are_not_trusted(loads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_of_a_request_that_does_not_run_are_not_trusted(loads: Any) -> None:
     """They hold memory of the device, and the request with its pixels on the host."""
     load, wanted, _ = loads("qwen2_5_vl")
-    engine, runner = load.engine, load.engine._parts.runner
+    engine, runner = load.engine, load.engine.model.runner
     strangers = list[Sequence]()
 
     def keep_for_a_stranger() -> None:
         strangers.append(Sequence(engine.loop.scheduler.running[0].request, [1], slot=0))
-        runner._features._kept[strangers[0]] = {0: Features(torch.zeros(2**10))}
+        runner.features._kept[strangers[0]] = {0: Features(torch.zeros(2**10))}
         out_of_memory()
 
-    before_a_launch(engine, monkeypatch, once(keep_for_a_stranger))
-    assert load.run() == wanted
-    assert strangers[0] not in runner._features._kept
+    with before_a_launch(engine, once(keep_for_a_stranger)):
+        assert load.run() == wanted
+    assert strangers[0] not in runner.features._kept
     assert engine.health.rebuilds == 1
     assert "features are kept for 1 requests that do not run" in engine.health.reason
 
@@ -403,7 +393,7 @@ def test_health_is_restored_after_a_while_without_rescues() -> None:
     load.requests = [(prompts_of([5])[0], greedy(40), ())] * 2
     seen: list[Health] = []
     load.begin()
-    rescue = load.engine._rescue
+    rescue = load.engine.pool.rescue
     assert rescue is not None
     engine, probe = load.engine, load.probe
     rescue._policy = replace(rescue._policy, calm_steps=5)

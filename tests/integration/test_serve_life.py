@@ -26,7 +26,7 @@ pytest.importorskip("httpx")
 import httpx
 
 from brim.engine.engine import Engine
-from brim.engine.injection import fail_long_prompts
+from brim.engine.injection import fail_long_prompts, failing_launches
 from brim.engine.settings import EngineSettings
 from brim.errors import DoesNotFit, InvalidRequest
 from brim.records.progress import Stage, Told
@@ -123,8 +123,7 @@ def test_a_port_that_is_taken_is_said() -> None:
 
 
 def test_out_of_memory_costs_one_request(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(server.engine._parts.runner, "launch", lambda *_: out_of_memory())
+    with failing_launches(server.engine, lambda plan: out_of_memory()):
         whole = server.post("/v1/completions", SHORT)
         with server.client() as client, client.stream("POST", "/v1/completions", json=LONG) as streamed:
             streamed.read()

@@ -212,7 +212,7 @@ def test_a_failed_step_with_drafts_changes_no_answer(name: str, kind: int, monke
     load.kv_tokens = 256
     prompts = [tuple(prompt) for _, prompt, *_ in load.requests]
     answers = {prompt: undisturbed[str(number)][0].tokens for number, prompt in enumerate(prompts)}
-    monkeypatch.setattr("brim.engine.parts.PromptLookup", lambda: Remembered(answers, right=0.9))
+    monkeypatch.setattr("brim.engine.pool.build.PromptLookup", lambda: Remembered(answers, right=0.9))
     wanted = failed_steps.plain(load.run(counted))
     assert wanted == failed_steps.plain(undisturbed)
     assert load.engine.loop.speculator is not None
@@ -235,7 +235,7 @@ class EagerGraphs:
         self.with_drafts += len(set(rows.slots.tolist())) < len(rows)
         inputs = ((rows.slots, self.runner.scratch_slot), (rows.lengths, 1), (rows.tokens, LAST_DRAWN))
         padded = [torch.from_numpy(np.concatenate([values, [fill] * padding])) for values, fill in inputs]
-        return self.runner._decode_logits(*padded)[: len(rows)]
+        return self.runner.decode_logits(*padded)[: len(rows)]
 
 
 @pytest.mark.parametrize("name", often_and_soaked("gemma3_text"))
@@ -245,9 +245,9 @@ def test_steps_with_drafts_run_in_the_graphs_of_decodes(name: str) -> None:
     prompts = prompts_of([3, 30], seed=9)
     wanted = [model.greedy(prompt, 18) for prompt in prompts]
     with model.engine(**SPECULATES) as engine:
-        runner = engine._parts.runner
+        runner = engine.model.runner
         graphs = EagerGraphs(runner)
-        runner._graphs = graphs  # type: ignore[assignment]
+        runner.memory.graphs = graphs  # type: ignore[assignment]
         remembering(engine, {tuple(prompt): answer for prompt, answer in zip(prompts, wanted, strict=True)})
         assert [list(one.tokens) for one in engine.generate(prompts, greedy(18))] == wanted
         assert (graphs.with_drafts > 3) == (not runner.has_states)
@@ -259,7 +259,7 @@ def test_the_largest_steps_with_drafts_are_run_before_serving(name: str, monkeyp
     prompts = prompts_of([5, 9], seed=8)
     wanted = [model.greedy(prompt, 18) for prompt in prompts]
     with model.engine(max_batch_tokens=40, **{**SPECULATES, "speculate_max_batch": 3}) as engine:
-        runner, plans = engine._parts.runner, []
+        runner, plans = engine.model.runner, []
         launch = runner.launch
         monkeypatch.setattr(runner, "launch", lambda plan, ledger: (plans.append(plan), launch(plan, ledger))[1])
         shapes = [shape for shape in engine.stress_shapes() if shape.name == VERIFY]
@@ -269,7 +269,7 @@ def test_the_largest_steps_with_drafts_are_run_before_serving(name: str, monkeyp
         assert [shape.tokens for shape in shapes] == [15, 40]
         learned = [step for step in engine.scaling_steps().steps if step.stress.name == VERIFY]
         assert [(step.shape.batch, step.shape.tokens) for step in learned] == [(15, 15)]
-        engine._worst.warm_up(engine.loop.scheduler.ledger, silent)
+        engine.worst_steps.warm_up(engine.loop.scheduler.ledger, silent)
         assert any(plan.drafts for plan in plans[2:])
         assert nothing_is_held(engine)
         remembering(engine, {tuple(prompt): answer for prompt, answer in zip(prompts, wanted, strict=True)})

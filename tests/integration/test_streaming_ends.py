@@ -11,7 +11,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from brim.engine.injection import failing_launches
 from brim.engine.requests.request import FinishReason
+from brim.engine.schedule.plan import StepPlan
 from brim.engine.streaming import StreamingEngine
 from brim.errors import DeviceError, InvalidRequest
 from brim.records.health import Status
@@ -237,27 +239,26 @@ def test_out_of_memory_ends_no_stream_that_can_run() -> None:
     async def scenario() -> None:
         wanted = engine().generate(["a cache", "there was"], GREEDY)
         served = engine()
-        launch, launches = served._parts.runner.launch, [0]
+        launches = [0]
 
-        def failing(plan: Any, ledger: Any) -> Any:
+        def failing(plan: StepPlan) -> None:
             launches[0] += 1
             if launches[0] % 3 == 0 or any(one.prompt_length > 20 for one in plan.sequences):
                 out_of_memory()
-            return launch(plan, ledger)
 
-        served._parts.runner.launch = failing  # type: ignore[method-assign]
-        async with StreamingEngine(served) as serving:
-            asked = ("a cache", "there was", "that was as full as a cache can be, and more")
-            found = await asyncio.gather(*(serving.generate(prompt, GREEDY) for prompt in asked))
-            assert [found[0][0].tokens, found[1][0].tokens] == [one.tokens for one in wanted]
-            assert found[2][0].finish_reason is FinishReason.ERROR
-            assert "do not fit in a step even alone" in (found[2][0].error or "")
-            assert serving.health.status is Status.DEGRADED
-            assert serving.health.ended_requests == 1
-            await settled(serving)
-            assert nothing_is_held(served)
-        assert serving.health.status is Status.ENDED
-        assert serving.health.reason == "the engine was closed"
+        with failing_launches(served, failing):
+            async with StreamingEngine(served) as serving:
+                asked = ("a cache", "there was", "that was as full as a cache can be, and more")
+                found = await asyncio.gather(*(serving.generate(prompt, GREEDY) for prompt in asked))
+                assert [found[0][0].tokens, found[1][0].tokens] == [one.tokens for one in wanted]
+                assert found[2][0].finish_reason is FinishReason.ERROR
+                assert "do not fit in a step even alone" in (found[2][0].error or "")
+                assert serving.health.status is Status.DEGRADED
+                assert serving.health.ended_requests == 1
+                await settled(serving)
+                assert nothing_is_held(served)
+            assert serving.health.status is Status.ENDED
+            assert serving.health.reason == "the engine was closed"
 
     run(scenario())
 
@@ -265,17 +266,15 @@ def test_out_of_memory_ends_no_stream_that_can_run() -> None:
 def test_closing_in_the_middle_of_a_rescue_leaves_an_engine_that_can_be_used() -> None:
     async def scenario() -> None:
         served = engine()
-        launch = served._parts.runner.launch
         serving = StreamingEngine(served)
         serving.start()
         reading = await begun(serving, 3)
-        served._parts.runner.launch = lambda *_: out_of_memory()  # type: ignore[method-assign]
-        while not served.health.rescues and served._rescue is not None and not served._rescue.under_way:
-            await asyncio.sleep(0)
-        await asyncio.to_thread(serving.close)
-        await asyncio.gather(*reading, return_exceptions=True)
-        assert nothing_is_held(served)
-        served._parts.runner.launch = launch  # type: ignore[method-assign]
+        with failing_launches(served, lambda plan: out_of_memory()):
+            while not served.health.rescues and served.pool.rescue is not None and not served.pool.rescue.under_way:
+                await asyncio.sleep(0)
+            await asyncio.to_thread(serving.close)
+            await asyncio.gather(*reading, return_exceptions=True)
+            assert nothing_is_held(served)
         assert served.generate(["a cache"], GREEDY)[0].text == engine().generate(["a cache"], GREEDY)[0].text
 
     run(scenario())

@@ -14,7 +14,7 @@ from tests.integration.test_engine import family, greedy, nothing_is_held, promp
 def test_a_warm_engine_answers_as_a_cold_one(name: str, kv_tokens: int, max_batch: int) -> None:
     prompts = prompts_of([3, 6, 2], seed=8)
     with family(name).engine(kv_tokens, max_batch=max_batch) as engine:
-        engine._worst.warm_up(engine.loop.scheduler.ledger, silent)
+        engine.worst_steps.warm_up(engine.loop.scheduler.ledger, silent)
         assert nothing_is_held(engine)
         assert engine.figures.blocks_cached == 0
         answers = engine.generate(prompts, greedy(4))
@@ -23,6 +23,6 @@ def test_a_warm_engine_answers_as_a_cold_one(name: str, kv_tokens: int, max_batc
 
 def test_tokens_that_see_each_other_are_warmed_up_too() -> None:
     with vision.engine_of("gemma3", max_batch_tokens=80) as engine:
-        engine._worst.warm_up(engine.loop.scheduler.ledger, silent)
+        engine.worst_steps.warm_up(engine.loop.scheduler.ledger, silent)
         got = vision.tokens_of(vision.run(engine, vision.prompts_of("gemma3")))
     assert got == list(vision.answers_of("gemma3"))

@@ -98,7 +98,7 @@ def test_no_call_of_the_tower_is_larger_than_the_worst(kind: str, monkeypatch: p
             heard = [part for part in called if part.kind is MediaKind.AUDIO]
             assert {(sizes_of(part), part.tokens) for part in heard} == {(sizes_of(worst), shape.tokens)}
             assert len(heard) == len(called) or engine.worst_image() is not None
-            assert len(engine._parts.runner._features) == 0
+            assert len(engine.model.runner.features) == 0
             assert engine.figures.blocks_held == 0
 
 

@@ -157,7 +157,7 @@ def test_no_call_of_the_tower_is_larger_than_the_worst(
             sizes.clear()
             engine.stress(shape)
             assert max(sizes) == worst.inputs["pixel_values"].numel()
-            assert len(engine._parts.runner._features) == 0
+            assert len(engine.model.runner.features) == 0
             assert engine.figures.blocks_held == 0
 
 

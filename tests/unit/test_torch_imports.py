@@ -1,4 +1,4 @@
-"""Where torch is imported: at the top of modules that compute with it, inside functions elsewhere."""
+"""Torch is imported at the top of modules of the engine alone; elsewhere inside the functions that use it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from pathlib import Path
 
 import brim
 
-PACKAGE = Path(brim.__file__).parent
-COMPUTES = {"engine", "probes", "trace", "vllm"}
+ROOT = Path(brim.__file__).parent
 
 
-def imported_at_the_top(body: list[ast.stmt]) -> Iterator[str]:
-    """Names of packages; what is under `if TYPE_CHECKING` is not run."""
-    for node in body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.split(".")[0]
-        elif isinstance(node, ast.Try | ast.With):
-            yield from imported_at_the_top(node.body)
+def _at_import(node: ast.AST) -> Iterator[str]:
+    """Names that are imported when a module is: not inside functions, and not for type checkers."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(child, ast.Import):
+            yield from (name.name for name in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield child.module or ""
+        yield from _at_import(child)
 
 
-def test_torch_is_imported_at_the_top_only_where_it_computes() -> None:
-    found = {
-        path.relative_to(PACKAGE).parts[0]
-        for path in PACKAGE.rglob("*.py")
-        if "torch" in imported_at_the_top(ast.parse(path.read_text(encoding="utf-8")).body)
-    }
-    assert "engine" in found
-    assert found <= COMPUTES
+def test_only_the_engine_imports_torch_at_the_top_of_modules() -> None:
+    found: set[str] = set()
+    for path in ROOT.rglob("*.py"):
+        names = _at_import(ast.parse(path.read_text(encoding="utf-8")))
+        if any(name.partition(".")[0] == "torch" for name in names):
+            found.add(path.relative_to(ROOT).parts[0])
+    assert found == {"engine"}

@@ -1,7 +1,7 @@
-"""From the names of models to the parts of an engine: weights loaded and checked, ranks joined, encoders ready.
+"""From the names of models to a model that can be served: weights loaded and checked, ranks joined, encoders ready.
 
-In: what was asked for (`Sources`), settings, and a probe that counts what is loaded. Out: `Started`, which any size of
-the KV pool is built on. If something fails on the way, no encoder stays behind.
+In: what was asked for (`Sources`), settings, and a probe that counts what is loaded. Out: `LoadedEngine`, which any
+size of the KV pool is built on. If something fails on the way, no encoder stays behind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from brim.engine.assemble import assemble, assemble_draft
 from brim.engine.attention.paged import NAME, register
 from brim.engine.device.cpu_kernels import keep_few_kernels
 from brim.engine.device.segments import let_segments_grow
@@ -26,7 +25,7 @@ from brim.engine.encoders.pool import Encoders
 from brim.engine.encoders.start import EncoderPlace, cache_rows, start_encoders
 from brim.engine.front.validation import find_tokenizer
 from brim.engine.media.allowed import AllowedMedia
-from brim.engine.parts import EngineParts
+from brim.engine.model import ServingModel, assemble, assemble_draft
 from brim.engine.recurrent.states import recurrent_mixers
 from brim.engine.settings import EngineSettings
 from brim.engine.verify import verify
@@ -63,7 +62,7 @@ class LoadedEngine:
     loaded: LoadedModel
     draft: LoadedModel | None  # the model that drafts for it
     tokenizer: Any
-    parts: EngineParts
+    model: ServingModel
     allowed: AllowedMedia
     features: FeatureStore | None  # None: the engine encodes by itself
     encoders: Encoders | None
@@ -125,9 +124,9 @@ def start(
         draft, drafting = loader.draft(loaded, tokenizer, place, told)
         made = _ready(encoders, ranks, told) if apart else None
         features = None if made is None else _features(made, settings, loaded, torch.device(place), ranks)
-        parts = assemble(loaded, settings, torch.device(place), ranks, drafting, features)
-        allowed = _allowed(parts, loaded, made)
-    return LoadedEngine(loaded, draft, tokenizer, parts, allowed, features, encoders, ranks, seed, progress)
+        model = assemble(loaded, settings, torch.device(place), ranks, drafting, features)
+        allowed = _allowed(model, loaded, made)
+    return LoadedEngine(loaded, draft, tokenizer, model, allowed, features, encoders, ranks, seed, progress)
 
 
 @contextmanager
@@ -190,7 +189,7 @@ class _Loader:
 
     def draft(
         self, target: LoadedModel, tokenizer: Any, place: str, told: Told
-    ) -> tuple[LoadedModel | None, EngineParts | None]:
+    ) -> tuple[LoadedModel | None, ServingModel | None]:
         """Load and assemble the draft model, if there is one and it can be one."""
         source = self._sources.draft
         if source is None:
@@ -249,11 +248,11 @@ def _features(
     return FeatureStore(encoders, cache_rows(settings, encoders.facts, max_length), device, ranks)
 
 
-def _allowed(parts: EngineParts, loaded: LoadedModel, encoders: Encoders | RankEncoders | None) -> AllowedMedia:
+def _allowed(model: ServingModel, loaded: LoadedModel, encoders: Encoders | RankEncoders | None) -> AllowedMedia:
     """How large media may be, for this model, these settings and these encoders."""
-    if parts.media is None:
+    if model.media is None:
         return AllowedMedia()
-    allowed = parts.media.allowed(loaded, parts.settings, parts.max_length)
+    allowed = model.media.allowed(loaded, model.settings, model.max_length)
     if encoders is None:
         return allowed
     return allowed.lowered(encoders.facts.call_patches, encoders.facts.audio_frames)

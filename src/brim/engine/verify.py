@@ -1,6 +1,6 @@
 """Whether a model's class gives the same logits in this engine as by itself; a class that does not is refused.
 
-In: a loaded, whole model. Two short prompts run through the engine's own parts, in chunks, beside each other and with a
+In: a loaded, whole model. Two short prompts run through an engine of its own, in chunks, beside each other and with a
 few tokens drawn, in a pool that is gone afterwards; then through the class's own forward, with the same weights and the
 attention that it comes with. Out: nothing, or `UnsupportedModel` with the name of the class. Families that are tested
 with every change (`brim.engine.weights.verified`) are not checked again.
@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from brim.engine.assemble import assemble
 from brim.engine.loop import ServingLoop
+from brim.engine.model import assemble
+from brim.engine.pool.build import build_loop, free
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence as RunningSequence
@@ -159,12 +160,12 @@ def _by_engine(loaded: LoadedModel, settings: EngineSettings, device: torch.devi
         compile=False,
         attention=settings.attention if device.type == "cuda" else "auto",  # of ranks, the check is on the host
     )
-    parts = assemble(loaded, small, device)
+    model = assemble(loaded, small, device)
     try:
-        loop = parts.build(len(PROMPT_TOKENS) * (longest + 2 * small.block_size))
-        return _run(loop, _prompts(loaded, longest - DRAWN)), parts.state_bytes > 0
+        loop = build_loop(model, len(PROMPT_TOKENS) * (longest + 2 * small.block_size))
+        return _run(loop, _prompts(loaded, longest - DRAWN)), model.sizes.state_bytes > 0
     finally:
-        parts.runner.teardown()
+        free(model)
 
 
 def _prompts(loaded: LoadedModel, longest: int) -> list[tuple[int, ...]]:

@@ -15,7 +15,7 @@ from brim.records.lease import Lease
 from brim.records.memory import MemoryReading
 
 if TYPE_CHECKING:
-    from brim.engine.figures import EngineFigures
+    from brim.engine.pool.figures import EngineFigures
 
 FREE = "free"
 _SET_ASIDE = ("state", "graphs", "activation", "workspace", "keep_free")  # by the fit, in the order of the bar

@@ -17,7 +17,7 @@ from brim.serve.log import RequestLogEntry
 from brim.version import __version__
 
 if TYPE_CHECKING:
-    from brim.engine.figures import EngineFigures, RequestFigures
+    from brim.engine.pool.figures import EngineFigures, RequestFigures
     from brim.reserve.sizing import Sizer
 
 _LISTED = 200  # requests

@@ -12,7 +12,7 @@ from brim.serve.watch.record import SAMPLE_COLUMNS, Counts, EventKind
 from brim.serve.watch.watch import ServerWatch
 
 pytest.importorskip("torch")
-from brim.engine.figures import EngineFigures
+from brim.engine.pool.figures import EngineFigures
 from brim.engine.schedule.figures import AdmissionFigures
 from brim.engine.schedule.host_copies import PreemptionFigures
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from brim.engine.ranks.collectives import StepWork
 from brim.engine.run.graphs import DecodeGraphs
 from brim.engine.schedule.plan import StepPlan
+
+if TYPE_CHECKING:
+    import torch
 
 
 class RunningStep:
@@ -46,3 +52,12 @@ class RunningStep:
 def largest_work(drawing_rows: int, max_batch_tokens: int, scored_rows: int) -> StepWork:
     """No step has more rows in any of its parts. `scored_rows`: of prompts, in one call of the head."""
     return StepWork(max_batch_tokens, (drawing_rows, min(scored_rows, max_batch_tokens)), drawing_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RankHooks:
+    """What keeps the ranks of a split model in step. A rank that is alone needs nothing."""
+
+    check_plan: Callable[[StepPlan], None] = lambda plan: None
+    same_tokens: Callable[[torch.Tensor], torch.Tensor] = lambda tokens: tokens
+    ends_alike: Callable[[RunningStep], AbstractContextManager[None]] = lambda running: nullcontext()

@@ -15,13 +15,13 @@ def scheduler_problems(scheduler: Scheduler) -> list[str]:
     holding = [one for one in scheduler.waiting if one.blocks is not None or one.slot is not None]
     found += [f"{_name(one)} waits and holds blocks or a slot" for one in holding]
     found += [problem for one in running for problem in _table_problems(one, size)]
-    slots = sorted([one.slot for one in running if one.slot is not None] + scheduler.free_slots)
+    slots = sorted([one.slot for one in running if one.slot is not None] + scheduler.batch.free_slots)
     if slots != list(range(scheduler.limits.max_batch)):
         found.append(f"slots {slots} are taken or free; each of {scheduler.limits.max_batch} must be, once")
     found += [f"{_name(one)} runs and has a copy in host memory" for one in running if one.host_copy is not None]
     copies = [one.host_copy for one in scheduler.waiting if one.host_copy is not None]
     found += scheduler.host_copies.room.problems(copies)
-    found += scheduler.snapshot_problems()
+    found += scheduler.batch.snapshot_problems()
     return found + ledger_problems(scheduler.ledger, [one.blocks for one in running if one.blocks is not None])
 
 

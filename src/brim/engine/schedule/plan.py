@@ -45,6 +45,17 @@ NO_DRAFT = DraftTokens()
 
 
 @dataclass(frozen=True, slots=True)
+class StepLimits:
+    """Limits of every step."""
+
+    max_batch: int
+    max_batch_tokens: int
+    reuse_prefixes: bool = True
+    has_states: bool = False  # recurrent layers keep a state in a request's slot
+    max_drafted: int = 0  # most requests of a step with drafts
+
+
+@dataclass(frozen=True, slots=True)
 class StepBounds:
     """What a step may contain: so many tokens at most, and, where a failed step is run in parts, some requests only."""
 

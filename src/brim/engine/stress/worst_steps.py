@@ -1,6 +1,6 @@
 """The worst steps of one engine: which they are, and how each is run.
 
-In: the parts of an engine, and its limits on media. Out: shapes, and for a shape the function that runs it. Text steps
+In: the model of an engine, and its limits on media. Out: shapes, and for a shape the function that runs it. Text steps
 are constructed in `brim.engine.stress.text`, those with images or audio in `brim.engine.stress.media`.
 """
 
@@ -28,7 +28,7 @@ from brim.records.scaling import ScalingSteps
 if TYPE_CHECKING:
     from brim.engine.media.allowed import AllowedMedia
     from brim.engine.media.parts import MediaPart
-    from brim.engine.parts import EngineParts
+    from brim.engine.model import ServingModel
     from brim.engine.weights.load import LoadedModel
 
 
@@ -40,7 +40,7 @@ class WorstSteps:
     """The worst steps of an engine."""
 
     loaded: LoadedModel
-    parts: EngineParts
+    model: ServingModel
     allowed: AllowedMedia
     unread: UnreadResults = field(default_factory=UnreadResults)
 
@@ -52,12 +52,12 @@ class WorstSteps:
         image, audio = self.part(MediaKind.IMAGE), self.part(MediaKind.AUDIO)
         if image is not None and self.allowed.images is not None:
             yield image_shape(image.tokens, self.allowed.images.patches(image))
-        if audio is not None and self.parts.media is not None and self.parts.media.audio is not None:
-            yield audio_shape(audio.tokens, self.parts.media.audio.frames(audio))
+        if audio is not None and self.model.media is not None and self.model.media.audio is not None:
+            yield audio_shape(audio.tokens, self.model.media.audio.frames(audio))
 
     def _text(self) -> tuple[StressShape, ...]:
         """Full steps of text, those of recurrent layers in each of their worst forms."""
-        settings, max_length, alike = self.parts.settings, self.parts.max_length, self.parts.fullest_chunk
+        settings, max_length, alike = self.model.settings, self.model.max_length, self.model.fullest_chunk
         shapes = text_shapes(settings, max_length, alike)
         if alike is None:
             return shapes
@@ -66,54 +66,54 @@ class WorstSteps:
 
     def _draft(self) -> tuple[StressShape, ...]:
         """A full step of the draft model: prompts that it catches up with."""
-        draft = self.parts.draft
+        draft = self.model.draft
         if draft is None:
             return ()
         tokens = min(draft.settings.max_batch_tokens, draft.settings.max_batch * (draft.max_length - 1))
         return (StressShape(DRAFT_SHAPE, tokens, draft.settings.max_batch, "the draft model"),)
 
     def _scan_tokens(self) -> int | None:
-        return most_scan_tokens(self.parts.runner.text_model.backbone)
+        return most_scan_tokens(self.model.runner.text_model.backbone)
 
     def scaling(self) -> ScalingSteps:
         """Smaller steps, from which it is learned how memory scales."""
-        return scaling_steps(self.parts.settings, self.parts.max_length, self.parts.fullest_chunk, self._scan_tokens())
+        return scaling_steps(self.model.settings, self.model.max_length, self.model.fullest_chunk, self._scan_tokens())
 
     def part(self, kind: MediaKind) -> MediaPart | None:
         """The largest image or the longest audio that a request may have; None if it may have none."""
-        media = self.parts.media
+        media = self.model.media
         if media is None:
             return None
-        most_tokens = self.parts.max_length - 1
+        most_tokens = self.model.max_length - 1
         if kind is MediaKind.IMAGE and media.together:
-            most_tokens = min(most_tokens, self.parts.settings.max_batch_tokens)
+            most_tokens = min(most_tokens, self.model.settings.max_batch_tokens)
         return media.worst_part(kind, self.allowed, most_tokens)
 
     def warm_up(self, ledger: KvLedger, told: Told) -> None:
         """Warm-up: small steps of every kind."""
-        together = self.parts.media is not None and self.parts.media.together
-        warm_up(self.parts.runner, ledger, self.parts.max_length, together=together, told=told)
-        draft = self.parts.draft
+        together = self.model.media is not None and self.model.media.together
+        warm_up(self.model.runner, ledger, self.model.max_length, together=together, told=told)
+        draft = self.model.draft
         if draft is not None and draft.runner.kv_shape is not None:
-            own = KvLedger(draft.groups, draft.runner.kv_shape)
+            own = KvLedger(draft.sizes.groups, draft.runner.kv_shape)
             warm_up(draft.runner, own, draft.max_length, together=False, told=told)
 
     def rehearse(self, ledger: KvLedger) -> None:
         """With several ranks, learn what a step asks of them, and hold what a rank needs that fails in one."""
-        runner, failed_rank = self.parts.runner, self.parts.failed_rank
+        runner, failed_rank = self.model.runner, self.model.failed_rank
         if failed_rank is None:
             return
         from brim.engine.ranks.sharding import splits_towers
 
         known = None
         if not splits_towers(self.loaded.model, runner.text_model.backbone):
-            known = rehearse(runner, ledger, self.parts.max_length, failed_rank.group_name)
+            known = rehearse(runner, ledger, self.model.max_length, failed_rank.group_name)
         shape, scored = runner.shape, runner.scorer.whole_rows
         failed_rank.hold(known, largest_work(shape.most_decode_rows, shape.max_batch_tokens, scored))
 
     def step(self, shape: StressShape, ledger: KvLedger) -> Callable[[], None]:
         """A function that runs a step of this shape to its end. Media are prepared now, on the host."""
-        runner, settings, max_length = self.parts.runner, self.parts.settings, self.parts.max_length
+        runner, settings, max_length = self.model.runner, self.model.settings, self.model.max_length
         if shape.name in _KINDS:
             prompts = self._media_prompts(_KINDS[shape.name])
             return partial(run_media_shape, prompts, runner, ledger, settings, max_length)
@@ -126,7 +126,7 @@ class WorstSteps:
 
     def _run_beside_results(self, before: tuple[StressShape, ...], shape: StressShape, ledger: KvLedger) -> None:
         """As in serving, where a step is launched before the last one has been read."""
-        runner, max_length = self.parts.runner, self.parts.max_length
+        runner, max_length = self.model.runner, self.model.max_length
         for one in before:
             self.unread.learn(one, runner, ledger, max_length)
         results = self.unread.blank(runner.shape.device)
@@ -134,10 +134,10 @@ class WorstSteps:
         del results
 
     def _draft_step(self, shape: StressShape) -> Callable[[], None]:
-        draft = self.parts.draft
+        draft = self.model.draft
         assert draft is not None, "an engine without a draft model has no such shape"
         assert draft.runner.kv_shape is not None, "stress runs in a pool"
-        ledger = KvLedger(draft.groups, draft.runner.kv_shape)  # nothing is followed before anything is served
+        ledger = KvLedger(draft.sizes.groups, draft.runner.kv_shape)  # nothing is followed before anything is served
         return partial(run_text_shape, replace(shape, name=PLAIN), draft.runner, ledger, draft.max_length)
 
     def _media_prompts(self, kind: MediaKind) -> tuple[WorstMediaPrompt, ...]:
@@ -153,10 +153,10 @@ class WorstSteps:
 
         from brim.engine.media.prepare import GivenMedia
 
-        media = self.parts.media
+        media = self.model.media
         assert media is not None
         token = media.token_id(kind)
-        tokens = media_prompt_tokens(token, part.tokens, self.parts.settings, self.parts.max_length)
+        tokens = media_prompt_tokens(token, part.tokens, self.model.settings, self.model.max_length)
         count = tokens.count(token) // part.tokens
         inputs = {name: torch.cat([one] * count) if count > 1 else one for name, one in part.inputs.items()}
         given = GivenMedia(images=inputs) if kind is MediaKind.IMAGE else GivenMedia(audios=inputs)

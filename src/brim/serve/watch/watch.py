@@ -18,7 +18,7 @@ from brim.serve.watch.changes import Change, ChangeDetector
 from brim.serve.watch.record import SAMPLE_COLUMNS, Counts, EventKind, GateState, Sample, WatchEvent
 
 if TYPE_CHECKING:
-    from brim.engine.figures import EngineFigures
+    from brim.engine.pool.figures import EngineFigures
 
 Numbered = TypeVar("Numbered", WatchEvent, Sample)
 EVERY_SECONDS = 1.0

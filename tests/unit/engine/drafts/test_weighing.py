@@ -9,7 +9,7 @@ from math import inf
 from brim.engine.drafts.weighing import FittedLimit, batch_load
 from brim.engine.kv.geometry import LayerGroup
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.scheduler import StepLimits
+from brim.engine.schedule.plan import StepLimits
 from brim.guard.speculation import GateCause, SpeculationSettings
 from brim.guard.weight import BatchLoad
 from brim.records.scaling import Coefficients, Law, Scaling

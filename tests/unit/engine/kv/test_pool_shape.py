@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.engine.kv.geometry import LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
-from brim.engine.parts import EngineParts
+from brim.engine.kv.sizes import PoolSizes
 from brim.engine.settings import EngineSettings
 
 FULL, SLIDING = LayerGroup(None, (0,), 20), LayerGroup(1024, (1,), 116)  # as Gemma 3 4B has them: 5 layers, and 29
@@ -48,51 +46,48 @@ def groups_of(*found: int | None) -> tuple[LayerGroup, ...]:
 
 
 @st.composite
-def engines(draw: st.DrawFn) -> EngineParts:
-    """Parts that know their sizes; nothing of them is run."""
+def pools(draw: st.DrawFn) -> PoolSizes:
     settings = EngineSettings(
         max_batch=draw(st.integers(1, 6)),
         max_batch_tokens=draw(st.integers(6, 80)),
         block_size=draw(st.sampled_from([8, 16])),
         reuse_prefixes=draw(st.booleans()),
     )
-    return EngineParts(
-        cast("Any", None),
+    return PoolSizes(
         groups_of(*draw(st.lists(windows, min_size=1, max_size=3))),
         settings,
         max_length=draw(st.integers(2, 500)),
         element_bytes=draw(st.sampled_from([1, 2])),
         state_bytes=draw(st.sampled_from([0, 0, 100])),
-        fullest_chunk=None,
     )
 
 
-def longest(parts: EngineParts, kv_tokens: int) -> int:
-    return min(parts.max_length, parts.tokens_one_request_can_hold(kv_tokens))
+def longest(sizes: PoolSizes, kv_tokens: int) -> int:
+    return min(sizes.max_length, sizes.tokens_one_request_can_hold(kv_tokens))
 
 
-@given(engines(), st.integers(0, 5000), st.integers(0, 500))
-def test_more_tokens_never_take_less(parts: EngineParts, kv_tokens: int, more: int) -> None:
-    smaller, larger = parts.shape(kv_tokens).blocks, parts.shape(kv_tokens + more).blocks
+@given(pools(), st.integers(0, 5000), st.integers(0, 500))
+def test_more_tokens_never_take_less(sizes: PoolSizes, kv_tokens: int, more: int) -> None:
+    smaller, larger = sizes.shape(kv_tokens).blocks, sizes.shape(kv_tokens + more).blocks
     assert all(one <= other for one, other in zip(smaller, larger, strict=True))
-    assert parts.kv_bytes(kv_tokens) <= parts.kv_bytes(kv_tokens + more)
-    assert longest(parts, kv_tokens) <= longest(parts, kv_tokens + more)
+    assert sizes.kv_bytes(kv_tokens) <= sizes.kv_bytes(kv_tokens + more)
+    assert longest(sizes, kv_tokens) <= longest(sizes, kv_tokens + more)
 
 
-@given(engines(), st.integers(0, 500))
-def test_a_pool_beyond_what_runs_holds_all_that_runs(parts: EngineParts, more: int) -> None:
-    assert longest(parts, parts.running_tokens + more) == parts.max_length
+@given(pools(), st.integers(0, 500))
+def test_a_pool_beyond_what_runs_holds_all_that_runs(sizes: PoolSizes, more: int) -> None:
+    assert longest(sizes, sizes.running_tokens + more) == sizes.max_length
 
 
-@given(engines(), st.integers(1, 300))
-def test_the_cache_has_a_place_for_a_token_in_every_group(parts: EngineParts, more: int) -> None:
+@given(pools(), st.integers(1, 300))
+def test_the_cache_has_a_place_for_a_token_in_every_group(sizes: PoolSizes, more: int) -> None:
     """Beyond running requests every group caches the same number of tokens, or none where that is useless."""
-    size = parts.settings.block_size
-    at_most, beyond = (parts.shape(parts.running_tokens + extra * size).blocks for extra in (0, more))
-    for group, before, after in zip(parts.groups, at_most, beyond, strict=True):
-        if parts.reuses_prefixes or group.window is None:
+    size = sizes.settings.block_size
+    at_most, beyond = (sizes.shape(sizes.running_tokens + extra * size).blocks for extra in (0, more))
+    for group, before, after in zip(sizes.groups, at_most, beyond, strict=True):
+        if sizes.reuses_prefixes or group.window is None:
             assert after - before == more
-        elif before < parts.running_tokens // size:  # its windows are shorter than requests
+        elif before < sizes.running_tokens // size:  # its windows are shorter than requests
             assert after == before
 
 

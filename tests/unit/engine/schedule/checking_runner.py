@@ -10,8 +10,7 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.kv.request_blocks import RequestBlocks
 from brim.engine.requests.request import Request
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.plan import NO_DRAFT, Chunk, StepPlan
-from brim.engine.schedule.scheduler import StepLimits
+from brim.engine.schedule.plan import NO_DRAFT, Chunk, StepLimits, StepPlan
 from tests.unit.engine.schedule.simulated_device import SimulatedDevice, next_token
 
 

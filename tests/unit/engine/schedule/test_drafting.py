@@ -15,8 +15,7 @@ from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.audit import scheduler_problems
 from brim.engine.schedule.drafting import Snapshots, plan_drafts
-from brim.engine.schedule.plan import NO_DRAFT, DraftTokens, StepPlan
-from brim.engine.schedule.scheduler import StepLimits
+from brim.engine.schedule.plan import NO_DRAFT, DraftTokens, StepLimits, StepPlan
 from brim.guard.speculation import SpeculationSettings
 from tests.unit.engine.schedule.world import WORST, Arrival, Guesses, World, request, worlds
 

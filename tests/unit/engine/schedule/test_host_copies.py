@@ -15,7 +15,7 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.audit import scheduler_problems
 from brim.engine.schedule.candidate import from_host
-from brim.engine.schedule.scheduler import StepLimits
+from brim.engine.schedule.plan import StepLimits
 from brim.guard.preemption import PreemptionRates
 from tests.unit.engine.schedule.world import Arrival, World, full, request
 from tests.unit.engine.stopping import stopped_at

@@ -19,8 +19,7 @@ from brim.engine.kv.ledger import KvLedger
 from brim.engine.requests.request import FinishReason
 from brim.engine.rescue import Rescue
 from brim.engine.schedule.events import SequenceEvent
-from brim.engine.schedule.plan import StepPlan
-from brim.engine.schedule.scheduler import StepLimits
+from brim.engine.schedule.plan import StepLimits, StepPlan
 from brim.errors import OutOfMemory
 from brim.guard.rescue import RescuePolicy
 from tests.unit.engine.schedule.checking_runner import Failed

@@ -15,7 +15,7 @@ from brim.engine.kv.geometry import LayerGroup
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason, MediaSpan, Request
 from brim.engine.requests.sequence import Sequence
-from brim.engine.schedule.scheduler import StepLimits
+from brim.engine.schedule.plan import StepLimits
 from brim.guard.admission import AdmissionView, Cause, Decision
 from tests.unit.engine.schedule.simulated_device import VOCAB
 from tests.unit.engine.schedule.world import EAGER, Arrival, World, full, request, undisturbed_answer, worlds

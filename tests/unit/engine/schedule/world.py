@@ -25,7 +25,8 @@ from brim.engine.requests.request import FinishReason, Request
 from brim.engine.requests.sequence import Sequence
 from brim.engine.schedule.events import SequenceEvent
 from brim.engine.schedule.host_copies import HostCopies
-from brim.engine.schedule.scheduler import Scheduler, StepLimits
+from brim.engine.schedule.plan import StepLimits
+from brim.engine.schedule.scheduler import Scheduler
 from brim.guard.admission import AdmissionSettings, AdmissionView, Decision, may_start
 from brim.guard.preemption import PreemptionRates
 from brim.guard.shares import EVERYBODY, ClientShare
@@ -83,7 +84,7 @@ class World:
         self.runner = CheckingRunner(self.ledger, limits, fails)
         if host_bytes:
             sizes = self.runner.device.host_sizes
-            self.scheduler.host_copies = HostCopies(HostRoom(host_bytes), sizes, COPIES_ARE_CHEAP)
+            self.scheduler.keep_preempted(HostCopies(HostRoom(host_bytes), sizes, COPIES_ARE_CHEAP))
         self.speculator = proposer and Speculator(proposer, speculation or SpeculationSettings(), VOCAB)
         self.loop = ServingLoop(self.scheduler, self.runner, overlap, speculator=self.speculator)  # type: ignore[arg-type]
         self.failures = 0
@@ -206,7 +207,7 @@ class World:
             assert (pool.held, pool.available) == (0, pool.blocks)
         assert self.scheduler.host_copies.room.held_bytes == 0
         assert not self.ledger.outgoing
-        slots = self.scheduler._free_slots
+        slots = self.scheduler.batch.free_slots
         assert sorted(slots) == list(range(self.scheduler.limits.max_batch))
         for key, sequence in self.sequences.items():
             got = [event_.token for event_ in self.events[key] if event_.token is not None]

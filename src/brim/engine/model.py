@@ -1,9 +1,15 @@
-"""Puts an engine together: the parts that do not depend on how large its KV pool is, and those that do."""
+"""A model ready to serve: what is loaded once, and stays the same at any size of the KV pool (`brim.engine.pool`).
+
+In: a loaded model, settings, the ranks that share it. Out: `ServingModel`: a runner without a pool, how large a pool of
+any size is, and what prepares media.
+"""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +20,16 @@ from brim.engine.attention.paged import NAME, register
 from brim.engine.drafts.draft_model import AS_ROWS
 from brim.engine.encoders.feature_store import FeatureStore
 from brim.engine.kv.geometry import group_layers
+from brim.engine.kv.sizes import PoolSizes
 from brim.engine.media.families import ahead_in_windows_only
-from brim.engine.media.prepare import find_preparer
-from brim.engine.parts import EngineParts
-from brim.engine.ranks.agreement import OneRank
+from brim.engine.media.prepare import Preparer, find_preparer
+from brim.engine.ranks.agreement import Agreement, OneRank, each_rank_by_itself
 from brim.engine.recurrent.mixers import fullest_chunk
 from brim.engine.recurrent.states import discover_states
-from brim.engine.run.runner import Runner, RunnerShape
+from brim.engine.run.runner import Runner
+from brim.engine.run.running import RankHooks
 from brim.engine.run.scoring.prompts import PromptScorer
+from brim.engine.run.shape import RunnerModel, RunnerShape
 from brim.engine.settings import EngineSettings
 from brim.engine.weights.discover import discover_layers
 from brim.engine.weights.head import find_head
@@ -33,7 +41,55 @@ if TYPE_CHECKING:
     from brim.engine.ranks.failed_rank import FailedRankParticipation
     from brim.engine.ranks.ranks import Ranks
 
+_NO_RESCUES = (
+    "a step that runs out of memory ends the engine: what this model's steps ask of the other ranks cannot be "
+    "foretold, so a rank that fails would leave them waiting"
+)
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}
+
+
+@dataclass(frozen=True, slots=True)
+class ServingModel:
+    """A model and a runner for it, without a KV pool."""
+
+    runner: Runner
+    sizes: PoolSizes
+    fullest_chunk: int | None  # chunk length at which recurrent layers need the most memory
+    media: Preparer | None = None  # of a model that takes more than text
+    vocab: int = 0  # token ids that texts consist of
+    clock: Callable[[], float] = time.monotonic
+    ranks: Agreement = field(default_factory=OneRank)
+    failed_rank: FailedRankParticipation | None = None  # with several ranks
+    draft: ServingModel | None = None  # that drafts for this one
+    features: FeatureStore | None = None  # of images, where encoders run in processes of their own
+
+    @property
+    def settings(self) -> EngineSettings:
+        return self.sizes.settings
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of the longest request that the model can answer."""
+        return self.sizes.max_length
+
+    def each_rank_by_itself(self, what: str) -> AbstractContextManager[None]:
+        """Each rank runs this without the others, and it ends alike on all of them."""
+        return each_rank_by_itself(self.ranks, self.runner.alone, what)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What this model could not do as it was asked, and does otherwise."""
+        return (*self.runner.warnings, *(() if self.rescues else (_NO_RESCUES,)))
+
+    @property
+    def draft_warnings(self) -> tuple[str, ...]:
+        """The same of the model that drafts for it."""
+        return () if self.draft is None else tuple(f"draft: {warning}" for warning in self.draft.runner.warnings)
+
+    @property
+    def rescues(self) -> bool:
+        """Whether a step that fails on one rank can be run again: all must learn of it."""
+        return self.ranks.size == 1 or (self.failed_rank is not None and self.failed_rank.known)
 
 
 def assemble(
@@ -41,12 +97,12 @@ def assemble(
     settings: EngineSettings,
     device: torch.device,
     ranks: Ranks | None = None,
-    draft: EngineParts | None = None,
+    draft: ServingModel | None = None,
     features: FeatureStore | None = None,
-) -> EngineParts:
-    """Learn what the model's layers keep, choose how they attend, and make the parts that any size shares.
+) -> ServingModel:
+    """Learn what the model's layers keep, choose how they attend, and make what any size of the pool shares.
 
-    `draft` are the parts of a model that drafts for this one (`assemble_draft`). `features` come from encoders in other
+    `draft` drafts for this one (`assemble_draft`). `features` come from encoders in other
     processes; None: from the model's own towers.
     """
     check_backend(settings.attention)
@@ -75,30 +131,33 @@ def assemble(
 
         compile_layers(text_model.backbone, layers)
     failed_rank = find_failed_rank(ranks)
+    backend_sizes = BackendSizes(layers.geometry, shape.most_decode_rows, max_length, device)
     runner = Runner(
-        text_model,
-        layers,
-        states,
-        shape,
-        partial(
-            make_backend,
-            settings.attention,
-            BackendSizes(layers.geometry, shape.most_decode_rows, max_length, device),
+        RunnerModel(
+            text_model,
+            layers,
+            states,
+            shape,
+            partial(make_backend, settings.attention, backend_sizes),
+            mrope=_has_mrope(loaded),
+            ahead_in_windows_only=ahead_in_windows_only(loaded.full_config),
         ),
         PromptScorer(text_model, find_head(text_model), settings.scoring_memory, device),
-        mrope=_has_mrope(loaded),
-        ahead_in_windows_only=ahead_in_windows_only(loaded.full_config),
+        hooks=rank_hooks(ranks, failed_rank),
         features=features,
-        **in_step(ranks, failed_rank),
     )
-    groups = group_layers(layers.geometry)
-    return EngineParts(
-        runner,
-        groups,
+    state_rows = shape.rows + shape.max_drafted
+    sizes = PoolSizes(
+        group_layers(layers.geometry),
         settings,
         max_length,
         kv_dtype.itemsize,
-        state_bytes=sum(state.slot_bytes for state in states) * (runner.rows + shape.max_drafted),
+        state_bytes=sum(state.slot_bytes for state in states) * state_rows,
+        draft=None if draft is None else draft.sizes,
+    )
+    return ServingModel(
+        runner,
+        sizes,
         fullest_chunk=fullest_chunk(text_model.backbone, settings.max_batch, settings.max_batch_tokens),
         media=find_preparer(loaded),
         vocab=loaded.vocab,
@@ -110,8 +169,10 @@ def assemble(
     )
 
 
-def assemble_draft(loaded: LoadedModel, settings: EngineSettings, max_length: int, device: torch.device) -> EngineParts:
-    """The parts of a draft model, for an engine of these settings: as many slots as requests may have drafts.
+def assemble_draft(
+    loaded: LoadedModel, settings: EngineSettings, max_length: int, device: torch.device
+) -> ServingModel:
+    """A draft model, for an engine of these settings: as many slots as requests may have drafts.
 
     Its own steps have rows of drafts too, where all tokens of the last draft stood and one more is to be computed.
     """
@@ -130,14 +191,14 @@ def assemble_draft(loaded: LoadedModel, settings: EngineSettings, max_length: in
     return assemble(loaded, own, device)
 
 
-def in_step(ranks: Ranks | None, failed_rank: FailedRankParticipation | None) -> dict[str, Any]:
+def rank_hooks(ranks: Ranks | None, failed_rank: FailedRankParticipation | None) -> RankHooks:
     """What keeps a runner in step with those of the other ranks."""
     if ranks is None or failed_rank is None:
-        return {}
+        return RankHooks()
     from brim.engine.ranks.lockstep import InStep
 
     together = InStep(ranks)
-    return {"check_plan": together.check, "same_tokens": together.tokens, "ends_alike": failed_rank.step}
+    return RankHooks(check_plan=together.check, same_tokens=together.tokens, ends_alike=failed_rank.step)
 
 
 def find_failed_rank(ranks: Ranks | None) -> FailedRankParticipation | None:
