@@ -20,7 +20,7 @@ from brim.engine.device.interrupts import Interrupts
 from brim.engine.figures import EngineFigures, RequestFigures, figures_of, requests_of
 from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.grammars import Grammars
-from brim.engine.front.validation import RequestValidator
+from brim.engine.front.validation import GenerationRequest, RequestValidator
 from brim.engine.loop import ServingLoop
 from brim.engine.media.parts import MediaKind
 from brim.engine.media.prepare import Given, GivenMedia, Prompt
@@ -385,32 +385,34 @@ class Engine:
         find each other's prefixes. Requests of a higher `priority` start first among those of their `share`;
         shares take turns, by their weights and by the tokens that were computed for them.
         """
-        params = params or SamplingParams()
-        loop = self.loop
+        given = GenerationRequest(
+            prompt,
+            params or SamplingParams(),
+            GivenMedia(images, audios, videos),
+            deadline_seconds,
+            request_id,
+            session,
+            salt,
+            priority,
+            share,
+        )
+        return self.submit_request(given)
+
+    def submit_request(self, given: GenerationRequest) -> str:
+        """The same, of a request that is put together already."""
+        loop, request_id = self.loop, given.request_id
         if request_id is None:
             request_id = next(name for number in self._numbers if (name := f"request-{number}") not in self._answers)
         if not isinstance(request_id, str) or not request_id:
             raise InvalidRequest(f"request_id {request_id!r}: a name that is not empty is needed")
         if request_id in self._answers:
             raise InvalidRequest(f"request_id '{request_id}' is in use by a request that has not ended")
-        given = GivenMedia(images, audios, videos)
-        if given and self._features is not None and self._features.refusal:
+        if given.media and self._features is not None and self._features.refusal:
             raise MediaUnavailable(
-                f"{given.kinds[0]} are temporarily unavailable; text still works: {self._features.refusal}"
+                f"{given.media.kinds[0]} are temporarily unavailable; text still works: {self._features.refusal}"
             )
-        requests = self._validator.validate(
-            request_id,
-            prompt,
-            params,
-            given,
-            deadline_seconds,
-            self.longest_request,
-            session,
-            salt,
-            priority,
-            share,
-        )
-        grammar = params.grammar
+        requests = self._validator.validate(given, request_id, self.longest_request)
+        grammar = given.params.grammar
         sequences = [
             RunningSequence(
                 request,
@@ -430,6 +432,10 @@ class Engine:
         """A conversation is over or idle: what it left in the KV pool is cached like any other prefix."""
         if self._loop is not None:
             self._loop.scheduler.ledger.sessions.forget(session)
+
+    def check_prompt_length(self, tokens: int, **said: str) -> None:
+        """Refuse a prompt of so many tokens as `submit` would; `field` and `remedy` are the client's words for it."""
+        self._validator.check_length(tokens, self.longest_request, **said)
 
     @property
     def longest_request(self) -> int:
