@@ -166,8 +166,8 @@ class GenerationBody(t.JsonObject):
 
     def params(self, **computed: Any) -> SamplingParams:
         """How answers are sampled, with what the endpoint has read in its own way (`max_tokens`, `logprobs`)."""
-        sampled = {one.name for one in fields(GenerationBody)} & {one.name for one in fields(SamplingParams)}
-        given = {name: value for name in sampled if (value := getattr(self, name)) is not None}
+        names = {one.name for one in fields(GenerationBody)} & {one.name for one in fields(SamplingParams)}
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
         try:
             return SamplingParams(**given | computed)
         except InvalidRequest as error:
