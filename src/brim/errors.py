@@ -8,6 +8,7 @@
     │   │   └── HubUnreachable   the hub was not asked: it does not answer, or its library is not installed
     │   ├── UnknownDevice        no such GPU
     │   ├── InvalidRequest       options that contradict each other or the model
+    │   │   └── PromptTooLong    a prompt that leaves no room for an answer
     │   └── CannotTrace          transformers cannot build or run this model on the meta device
     └── DeviceError              the device, its driver or another rank failed
         ├── NeighboursLate       neighbours did not hold what they promised within the time given
@@ -61,6 +62,10 @@ class UnknownDevice(InputError):
 
 class InvalidRequest(InputError):
     """Options that contradict each other, or that the model cannot satisfy."""
+
+
+class PromptTooLong(InvalidRequest):
+    """A prompt that leaves no room for an answer in the context, or in the KV pool."""
 
 
 class CannotTrace(InputError):

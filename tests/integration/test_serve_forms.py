@@ -24,6 +24,7 @@ import openai
 from pydantic import BaseModel, ConfigDict
 
 from brim import Engine, EngineSettings, Grammar
+from brim.engine.front.validation import GenerationRequest
 from tests.integration.served import Served, served
 from tests.integration.tiny_models import tiny_config
 from tests.unit.serve.parse.marked import marked_tokenizer
@@ -107,16 +108,16 @@ def saying(forms: Served, text: str) -> Iterator[None]:
             rules.append(f"<[{added[places[first]]}]>")
             rest = rest[len(places[first]) :]
     script = Grammar.lark(f"start: {' '.join(rules)}")
-    real = running.serving.stream
+    real = running.serving.stream_request
 
-    def scripted(prompt: Any, params: Any, **options: Any) -> Any:
-        return real(prompt, replace(params, grammar=script), **options)
+    def scripted(given: GenerationRequest) -> Any:
+        return real(replace(given, params=replace(given.params, grammar=script)))
 
-    running.serving.stream = scripted  # type: ignore[method-assign]
+    running.serving.stream_request = scripted  # type: ignore[method-assign]
     try:
         yield
     finally:
-        running.serving.stream = real  # type: ignore[method-assign]
+        running.serving.stream_request = real  # type: ignore[method-assign]
 
 
 def chat(client: Any, **options: Any) -> Any:

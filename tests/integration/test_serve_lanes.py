@@ -20,7 +20,8 @@ from brim.engine.media.limits import ImageLimits
 from brim.model.packaged import packaged_folder
 from brim.serve.prepare.jobs import ChatJob, TokenizerSource
 from brim.serve.prepare.worker import Tokenising
-from brim.serve.requests.generation import read_chat
+from brim.serve.requests.chat import read_chat
+from brim.serve.requests.types import ServedModel
 from brim.serve.settings import RequestLimits
 
 pillow = pytest.importorskip("PIL.Image")
@@ -34,7 +35,7 @@ IMAGES = 8
 
 def job(content: Any) -> ChatJob:
     body = {"messages": [{"role": "user", "content": content}]}
-    return ChatJob(read_chat(body, LONGEST, RequestLimits()).dialogue, RequestLimits(), LONGEST, None)
+    return ChatJob(read_chat(body, ServedModel(longest=LONGEST)).dialogue, RequestLimits(), LONGEST, None)
 
 
 def image(number: int, side: int = 4096) -> dict[str, Any]:

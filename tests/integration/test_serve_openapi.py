@@ -20,20 +20,26 @@ from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from brim.engine.requests.params import SamplingParams
-from brim.serve.openapi import requests
 from brim.serve.openapi.document import document
-from brim.serve.openapi.requests import Facts
-from brim.serve.openapi.words import decimals_below
 from brim.serve.problems import Problem
-from brim.serve.requests.fields import RequestFields
-from brim.serve.requests.generation import read_chat, read_completion
-from brim.serve.requests.plan import read_plan
-from brim.serve.requests.responses_api import read_response
-from brim.serve.settings import RequestLimits
+from brim.serve.requests.chat import ChatBody, read_chat, read_tokenize, tokenize_schema
+from brim.serve.requests.completion import CompletionBody, read_completion
+from brim.serve.requests.plan import PlanQuery
+from brim.serve.requests.responses_api import ResponseBody, read_response
+from brim.serve.requests.sampling import decimals_below
+from brim.serve.requests.types import JsonObject, ServedModel
 from tests.integration.served import Served, served
 from tests.integration.test_chat import engine_of
 
 KEY = "a-key"
+MODEL = ServedModel("m", longest=100)
+NEEDED = {
+    "messages": [{"role": "user", "content": "a"}],
+    "prompt": "a",
+    "input": "a",
+    "model": "llama-3.1-8b",
+    "gpu": "h200",
+}
 # What a schema cannot say: how fields agree with each other, with the context, and with what is stored.
 RELATED = {
     "best_of",
@@ -59,7 +65,7 @@ RELATED = {
 }
 OPERATIONS = [
     (path, method)
-    for path, found in document(Facts("tiny"), keys=True)["paths"].items()
+    for path, found in document(ServedModel("tiny"), keys=True)["paths"].items()
     for method in found
     if method != "parameters"
 ]
@@ -121,37 +127,38 @@ def test_the_same_for_all_of_it_for_a_long_time(api: Served, path: str, method: 
 @pytest.mark.parametrize(
     ("schema", "read"),
     [
-        (requests.chat, lambda body: read_chat(body, 100, RequestLimits())),
-        (requests.completion, lambda body: read_completion(body, 100)),
-        (requests.response, lambda body: read_response(body, 100, RequestLimits(), lambda name: None)),
-        (lambda facts: requests.plan(), read_plan),
+        (ChatBody.openapi(MODEL), lambda body: read_chat(body, MODEL)),
+        (CompletionBody.openapi(MODEL), lambda body: read_completion(body, MODEL)),
+        (ResponseBody.openapi(MODEL), lambda body: read_response(body, MODEL, lambda name: None)),
+        (PlanQuery.openapi(MODEL), lambda body: PlanQuery.read_body(body, MODEL)),
+        *((one, lambda body: read_tokenize(body, MODEL)) for one in tokenize_schema(MODEL)["anyOf"]),
     ],
 )
-def test_the_document_lists_the_fields_that_are_read(schema: Any, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every field of the table is known to the reader, and the reader takes no field that is not in the table."""
-    table = schema(Facts("m"))
-    listed = set(table["properties"])
-    needed = {
-        "messages": [{"role": "user", "content": "a"}],
-        "prompt": "a",
-        "input": "a",
-        "model": "llama-3.1-8b",
-        "gpu": "h200",
-    }
-    body = {name: needed[name] for name in table["required"]}
-    known: set[str] = set()
-    refuse = RequestFields.refuse_others
-
-    def note(fields: RequestFields, not_yet: Any = ()) -> None:
-        if fields.path("") == "":
-            known.update(fields._taken, not_yet)
-        refuse(fields, not_yet)
-
-    monkeypatch.setattr(RequestFields, "refuse_others", note)
-    read(body)
-    assert known == listed
+def test_the_document_lists_the_fields_that_are_read(schema: Any, read: Any) -> None:
+    """Each field of the document is known to the reader, may be null unless it is needed, and there are no others."""
+    body = {name: NEEDED[name] for name in schema["required"]}
+    assert read(body)
+    for name, listed in schema["properties"].items():
+        if name in schema["required"]:
+            with pytest.raises(Problem) as refused:
+                read(body | {name: None})
+            assert refused.value.code == "missing_required_parameter"
+            assert refused.value.param in (name, "messages"), "/tokenize takes messages where it has no prompt"
+        else:
+            assert read(body | {name: None}) == read(body)
+            assert listed == {} or listed == {"type": "null"} or {"type": "null"} in listed["anyOf"], name
     with pytest.raises(Problem, match="there is no such field"):
         read(body | {"surprise": None})
+
+
+@pytest.mark.parametrize("body", [ChatBody, CompletionBody, ResponseBody])
+def test_what_is_not_supported_is_refused_by_name_unless_it_is_null(body: type[JsonObject]) -> None:
+    schema = body.openapi(MODEL)
+    for name in body.UNSUPPORTED:
+        assert schema["properties"][name] == {"type": "null"}
+        with pytest.raises(Problem, match=f"^{name}: it is not supported yet") as refused:
+            body.read_body({one: NEEDED[one] for one in schema["required"]} | {name: 1}, MODEL)
+        assert refused.value.code == "unsupported_parameter"
 
 
 @given(st.integers(1, 3000))
@@ -165,7 +172,7 @@ def test_decimals_below_a_limit(limit: int) -> None:
 
 def test_ranges_are_those_of_the_sampling_parameters() -> None:
     """A default that its own range refused would never be accepted."""
-    chat = requests.chat(Facts("m"))["properties"]
+    chat = ChatBody.openapi(MODEL)["properties"]
     for name, value in asdict(SamplingParams()).items():
         if name in chat and isinstance(value, int | float) and not isinstance(value, bool):
             (schema, _) = chat[name]["anyOf"]

@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Update
+from brim.engine.front.validation import GenerationRequest
 from brim.engine.requests.params import SamplingParams
 from brim.engine.streaming import StreamingEngine
 from brim.errors import InvalidRequest
@@ -137,14 +138,14 @@ def test_a_refused_request_raises_and_others_go_on() -> None:
 def test_any_error_of_a_submit_reaches_its_client_only() -> None:
     async def scenario() -> None:
         served = engine()
-        submit = served.submit
+        submit = served.submit_request
 
-        def failing(prompt: Any, *arguments: Any, **options: Any) -> str:
-            if prompt == "a cache":
+        def failing(given: GenerationRequest) -> str:
+            if given.prompt == "a cache":
                 raise ZeroDivisionError("a tokenizer that fails")
-            return submit(prompt, *arguments, **options)
+            return submit(given)
 
-        served.submit = failing  # type: ignore[method-assign]
+        served.submit_request = failing  # type: ignore[method-assign]
         async with StreamingEngine(served) as serving:
             (other,) = await begun(serving)
             with pytest.raises(ZeroDivisionError, match="a tokenizer that fails"):
@@ -192,7 +193,7 @@ def test_a_stream_that_is_left_frees_everything() -> None:
 def test_a_client_cancelled_before_its_submit_ran_hurts_no_other() -> None:
     async def scenario() -> None:
         async with StreamingEngine(engine()) as serving:
-            gate = Held(serving.engine, "submit")
+            gate = Held(serving.engine, "submit_request")
             first = asyncio.create_task(serving.generate("Once upon a time", GREEDY))
             await gate.reached()
             cancelled = asyncio.create_task(serving.generate("there was", LONG))
@@ -213,7 +214,7 @@ def test_a_client_cancelled_before_its_submit_ran_hurts_no_other() -> None:
 def test_a_submit_that_succeeds_after_its_client_was_cancelled_leaves_no_request_behind() -> None:
     async def scenario() -> None:
         async with StreamingEngine(engine()) as serving:
-            gate = Held(serving.engine, "submit")
+            gate = Held(serving.engine, "submit_request")
             cancelled = asyncio.create_task(serving.generate("there was", LONG))
             await gate.reached()
             cancelled.cancel()

@@ -63,7 +63,7 @@ def test_requests_queued_behind_the_close_are_answered() -> None:
     async def scenario() -> None:
         serving = StreamingEngine(engine())
         serving.start()
-        gate = Held(serving.engine, "submit")
+        gate = Held(serving.engine, "submit_request")
         clients = [asyncio.create_task(serving.generate("there was", GREEDY))]
         await gate.reached()
         clients.append(asyncio.create_task(serving.generate("a cache", GREEDY)))  # queued before the close
@@ -140,7 +140,7 @@ def test_closing_from_many_threads_at_once() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("method", ["submit", "step", "cancel"])
+@pytest.mark.parametrize("method", ["submit_request", "step", "cancel"])
 def test_closing_from_the_engines_own_thread(method: str) -> None:
     async def scenario() -> None:
         served = engine()
@@ -154,7 +154,7 @@ def test_closing_from_the_engines_own_thread(method: str) -> None:
         serving.start()
         reading = await begun(serving, 2)
         setattr(served, method, closing)
-        if method == "submit":
+        if method == "submit_request":
             reading.append(asyncio.create_task(serving.generate("a cache", GREEDY)))
         if method == "cancel":
             reading.pop().cancel()
@@ -297,13 +297,13 @@ def test_an_interrupt_inside_a_submit_ends_the_engine_as_in_a_step() -> None:
         serving = StreamingEngine(engine())
         serving.start()
         clients = await begun(serving, 2)
-        submit = serving.engine.submit
+        submit = serving.engine.submit_request
 
         def interrupted(*_: Any, **__: Any) -> str:
-            serving.engine.submit = submit  # type: ignore[method-assign]
+            serving.engine.submit_request = submit  # type: ignore[method-assign]
             raise KeyboardInterrupt
 
-        serving.engine.submit = interrupted  # type: ignore[method-assign]
+        serving.engine.submit_request = interrupted  # type: ignore[method-assign]
         clients += [asyncio.create_task(serving.generate(prompt, GREEDY)) for prompt in ("a cache", "there was")]
         for task in clients:
             with pytest.raises(DeviceError, match="the engine has stopped: KeyboardInterrupt"):

@@ -19,7 +19,7 @@ from brim.engine.device.interrupts import Interrupts
 from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.grammars import Grammars
 from brim.engine.front.open_answers import OpenAnswers
-from brim.engine.front.validation import RequestValidator
+from brim.engine.front.validation import GenerationRequest, RequestValidator
 from brim.engine.loop import ServingLoop
 from brim.engine.media.parts import MediaKind
 from brim.engine.media.prepare import Given, GivenMedia, Prompt
@@ -355,27 +355,29 @@ class Engine:
         find each other's prefixes. Requests of a higher `priority` start first among those of their `share`;
         shares take turns, by their weights and by the tokens that were computed for them.
         """
-        params = params or SamplingParams()
-        loop = self.loop
-        request_id = self._answers.free_id(request_id)
-        given = GivenMedia(images, audios, videos)
-        if given and self._features is not None and self._features.refusal:
-            raise MediaUnavailable(
-                f"{given.kinds[0]} are temporarily unavailable; text still works: {self._features.refusal}"
-            )
-        requests = self._validator.validate(
-            request_id,
+        given = GenerationRequest(
             prompt,
-            params,
-            given,
+            params or SamplingParams(),
+            GivenMedia(images, audios, videos),
             deadline_seconds,
-            self.longest_request,
+            request_id,
             session,
             salt,
             priority,
             share,
         )
-        grammar = params.grammar
+        return self.submit_request(given)
+
+    def submit_request(self, given: GenerationRequest) -> str:
+        """The same, of a request that is put together already."""
+        loop = self.loop
+        request_id = self._answers.free_id(given.request_id)
+        if given.media and self._features is not None and self._features.refusal:
+            raise MediaUnavailable(
+                f"{given.media.kinds[0]} are temporarily unavailable; text still works: {self._features.refusal}"
+            )
+        requests = self._validator.validate(given, request_id, self.longest_request)
+        grammar = given.params.grammar
         sequences = [
             RunningSequence(
                 request,
@@ -395,6 +397,10 @@ class Engine:
         """A conversation is over or idle: what it left in the KV pool is cached like any other prefix."""
         if self._pool is not None:
             self._pool.loop.scheduler.ledger.sessions.forget(session)
+
+    def check_prompt_length(self, tokens: int, **said: str) -> None:
+        """Refuse a prompt of so many tokens as `submit` would; `field` and `remedy` are the client's words for it."""
+        self._validator.check_length(tokens, self.longest_request, **said)
 
     @property
     def longest_request(self) -> int:

@@ -22,13 +22,15 @@ import queue
 import threading
 import traceback
 from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion, Update
-from brim.engine.media.prepare import Given, Prompt
+from brim.engine.front.validation import GenerationRequest
+from brim.engine.media.prepare import Given, GivenMedia, Prompt
 from brim.engine.requests.params import SamplingParams
 from brim.errors import DeviceError, InvalidRequest
 from brim.guard.shares import EVERYBODY, ClientShare
@@ -139,27 +141,27 @@ class StreamingEngine:
         Leaving early cancels the request when the generator is closed: at once where the task is cancelled or
         `contextlib.aclosing` is used, otherwise as soon as Python drops the generator.
         """
+        given = GenerationRequest(
+            prompt,
+            params or SamplingParams(),
+            GivenMedia(images, audios, videos),
+            deadline_seconds,
+            request_id,
+            salt=salt,
+            priority=priority,
+            share=share,
+        )
+        async with aclosing(self.stream_request(given)) as updates:
+            async for update in updates:
+                yield update
+
+    async def stream_request(self, given: GenerationRequest) -> AsyncGenerator[Update, None]:
+        """The same, of a request that is put together already."""
         if not self._started and self._ending is None:
             raise InvalidRequest("the engine is not started: call start() first, or use `async with`")
         client = _Client(asyncio.get_running_loop())
-        answers = (params or SamplingParams()).n
-
-        def submit() -> str:
-            return self.engine.submit(
-                prompt,
-                params,
-                images=images,
-                audios=audios,
-                videos=videos,
-                deadline_seconds=deadline_seconds,
-                request_id=request_id,
-                salt=salt,
-                priority=priority,
-                share=share,
-            )
-
         try:
-            self._send(lambda: self._submit(client, submit, answers))
+            self._send(lambda: self._submit(client, given))
             while (news := await client.mailbox.get()) is not None:
                 if isinstance(news, BaseException):
                     raise news
@@ -204,21 +206,21 @@ class StreamingEngine:
 
     # -- commands; after the ending they do not touch the engine -------------------------------------------------
 
-    def _submit(self, client: _Client, submit: Callable[[], str], answers: int) -> None:
+    def _submit(self, client: _Client, given: GenerationRequest) -> None:
         if client.gone:
             return
         if self._ending is not None:
             self._post([(client, self._ending.error())])
             return
         try:
-            client.request_id = submit()
+            client.request_id = self.engine.submit_request(given)
         except Exception as error:  # noqa: BLE001 - raised in this client's stream only
             self._post([(client, error)])
             return
         except BaseException as error:  # an interrupt ends the engine; an event loop must not get one
             self._post([(client, _stopped_by(error).error())])
             raise
-        client.answers_left = answers
+        client.answers_left = given.params.n
         self._clients[client.request_id] = client
 
     def _leave(self, client: _Client) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from brim.serve.prepare.jobs import TokenizerSource
 from brim.serve.prepare.trials import Trials
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.problems import SERVER, Problem
+from brim.serve.requests.types import ServedModel
+from brim.serve.settings import ServeSettings
 from brim.serve.token_texts import TokenTexts
 from brim.serve.watch.watch import ServerWatch
 
@@ -61,6 +63,21 @@ class RunningServer:
     @property
     def engine(self) -> Engine:
         return self.started.engine
+
+
+def served_model(settings: ServeSettings, running: RunningServer | None) -> ServedModel:
+    """What bodies depend on, as far as it is known now."""
+    found = ServedModel(settings.model_name, limits=settings.limits)
+    if running is None:
+        return found
+    engine = running.engine
+    return replace(
+        found,
+        vocab=engine.loaded.vocab,
+        longest=engine.longest_request,
+        images=engine.image_limits is not None,
+        audio=engine.audio_limits is not None,
+    )
 
 
 @dataclass(slots=True)

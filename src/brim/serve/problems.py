@@ -9,13 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from brim.errors import BrimError, InputError, MediaUnavailable
+from brim.errors import BrimError, InputError, MediaUnavailable, PromptTooLong
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 MEDIA_RETRY_SECONDS = 10
 _FIELD = re.compile(r"([a-z_]+(?:\[\d+\]|\.[a-z_]+)*)(?:: | is |, )")
-_TOO_LONG = re.compile(r"leave no room in the context|do not fit the KV pool|are wanted for the answer")
 
 
 class Problem(Exception):
@@ -71,5 +70,5 @@ def problem_of(error: BrimError) -> Problem:
     if not isinstance(error, InputError):
         return Problem(503, said, kind=SERVER, code="engine_unavailable")
     found = _FIELD.match(said)
-    code = "context_length_exceeded" if _TOO_LONG.search(said) else "invalid_value"
+    code = "context_length_exceeded" if isinstance(error, PromptTooLong) else "invalid_value"
     return Problem(400, said, param=found[1] if found else None, code=code)

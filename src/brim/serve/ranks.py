@@ -23,6 +23,7 @@ from brim.errors import BrimError, DeviceError
 
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
+    from brim.engine.front.validation import GenerationRequest
 
 _LEAVE_SECONDS = 20.0
 _LOOK_SECONDS = 1.0  # how often a rank looks whether the server is still there
@@ -106,6 +107,10 @@ class LeadingEngine:
     def submit(self, *arguments: Any, **options: Any) -> str:
         self._followers.tell("submit", *arguments, **options)
         return self._engine.submit(*arguments, **options)
+
+    def submit_request(self, given: GenerationRequest) -> str:
+        self._followers.tell("submit_request", given)
+        return self._engine.submit_request(given)
 
     def cancel(self, request_id: str) -> bool:
         self._followers.tell("cancel", request_id)

@@ -11,7 +11,7 @@ import pytest
 
 from brim.engine.front.answers import Completion
 from brim.engine.requests.request import FinishReason
-from brim.errors import DeviceError, InvalidRequest, MediaUnavailable
+from brim.errors import DeviceError, InvalidRequest, MediaUnavailable, PromptTooLong
 from brim.guard.shares import ClientShare
 from brim.serve.gate import RequestGate
 from brim.serve.key_file import read_key_file
@@ -111,7 +111,7 @@ def test_a_forecast_is_of_answers_over_busy_time() -> None:
 
 
 def test_errors_of_the_engine_keep_their_field() -> None:
-    long = problem_of(InvalidRequest("prompt: 9 tokens leave no room in the context of 8; shorten the prompt"))
+    long = problem_of(PromptTooLong("prompt: 9 tokens leave no room in the context of 8; shorten the prompt"))
     assert (long.status, long.param, long.code) == (400, "prompt", "context_length_exceeded")
     field = problem_of(InvalidRequest("top_p is 7; it must be a number in (0, 1]"))
     assert (field.param, field.code) == ("top_p", "invalid_value")

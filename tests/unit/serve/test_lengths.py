@@ -13,7 +13,8 @@ from brim.errors import InvalidRequest
 from brim.serve.prepare.jobs import ChatJob, TokenizerSource
 from brim.serve.prepare.lengths import ROLLED_CHARACTERS
 from brim.serve.prepare.preparer import PromptPreparer
-from brim.serve.requests.generation import read_chat
+from brim.serve.requests.chat import read_chat
+from brim.serve.requests.types import ServedModel
 from brim.serve.settings import RequestLimits
 from tests.unit.serve.parse.marked import END, marked_tokenizer
 
@@ -44,7 +45,9 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> tuple[PromptPreparer, Counted]:
 def job(*said: str) -> ChatJob:
     turns = [{"role": "user" if number % 2 == 0 else "assistant", "content": one} for number, one in enumerate(said)]
     limits = RequestLimits()
-    return ChatJob(read_chat({"messages": turns}, LONGEST, limits).dialogue, limits, LONGEST, room=10)
+    return ChatJob(
+        read_chat({"messages": turns}, ServedModel(longest=LONGEST, limits=limits)).dialogue, limits, LONGEST, room=10
+    )
 
 
 def test_a_text_of_more_characters_than_a_context_of_longest_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("starlette")
 
+from brim.serve.http import parsing
 from brim.serve.http.parsing import LARGE_BYTES, MOST, READ_BESIDE_BYTES, checked, parsed
 from brim.serve.problems import Problem
-from brim.serve.requests import fields
 
 
 @pytest.mark.parametrize("padding", [0, LARGE_BYTES])
@@ -25,7 +25,7 @@ def test_a_body_means_the_same_wherever_it_is_parsed(padding: int, monkeypatch: 
         return real(body, **options)
 
     real = json.loads
-    monkeypatch.setattr(fields.json, "loads", loads)
+    monkeypatch.setattr(parsing.json, "loads", loads)
     wanted = {"a": [1, -2, 3.5, 1e3, None, True, {"b": "é"}], "long": "x" * padding}
     assert asyncio.run(parsed(json.dumps(wanted).encode())) == wanted
     assert threads == [padding == 0]
@@ -33,18 +33,18 @@ def test_a_body_means_the_same_wherever_it_is_parsed(padding: int, monkeypatch: 
 
 def test_other_threads_run_while_numbers_and_objects_are_parsed() -> None:
     """The parser calls a function of Python's for each: there a thread gives way."""
-    called = dict.fromkeys(fields._TURNS, 0)
+    called = dict.fromkeys(parsing._TURNS, 0)
 
     def noted(name: str) -> Any:
         def call(found: Any) -> Any:
             called[name] += 1
-            return fields._TURNS[name](found)
+            return parsing._TURNS[name](found)
 
         return call
 
     json.loads('{"a": [1, 2, 3.5], "b": {}}', **{name: noted(name) for name in called})
     assert called == {"parse_int": 2, "parse_float": 1, "object_hook": 2}
-    assert all(hasattr(one, "__code__") for one in fields._TURNS.values())
+    assert all(hasattr(one, "__code__") for one in parsing._TURNS.values())
 
 
 @pytest.mark.parametrize("mark", list(MOST))

@@ -14,13 +14,18 @@ import brim
 from brim.errors import InvalidRequest
 from brim.serve.plans import _MOST_WAITING, Planning, catalogue, made
 from brim.serve.problems import Problem
-from brim.serve.requests.plan import PlanQuery, read_plan
+from brim.serve.requests.plan import PlanQuery
+from brim.serve.requests.types import ServedModel
 
 ASKED = {"model": "qwen2.5-vl-7b", "gpu": "rtx-4090", "max_len": 8192, "kv_dtype": "fp8", "engine": "vllm"}
 
 
+def asked_for(body: dict[str, Any]) -> PlanQuery:
+    return PlanQuery.read_body(body, ServedModel())
+
+
 def test_the_plan_is_that_of_the_command() -> None:
-    found = made(read_plan(ASKED | {"concurrency": 4, "image_pixels": 1_000_000}))
+    found = made(asked_for(ASKED | {"concurrency": 4, "image_pixels": 1_000_000}))
     same = brim.plan(
         "qwen2.5-vl-7b",
         gpu="rtx-4090",
@@ -36,10 +41,10 @@ def test_the_plan_is_that_of_the_command() -> None:
 
 def test_a_placement_is_that_of_the_command() -> None:
     body = {"model": "qwen3-30b-a3b", "gpu": "h100-80gb", "gpus": 8, "pp": 2, "dp": 2, "ep": True, "engine": "vllm"}
-    found = made(read_plan(body | {"graphs": "off", "batch_tokens": 2048}))
+    found = made(asked_for(body | {"graphs": "off", "batch_tokens": 2048}))
     asked = {"pp": 2, "dp": 2, "ep": True, "graphs": False, "batch_tokens": 2048, "engine": "vllm"}
     assert found == brim.plan("qwen3-30b-a3b", gpu="8xh100-80gb", kv_dtype="auto", **asked).to_json()
-    host = made(read_plan({"model": "qwen3-30b-a3b", "gpu": "rtx-4090", "engine": "llama.cpp", "cpu_moe": 48}))
+    host = made(asked_for({"model": "qwen3-30b-a3b", "gpu": "rtx-4090", "engine": "llama.cpp", "cpu_moe": 48}))
     assert (host["fits"], host["host"]["items"][0]["name"]) == (True, "weights")
 
 
@@ -77,7 +82,7 @@ def test_several_gpus_share_the_model() -> None:
 )
 def test_what_is_not_known_or_too_large_is_refused_by_name(changed: dict[str, Any], param: str) -> None:
     with pytest.raises(Problem) as refused:
-        read_plan(ASKED | changed)
+        asked_for(ASKED | changed)
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
@@ -85,7 +90,7 @@ def test_the_catalogue_says_what_may_be_asked() -> None:
     found = catalogue()
     for model in found["models"][:3]:
         for gpu in found["gpus"][-2:]:
-            assert read_plan({"model": model["name"], "gpu": gpu["key"]})
+            assert asked_for({"model": model["name"], "gpu": gpu["key"]})
     images = {model["name"] for model in found["models"] if model["images"]}
     assert "qwen2.5-vl-7b" in images
     assert "llama-3.1-8b" not in images

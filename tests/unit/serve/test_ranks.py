@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
+from brim.engine.front.validation import GenerationRequest
+from brim.engine.requests.params import SamplingParams
 from brim.errors import DeviceError, InvalidRequest
 from brim.serve.ranks import Followers, LeadingEngine, follow, rank_environment
 
@@ -28,6 +32,10 @@ class Noted:
         if self._error is not None:
             raise self._error
         return "request-0"
+
+    def submit_request(self, given: GenerationRequest) -> str:
+        self.asked.append(("submit_request", (given,), {}))
+        return "request-1"
 
     def cancel(self, name: str) -> bool:
         self.asked.append(("cancel", (name,), {}))
@@ -53,13 +61,15 @@ def test_a_follower_does_what_the_first_rank_does() -> None:
     first, told = Noted(), Recorded()
     leading: Any = LeadingEngine(first, told)  # type: ignore[arg-type]
     assert leading.submit([1, 2], None, salt=b"s", priority=3) == "request-0"
+    given = GenerationRequest([1, 2], SamplingParams(max_tokens=3), salt=b"s", priority=3)
+    assert leading.submit_request(given) == "request-1"
     assert leading.step() == []
     assert leading.cancel("request-0")
     assert leading.longest_request == 7
     other: Any = Noted()
     follow(other, BytesIO(told.written))
     assert other.asked == first.asked
-    assert len(first.asked) == 3
+    assert len(first.asked) == 4
 
 
 def test_what_one_refuses_all_refuse_and_a_failed_step_ends_a_follower() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,14 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brim.engine.requests.params import SamplingParams
+from brim.serve.http.parsing import parse_object
 from brim.serve.problems import Problem
-from brim.serve.requests.fields import parse_object
-from brim.serve.requests.generation import AnswerRequest, read_chat, read_completion, sooner
+from brim.serve.requests.chat import read_chat
+from brim.serve.requests.completion import read_completion
 from brim.serve.requests.media import Audio, Image
 from brim.serve.requests.responses_api import read_response
+from brim.serve.requests.sampling import AnswerRequest, sooner
+from brim.serve.requests.types import ServedModel
 from brim.serve.settings import RequestLimits
 
 VOCAB = 300
+MODEL = ServedModel("m", VOCAB, longest=1000)
 HI = {"role": "user", "content": "Hi."}
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 SOUND = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
@@ -27,11 +32,11 @@ PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=",
 
 
 def chat(**fields: Any) -> Any:
-    return read_chat({"messages": [HI], **fields}, longest=1000, limits=RequestLimits(images=2))
+    return read_chat({"messages": [HI], **fields}, replace(MODEL, limits=RequestLimits(images=2)))
 
 
 def completion(body: Any) -> Any:
-    return read_completion(body, vocab=VOCAB)
+    return read_completion(body, MODEL)
 
 
 def test_a_chat_request_is_read() -> None:
@@ -306,13 +311,13 @@ def test_a_prompt_can_be_scored_alone() -> None:
 
 def test_metadata_is_repeated_by_a_response_and_bounded_everywhere() -> None:
     notes = {str(number): "b" * 512 for number in range(16)}
-    asked = read_response({"input": "a", "metadata": notes}, 1000, RequestLimits(), lambda name: None)
+    asked = read_response({"input": "a", "metadata": notes}, MODEL, lambda name: None)
     assert asked.said_back["metadata"] == notes
     assert completion({"prompt": "a", "metadata": notes}).prompts == ("a",)
     with pytest.raises(Problem, match=r"^metadata: "):
         completion({"prompt": "a", "metadata": {"a": 5}})
     with pytest.raises(Problem, match=r"^metadata: "):
-        read_response({"input": "a", "metadata": {"a": 5}}, 1000, RequestLimits(), lambda name: None)
+        read_response({"input": "a", "metadata": {"a": 5}}, MODEL, lambda name: None)
 
 
 def test_the_sooner_deadline_counts() -> None:
@@ -348,7 +353,7 @@ _NAMES = (
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(_NAMES), _JSON, max_size=4))
 def test_whatever_is_sent_is_read_or_refused(fields: dict[str, Any]) -> None:
-    for read in (lambda body: read_chat(body, 1000, RequestLimits()), completion):
+    for read in (lambda body: read_chat(body, MODEL), completion):
         for body in (fields, {"messages": [HI], "prompt": "a"} | fields):
             try:
                 read(body)
@@ -367,7 +372,7 @@ def test_more_messages_than_tokens_are_refused_before_any_is_read() -> None:
         chat(messages=many)
     assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
     with pytest.raises(Problem, match=r"^input: its 1001 messages leave no room"):
-        read_response({"input": many}, 1000, RequestLimits(), lambda name: None)
+        read_response({"input": many}, MODEL, lambda name: None)
     with pytest.raises(Problem, match=r"^messages\[1000\]: it must be an object"):
         chat(messages=many, truncation="auto")  # what does not fit would be dropped
 
@@ -386,10 +391,10 @@ def test_parts_and_calls_of_all_messages_are_counted_together(message: dict[str,
 
 
 def test_a_server_takes_no_more_than_it_says_however_long_its_context_is() -> None:
-    limits = RequestLimits(messages=10)
+    model = replace(MODEL, limits=RequestLimits(messages=10))
     for truncation in ("auto", "disabled"):
         with pytest.raises(Problem, match=r"^messages: it has 11 messages; at most 10 are taken"):
-            read_chat({"messages": [HI] * 11, "truncation": truncation}, 1000, limits)
+            read_chat({"messages": [HI] * 11, "truncation": truncation}, model)
 
 
 def test_a_body_of_fifty_thousand_messages_is_refused_at_once() -> None:
@@ -398,7 +403,7 @@ def test_a_body_of_fifty_thousand_messages_is_refused_at_once() -> None:
     def seconds(count: int) -> float:
         began = time.perf_counter()
         with suppress(Problem):
-            read_chat({"messages": [HI] * count}, 100_000, RequestLimits())
+            read_chat({"messages": [HI] * count}, replace(MODEL, longest=100_000))
         return time.perf_counter() - began
 
     assert min(seconds(50_000) for _ in range(3)) < 2 * min(seconds(1000) for _ in range(3))

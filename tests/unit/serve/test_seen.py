@@ -25,7 +25,8 @@ from brim.serve.prepare import images as decoding
 from brim.serve.prepare.jobs import ChatJob, Prepared, TokenizerSource
 from brim.serve.prepare.media import processor_of
 from brim.serve.prepare.worker import Tokenising
-from brim.serve.requests.generation import read_chat
+from brim.serve.requests.chat import read_chat
+from brim.serve.requests.types import ServedModel
 from brim.serve.settings import DEFAULT_MEDIA_CACHE, RequestLimits
 
 pillow = pytest.importorskip("PIL.Image")
@@ -50,9 +51,8 @@ def job(*parts: Any, salt: bytes = b"", rolls: bool = False, limits: RequestLimi
     turns = [{"role": "user", "content": [part, {"type": "text", "text": "What is it?"}]} for part in parts]
     said = {"role": "assistant", "content": "A colour."}
     messages = [one for turn in turns for one in (turn, said)][:-1]
-    dialogue = read_chat(
-        {"messages": messages, "truncation": "auto" if rolls else "disabled"}, LONGEST, limits
-    ).dialogue
+    model = ServedModel(longest=LONGEST, limits=limits)
+    dialogue = read_chat({"messages": messages, "truncation": "auto" if rolls else "disabled"}, model).dialogue
     return ChatJob(dialogue, limits, LONGEST, 16 if rolls else None, salt=salt)
 
 

@@ -28,7 +28,10 @@ LONGEST = 100
 
 
 def about(tokenising: Any) -> _About:
-    running = SimpleNamespace(engine=SimpleNamespace(longest_request=LONGEST), tokenising=tokenising)
+    engine = SimpleNamespace(
+        longest_request=LONGEST, loaded=SimpleNamespace(vocab=300), image_limits=None, audio_limits=None
+    )
+    running = SimpleNamespace(engine=engine, tokenising=tokenising)
     lifecycle: Any = SimpleNamespace(admit=lambda: running)
     nobody: Any = None
     return _About(lifecycle, ServeSettings("tiny"), nobody, nobody)

@@ -6,7 +6,7 @@ Nothing of a refused request stays behind, and what runs after validation need n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from brim.engine.media.allowed import AllowedMedia
 from brim.engine.media.prepare import GivenMedia, Preparer, Prompt
 from brim.engine.requests.control_tokens import ChatText
+from brim.engine.requests.lengths import check_prompt_length
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import MediaSpan, Request
 from brim.engine.weights.load import LoadedModel
@@ -21,6 +22,21 @@ from brim.errors import InvalidRequest, UnsupportedModel, first_line
 from brim.guard.shares import EVERYBODY, ClientShare
 
 MOST_PRIORITY = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A request as it is given, from the client to the validator; nothing of it is checked yet."""
+
+    prompt: Prompt
+    params: SamplingParams
+    media: GivenMedia = field(default_factory=GivenMedia)
+    deadline_seconds: float | None = None
+    request_id: str | None = None  # None: the engine names it
+    session: str | None = None  # the conversation that it belongs to
+    salt: bytes = b""  # only requests of the same find each other's prefixes
+    priority: int = 0
+    share: ClientShare = EVERYBODY
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,37 +52,27 @@ class RequestValidator:
     media: Preparer | None
     allowed: AllowedMedia
 
-    def validate(
-        self,
-        request_id: str,
-        prompt: Prompt,
-        params: SamplingParams,
-        media: GivenMedia,
-        seconds: float | None,
-        longest: int,
-        session: str | None = None,
-        salt: bytes = b"",
-        priority: int = 0,
-        share: ClientShare = EVERYBODY,
-    ) -> tuple[Request, ...]:
+    def validate(self, given: GenerationRequest, request_id: str, longest: int) -> tuple[Request, ...]:
         """One request for each answer that was asked for. `longest` is what the pool holds of one request."""
+        params, seconds, session, share = given.params, given.deadline_seconds, given.session, given.share
         params.check(self.loaded.vocab)
         if params.stop and self.tokenizer is None:
             raise InvalidRequest("stop: stop strings need a tokenizer; use stop_token_ids, or give the engine one")
         if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
             raise InvalidRequest(f"deadline_seconds {seconds!r}: a positive number of seconds is needed")
-        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MOST_PRIORITY:
+        if type(given.priority) is not int or abs(given.priority) > MOST_PRIORITY:
             raise InvalidRequest(
-                f"priority is {priority!r}; it must be an integer in {-MOST_PRIORITY}..{MOST_PRIORITY}"
+                f"priority is {given.priority!r}; it must be an integer in {-MOST_PRIORITY}..{MOST_PRIORITY}"
             )
         if not (session is None or isinstance(session, str)):
             raise InvalidRequest(f"session is {session!r}; must be a string, the name of a conversation")
         if not (isinstance(share, ClientShare) and 0 < share.weight < float("inf")):
             raise InvalidRequest(f"share is {share!r}; it must be a Share with a weight above 0")
-        if not isinstance(salt, bytes):
-            raise InvalidRequest(f"salt is {salt!r}; it must be bytes")
-        tokens, prepared, spans, marks = self._tokens(prompt, media)
-        self._check_tokens(tokens, longest)
+        if not isinstance(given.salt, bytes):
+            raise InvalidRequest(f"salt is {given.salt!r}; it must be bytes")
+        tokens, prepared, spans, marks = self._tokens(given.prompt, given.media)
+        self.check_length(len(tokens), longest)
+        self._check_tokens(tokens)
         self._check_spans(spans)
         eos = () if params.ignore_eos else self.loaded.eos_ids
         first = Request(
@@ -81,8 +87,8 @@ class RequestValidator:
             spans=spans,
             marks=marks,
             session=session,
-            salt=salt,
-            priority=priority,
+            salt=given.salt,
+            priority=given.priority,
             share=share,
         )
         others = (replace(first, index=number, seed=first.seed + number) for number in range(1, params.n))
@@ -106,7 +112,10 @@ class RequestValidator:
             raise InvalidRequest(f"prompt: must be a string or a list of token ids, not {type(ids).__name__}")
         return tuple(ids), None, (), ()
 
-    def _check_tokens(self, tokens: tuple[int, ...], longest: int) -> None:
+    def check_length(self, tokens: int, longest: int, **said: str) -> None:
+        check_prompt_length(tokens, context=self.max_length, longest=longest, **said)
+
+    def _check_tokens(self, tokens: tuple[int, ...]) -> None:
         if not tokens:
             raise InvalidRequest("prompt: it is empty; at least one token is needed")
         vocab = self.loaded.vocab
@@ -115,15 +124,6 @@ class RequestValidator:
                 raise InvalidRequest(
                     f"prompt: token {token!r} at index {place} is not in the vocabulary (0 to {vocab - 1})"
                 )
-        if len(tokens) >= self.max_length:
-            raise InvalidRequest(
-                f"prompt: {len(tokens)} tokens leave no room in the context of {self.max_length}; shorten the prompt"
-            )
-        if len(tokens) >= longest:
-            raise InvalidRequest(
-                f"prompt: {len(tokens)} tokens do not fit the KV pool, which holds {longest} of one request; "
-                "shorten the prompt, or build the engine with more kv_tokens"
-            )
 
     def _check_spans(self, spans: tuple[MediaSpan, ...]) -> None:
         for span in spans:

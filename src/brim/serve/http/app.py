@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,27 +15,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from brim.errors import BrimError
-from brim.serve.http.answering import CLIENT_LEFT, Answering, check_model
-from brim.serve.http.endpoints import ChatEndpoint, CompletionsEndpoint, Endpoint
+from brim.serve.api.answering import CLIENT_LEFT, Answering, Endpoint
+from brim.serve.api.chat import ChatEndpoint
+from brim.serve.api.completions import CompletionsEndpoint
+from brim.serve.api.responses import ResponsesEndpoint
 from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share_of
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body
-from brim.serve.http.responses_endpoint import ResponsesEndpoint
-from brim.serve.lifecycle import ServerLifecycle
+from brim.serve.lifecycle import ServerLifecycle, served_model
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.memory import Asking, memory_report
 from brim.serve.metrics import Metrics
 from brim.serve.openapi.document import document
-from brim.serve.openapi.requests import Facts
 from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import ChatJob
 from brim.serve.problems import SERVER, Problem, invalid, problem_of
-from brim.serve.requests.bounds import Bounds
-from brim.serve.requests.dialogue import Dialogue, read_dialogue
-from brim.serve.requests.fields import RequestFields
-from brim.serve.requests.plan import read_plan
-from brim.serve.requests.tools import read_tools
+from brim.serve.requests.chat import TokenizedPrompt, read_tokenize
+from brim.serve.requests.plan import PlanQuery
+from brim.serve.requests.types import ServedModel
 from brim.serve.settings import ServeSettings
 from brim.serve.stored import StoredResponses
 
@@ -65,8 +62,8 @@ def make_app(
     plans = _Plans(settings, planning or Planning())
     page = page_routes()
 
-    def generating(path: str, kind: Endpoint) -> Route:
-        return Route(path, Answering(path, kind, lifecycle, settings, request_log), methods=["POST"])
+    def generating(path: str, endpoint: Endpoint) -> Route:
+        return Route(path, Answering(path, endpoint, lifecycle, settings, request_log), methods=["POST"])
 
     app = Starlette(
         routes=[
@@ -122,17 +119,8 @@ class _About:
 
     async def openapi(self, request: Request) -> Response:
         """What the server takes and gives, as far as it is known now."""
-        running, settings = self._lifecycle.running, self._settings
-        facts = Facts(settings.model_name, remote=settings.limits.remote_media, messages=settings.limits.messages)
-        if running is not None:
-            engine = running.engine
-            facts = replace(
-                facts,
-                vocab=engine.loaded.vocab,
-                images=engine.image_limits is not None,
-                audio=engine.audio_limits is not None,
-            )
-        return JSONResponse(document(facts, keys=bool(settings.api_keys)))
+        model = served_model(self._settings, self._lifecycle.running)
+        return JSONResponse(document(model, keys=bool(self._settings.api_keys)))
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model()]})
@@ -187,20 +175,17 @@ class _About:
         """A prompt, or the messages of a chat, as tokens."""
         limits = self._settings.limits
         body = await read_body(request, limits)
-        fields = RequestFields(await parsed(body))
+        found = await parsed(body)
         running = self._lifecycle.admit()
         longest = running.engine.longest_request
-        check_model(fields.text("model"), self._settings.model_name)
-        prompt = fields.text("prompt")
-        if prompt is None:
-            read = partial(_dialogue, fields, Bounds(longest, limits))
-            dialogue = await checked(read, len(body))
-            job = ChatJob(dialogue, limits, longest, None, salt=request.state.tenant.salt)
-            tokens = (await running.tokenising.chat(job, only_counted=True)).tokens
+        asked = await checked(partial(read_tokenize, found, served_model(self._settings, running)), len(body))
+        if isinstance(asked, TokenizedPrompt):
+            (tokens,) = await running.tokenising.texts(
+                [asked.prompt], special=asked.add_special_tokens, longest=longest, only_counted=True
+            )
         else:
-            plain = fields.raw("add_special_tokens") is not None and not fields.flag("add_special_tokens")
-            fields.refuse_others()
-            (tokens,) = await running.tokenising.texts([prompt], special=not plain, longest=longest, only_counted=True)
+            job = ChatJob(asked, limits, longest, None, salt=request.state.tenant.salt)
+            tokens = (await running.tokenising.chat(job, only_counted=True)).tokens
         return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
 
 
@@ -216,13 +201,7 @@ class _Plans:
 
     async def plan(self, request: Request) -> Response:
         body = await read_body(request, self._settings.limits)
-        return JSONResponse(await self._planning.plan(read_plan(await parsed(body))))
-
-
-def _dialogue(fields: RequestFields, bounds: Bounds) -> Dialogue:
-    found = read_dialogue(fields, bounds, read_tools(fields))
-    fields.refuse_others()
-    return found
+        return JSONResponse(await self._planning.plan(PlanQuery.read_body(await parsed(body), ServedModel())))
 
 
 def _after(request: Request) -> int:

@@ -7,11 +7,11 @@ it calls for is such a function (`release_gil`), and what it makes without one, 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from brim.serve.problems import Problem
-from brim.serve.requests.fields import parse_object
 from brim.units import KIB
 
 Result = TypeVar("Result")
@@ -30,6 +30,34 @@ async def parsed(body: bytes) -> Mapping[str, Any]:
 async def checked(read: Callable[[], Result], size: int) -> Result:
     """What it makes of a body of so many bytes. The checks of a large one are made beside the event loop too."""
     return read() if size < READ_BESIDE_BYTES else await asyncio.to_thread(read)
+
+
+def parse_object(body: bytes, *, release_gil: bool = False) -> Mapping[str, Any]:
+    """The object in a request's body. `release_gil`: other threads may run while it is parsed, which takes longer."""
+    try:
+        found = json.loads(body, **(_TURNS if release_gil else {}))
+    except RecursionError:
+        raise Problem(400, "the body is nested too deeply", code="invalid_json") from None
+    except (UnicodeDecodeError, ValueError) as error:
+        raise Problem(400, f"the body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(found, dict):
+        raise Problem(400, f"the body must be a JSON object: {{…}}, not {type(found).__name__}", code="invalid_json")
+    return found
+
+
+def _integer(digits: str) -> int:
+    return int(digits)
+
+
+def _number(digits: str) -> float:
+    return float(digits)
+
+
+def _object(found: dict[str, Any]) -> dict[str, Any]:
+    return found
+
+
+_TURNS: Mapping[str, Any] = {"parse_int": _integer, "parse_float": _number, "object_hook": _object}
 
 
 def _parsed(body: bytes) -> Mapping[str, Any]:

@@ -1,7 +1,5 @@
-"""The OpenAPI document of a server: what it takes and what it gives, from the tables that requests are checked by.
+"""The OpenAPI document of a server: what it takes, from the declarations that bodies are read by, and what it gives.
 
-words.py      small schemas that others are made of
-asked.py      the bodies of requests
-answered.py   the bodies of answers
-document.py   the endpoints
+responses.py   the bodies of answers
+document.py    the endpoints
 """

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from brim.serve.openapi import requests, responses
-from brim.serve.openapi.requests import Facts
-from brim.serve.openapi.words import Schema
+from brim.serve.openapi import responses
+from brim.serve.requests.chat import ChatBody, tokenize_schema
+from brim.serve.requests.completion import CompletionBody
+from brim.serve.requests.plan import PlanQuery
+from brim.serve.requests.responses_api import ResponseBody
+from brim.serve.requests.types import Schema, ServedModel
 from brim.version import __version__
 
 Json = dict[str, Any]
@@ -38,7 +41,7 @@ _AFTER = {
 }
 
 
-def document(facts: Facts, keys: bool) -> Json:
+def document(model: ServedModel, keys: bool) -> Json:
     """All of it. `keys`: the server asks for one."""
     found: Json = {
         "openapi": "3.1.0",
@@ -47,7 +50,7 @@ def document(facts: Facts, keys: bool) -> Json:
             "version": __version__,
             "description": "OpenAI's API, and what the server says about its memory.",
         },
-        "paths": _paths(facts),
+        "paths": _paths(model),
         "components": {"schemas": {"Problem": responses.PROBLEM}},
     }
     if keys:
@@ -56,13 +59,13 @@ def document(facts: Facts, keys: bool) -> Json:
     return found
 
 
-def _paths(facts: Facts) -> Json:
+def _paths(model: ServedModel) -> Json:
     return {
-        "/v1/chat/completions": {"post": _generates("An answer to a chat", requests.chat(facts), responses.CHAT)},
+        "/v1/chat/completions": {"post": _generates("An answer to a chat", ChatBody.openapi(model), responses.CHAT)},
         "/v1/completions": {
-            "post": _generates("A text that goes on from a prompt", requests.completion(facts), responses.COMPLETION)
+            "post": _generates("A text that goes on from a prompt", CompletionBody.openapi(model), responses.COMPLETION)
         },
-        "/v1/responses": {"post": _generates("An answer, as items", requests.response(facts), responses.RESPONSE)},
+        "/v1/responses": {"post": _generates("An answer, as items", ResponseBody.openapi(model), responses.RESPONSE)},
         "/v1/responses/{id}": {
             "parameters": [_path_parameter("id")],
             "get": _operation("A stored answer", {JSON: responses.RESPONSE}, (404,)),
@@ -77,12 +80,13 @@ def _paths(facts: Facts) -> Json:
             "get": _operation("The ledger of memory", {JSON: responses.MEMORY}, (400, 503)) | {"parameters": [_AFTER]}
         },
         "/v1/plan": {
-            "post": _operation("What fits on a GPU", {JSON: {"type": "object"}}, _PLANNING) | _body(requests.plan())
+            "post": _operation("What fits on a GPU", {JSON: {"type": "object"}}, _PLANNING)
+            | _body(PlanQuery.openapi(model))
         },
         "/v1/catalogue": {"get": _operation("What plans may be asked for", {JSON: {"type": "object"}}, (429, 503))},
         "/tokenize": {
             "post": _operation("Text as tokens", {JSON: responses.TOKENIZED}, (*_ASKING, 404))
-            | _body(requests.tokenize(facts))
+            | _body(tokenize_schema(model))
         },
         "/health": {"get": _health()},
         "/metrics": {"get": _operation("Metrics for Prometheus", {PLAIN: {"type": "string"}})},

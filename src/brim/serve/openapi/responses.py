@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from brim.serve.lifecycle import ServerState
-from brim.serve.openapi.words import (
-    ANYTHING,
-    COUNT,
-    FLAG,
-    NUMBER,
-    OBJECT,
-    TEXT,
-    Schema,
-    either,
-    given,
-    listed,
-    one_of,
-    optional,
-)
+from brim.serve.requests.types import NULL, Schema
+
+TEXT: Schema = {"type": "string"}
+FLAG: Schema = {"type": "boolean"}
+ANYTHING: Schema = {}
+OBJECT: Schema = {"type": "object"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+NUMBER: Schema = {"type": "number"}
+
+
+def one_of(values: Iterable[Any]) -> Schema:
+    return {"enum": list(values)}
+
+
+def listed(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def either(*schemas: Schema) -> Schema:
+    return {"anyOf": list(schemas)}
+
+
+def optional(schema: Schema) -> Schema:
+    return either(schema, NULL)
+
+
+def given(properties: Mapping[str, Schema], optionally: Mapping[str, Schema] | None = None) -> Schema:
+    """All of these fields are there, and perhaps others."""
+    return {"type": "object", "properties": {**properties, **(optionally or {})}, "required": list(properties)}
+
 
 REASONS = ("stop", "length", "deadline")
 _CACHED = given({"cached_tokens": COUNT})

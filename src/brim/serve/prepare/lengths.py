@@ -1,4 +1,7 @@
-"""Texts that are refused by their length alone: tokenising one would delay everybody else."""
+"""How long a text is, before it is tokenised: which are refused by that alone, and which are quick.
+
+Tokenising one that is far too long would delay everybody else.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from brim.engine.requests.lengths import no_room
 from brim.errors import InvalidRequest
 from brim.serve.requests.dialogue import Dialogue
 
 ROLLED_CHARACTERS = 256 * 1024  # of a conversation that loses what does not fit, however small the context is
 ROLLED_TOKEN = 16  # characters of a token, for one that loses the rest: it is counted many times
 START_TOKEN = 8  # characters of a token that a text is looked at for first
+QUICK_WEIGHT = 64 * 1024  # some 20 ms of a template and a tokenizer
+_PART = 32  # what a text, a list or an object costs besides its characters, as characters
 SURELY = 1.5  # times the context: as many tokens at the start of a text cannot become fewer
 
 
@@ -30,10 +36,8 @@ def check_length(tokenizer: Any, text: str, longest: int, *, counted: bool = Fal
     _check(tokenizer, len(text), longest, field)
     start = text[: START_TOKEN * longest]
     if not counted and len(start) < len(text) and (tokens := len(tokenizer(start)["input_ids"])) > SURELY * longest:
-        raise InvalidRequest(
-            f"{field}: its {len(text)} characters leave no room in the context of {longest} tokens: the first "
-            f"{len(start)} are {tokens} already; shorten it"
-        )
+        because = f": the first {len(start)} are {tokens} already"
+        raise no_room(field, f"its {len(text)} characters", longest, because)
 
 
 def check_rolled_length(tokenizer: Any, text: str, longest: int) -> None:
@@ -44,10 +48,8 @@ def check_rolled_length(tokenizer: Any, text: str, longest: int) -> None:
 def _check(tokenizer: Any, characters: int, longest: int, field: str) -> None:
     most = _token_characters(tokenizer) * longest
     if characters > most:
-        raise InvalidRequest(
-            f"{field}: its {characters} characters leave no room in the context of {longest} tokens, which holds "
-            f"at most {most} characters; shorten it"
-        )
+        because = f", which holds at most {most} characters"
+        raise no_room(field, f"its {characters} characters", longest, because)
 
 
 def _check_rolled(tokenizer: Any, characters: int, longest: int, field: str) -> None:
@@ -78,3 +80,27 @@ def _token_characters(tokenizer: Any) -> int:
     """Of the longest token; a character is at least one of a token's."""
     vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else ("x",)
     return max(map(len, vocabulary))
+
+
+def is_quick(found: Any) -> bool:
+    """Whether it is so little that others may wait for it."""
+    return weight_of(found, QUICK_WEIGHT) <= QUICK_WEIGHT
+
+
+def weight_of(found: Any, enough: int) -> int:
+    """Of texts, lists, objects or a dialogue; counting stops where it is more than `enough`."""
+    weight, left = 0, [found]
+    while left and weight <= enough:
+        one = left.pop()
+        weight += _PART
+        if isinstance(one, str):
+            weight += len(one)
+        elif isinstance(one, Mapping):
+            weight += sum(map(len, one))
+            left.extend(one.values())
+        elif isinstance(one, list | tuple):
+            left.extend(one)
+        elif isinstance(one, Dialogue):
+            left.append(one.tools)
+            left.extend(message.entry for message in one.messages)
+    return weight

@@ -20,8 +20,8 @@ from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, SeenImage, Tokenize
 from brim.serve.prepare.lengths import check_length, check_rolled_length
 from brim.serve.prepare.rolling import rolled, written
 from brim.serve.prepare.shared_arrays import SharedArray
-from brim.serve.requests.dialogue import Dialogue, Media
-from brim.serve.requests.media import Audio, Image
+from brim.serve.requests.dialogue import Dialogue
+from brim.serve.requests.media import Audio, Image, Media
 
 
 def check_taken(dialogue: Dialogue, allowed: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from brim.engine.front.chat_template import ChatTemplate
 from brim.engine.requests.control_tokens import ChatText
-from brim.errors import InvalidRequest
+from brim.errors import InvalidRequest, PromptTooLong
 from brim.guard.rolling import RollingSettings, roll
 from brim.serve.prepare.jobs import ChatJob
 from brim.serve.requests.dialogue import Dialogue
@@ -35,7 +35,7 @@ def rolled(job: ChatJob, count: Callable[[Dialogue], int]) -> tuple[Dialogue, in
     settings = RollingSettings(job.threshold, max(1, job.threshold // 2))
     found = roll([False] * len(asked.exchanges), tokens, job.room, settings)
     if not found.fits:
-        raise InvalidRequest(
+        raise PromptTooLong(
             f"messages: the last turn and the instruction have {found.tokens} tokens, and {job.room} are wanted for "
             f"the answer: {found.tokens + job.room - job.threshold} more than the {job.threshold} of one request; "
             "shorten them, or ask for fewer max_tokens"

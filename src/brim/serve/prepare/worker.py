@@ -14,14 +14,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from brim.errors import BrimError, InvalidRequest
+from brim.errors import BrimError, InvalidRequest, PromptTooLong
 from brim.serve.prepare.cores import long_text_processes, media_processes
 from brim.serve.prepare.jobs import ChatJob, Prepared, SeenImage, TokenizerSource
 from brim.serve.prepare.lanes import Lane
+from brim.serve.prepare.lengths import QUICK_WEIGHT, is_quick
 from brim.serve.prepare.processes import processes
 from brim.serve.prepare.remote.fetching import Fetching
 from brim.serve.prepare.seen import SeenImages, keys_of, with_pixels
-from brim.serve.prepare.weight import QUICK_WEIGHT, is_quick
 from brim.serve.settings import DEFAULT_MEDIA_CACHE
 
 _COUNTED_AT_ONCE = 1  # a prompt that is to be answered waits for one that is only counted, at most
@@ -154,5 +154,7 @@ def _plain_errors() -> Iterator[None]:
     """Errors as they can cross between processes: with one text."""
     try:
         yield
+    except PromptTooLong:
+        raise
     except BrimError as error:
         raise InvalidRequest(str(error)) from None

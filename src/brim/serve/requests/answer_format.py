@@ -1,46 +1,41 @@
-"""The form that an answer must have: any text, a JSON object, or JSON of a schema."""
+"""The form that an answer must have, as the schema of its JSON: None for any text.
+
+`FLAT_FORMAT`: name and schema stand beside the type, as in `/v1/responses`, and not inside of `json_schema`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from brim.serve.problems import invalid
-from brim.serve.requests.fields import RequestFields, check_depth
+from brim.serve.requests import types as t
 
-FORMATS = ("text", "json_object", "json_schema")
-ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-
-
-def read_format(form: RequestFields | None, *, flat: bool = False) -> Mapping[str, Any] | None:
-    """The schema of an answer, None where any text will do.
-
-    `flat`: name and schema stand beside the type, as in `/v1/responses`, and not inside of `json_schema`.
-    """
-    if form is None:
-        return None
-    kind = form.choice("type", FORMATS, "")
-    if not kind:
-        raise invalid(form.path("type"), f"it must be one of {', '.join(FORMATS)}", "missing_required_parameter")
-    schema: Mapping[str, Any] | None = None
-    if kind == "json_object":
-        schema = ANY_OBJECT
-    elif kind == "json_schema":
-        schema = _schema(form, flat)
-    form.refuse_others()
-    return schema
+AnswerSchema = Mapping[str, Any]
+ANY_OBJECT: AnswerSchema = {"type": "object"}
 
 
-def _schema(form: RequestFields, flat: bool) -> Mapping[str, Any]:
-    inner = form if flat else form.inner("json_schema")
-    if inner is None or inner.text("name") is None:
-        raise invalid(form.path("json_schema"), "it needs a name and a schema", "missing_required_parameter")
-    inner.text("description")
-    inner.flag("strict")
-    inner.inner("schema")  # it must be an object
-    schema: Mapping[str, Any] | None = inner.raw("schema")
-    inner.refuse_others()
-    if schema is None:
-        return ANY_OBJECT
-    check_depth(schema, inner.path("schema"))
-    return schema
+def _schema(found: AnswerSchema, path: str, model: t.ServedModel) -> AnswerSchema:
+    t.check_depth(found, path)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSchema(t.JsonObject):
+    name: str = t.required(t.TEXT)
+    schema: AnswerSchema | None = t.optional(t.JsonType((dict,), _schema, t.OBJECT.schema))
+    description: str | None = t.optional(t.TEXT)
+    strict: bool = t.optional(t.FLAG, default=False)
+
+    @property
+    def value(self) -> AnswerSchema:
+        return ANY_OBJECT if self.schema is None else self.schema
+
+
+def _format(of_schema: type[t.JsonObject]) -> t.JsonType[AnswerSchema | None]:
+    kinds = {"text": t.meaning(None), "json_object": t.meaning(ANY_OBJECT), "json_schema": of_schema}
+    return t.tagged(kinds, code="invalid_value")
+
+
+FORMAT = _format(t.wrapped("json_schema", t.record(NamedSchema, needs="a name and a schema")))
+FLAT_FORMAT = _format(NamedSchema)

@@ -1,8 +1,8 @@
 """The messages of a chat, as a model's template takes them, and the exchanges that may be dropped from it.
 
 In: OpenAI's messages. Out: a `Dialogue`. Texts in parts become one text where there are no media, since most templates
-know no parts; arguments of tool calls become objects, which templates write as JSON themselves. Images and audio are
-not looked into here (`media.py`).
+know no parts; arguments of tool calls become objects, which templates write as JSON themselves. Messages, parts and
+calls are counted before any is looked into. Images and audio are not looked into here (`media.py`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from brim.serve.problems import invalid
-from brim.serve.requests.bounds import Bounds
-from brim.serve.requests.fields import RequestFields, check_depth, entries
-from brim.serve.requests.media import Audio, Image, not_fetched, read_audio, read_audio_url, read_image
-from brim.serve.requests.tools import RequestedTools
+from brim.engine.requests.lengths import no_room
+from brim.serve.problems import invalid, problem_of
+from brim.serve.requests import types as t
+from brim.serve.requests.media import AUDIO_URL, IMAGE_URL, INPUT_AUDIO, Audio, Image, Media, offered
 from brim.serve.settings import RequestLimits
-
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-
-
-Media = Image | Audio
-PART_TYPES = ("text", "image_url", "input_audio", "audio_url")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,112 +66,137 @@ class Dialogue:
         return tuple(one for one in self.media if isinstance(one, Audio))
 
 
-def read_dialogue(fields: RequestFields, bounds: Bounds, tools: RequestedTools) -> Dialogue:
-    """The field `messages`; the template is told of the tools."""
-    found = fields.items("messages")
-    if not found:
-        raise invalid("messages", "at least one message is needed", "missing_required_parameter")
-    bounds.check(found, "messages")
-    return dialogue_of(entries(found, "messages"), bounds.limits, tools, "messages")
+def dialogue_of(
+    messages: Sequence[Message], tools: tuple[Mapping[str, Any], ...], limits: RequestLimits, field: str
+) -> Dialogue:
+    """System messages at the beginning are the opening; then each turn of the user begins an exchange.
 
-
-def dialogue_of(found: Iterable[RequestFields], limits: RequestLimits, tools: RequestedTools, field: str) -> Dialogue:
-    """Messages as a dialogue; `field` is where they were written."""
-    dialogue = _grouped([_message(entry) for entry in found], tools.tools)
-    _check_count(field, "images", len(dialogue.images), limits.images)
-    _check_count(field, "audio files", len(dialogue.audios), limits.audios)
-    if not limits.remote_media:
-        for image in dialogue.images:
-            if image.remote:
-                raise not_fetched(image.path, "this server fetches nothing (that needs --allow-remote-media)")
-    return dialogue
-
-
-def _check_count(field: str, what: str, count: int, most: int) -> None:
-    if count > most:
-        raise invalid(field, f"it has {count} {what}; at most {most} may be sent")
-
-
-def _grouped(messages: Sequence[Message], tools: tuple[Mapping[str, Any], ...]) -> Dialogue:
-    """System messages at the beginning are the opening; then each turn of the user begins an exchange."""
+    `field` is where the messages were written; the template is told of the tools.
+    """
     starts = next((number for number, one in enumerate(messages) if one.role != "system"), len(messages))
     exchanges: list[list[Message]] = []
     for message in messages[starts:]:
         if message.role == "user" or not exchanges:
             exchanges.append([])
         exchanges[-1].append(message)
-    return Dialogue(tuple(messages[:starts]), tuple(map(tuple, exchanges)), tools)
+    dialogue = Dialogue(tuple(messages[:starts]), tuple(map(tuple, exchanges)), tools)
+    for what, some, most in (
+        ("images", dialogue.images, limits.images),
+        ("audio files", dialogue.audios, limits.audios),
+    ):
+        if len(some) > most:
+            raise invalid(field, f"it has {len(some)} {what}; at most {most} may be sent")
+    return dialogue
 
 
-def _message(fields: RequestFields) -> Message:
-    role = fields.text("role")
-    if role not in ROLES:
-        raise invalid(fields.path("role"), f"{role!r:.40} is not one of {', '.join(ROLES)}")
-    content, media = _content(fields)
-    entry: dict[str, Any] = {"role": ROLES[role], "content": content}
-    if (name := fields.text("name")) is not None:
-        entry["name"] = name
-    if (answers := fields.text("tool_call_id")) is not None:
-        entry["tool_call_id"] = answers
-    if calls := fields.items("tool_calls"):
-        entry["tool_calls"] = [_call(one) for one in entries(calls, fields.path("tool_calls"))]
-    elif content is None:
-        raise invalid(fields.path("content"), "it is missing", "missing_required_parameter")
-    entry["content"] = content or ""
-    if (reasoning := fields.text("reasoning_content")) is not None:
-        entry["reasoning_content"] = reasoning
-    fields.leave_out(["refusal", "annotations"])
-    fields.refuse_others(["audio", "function_call"])
-    return Message(entry, media)
+_LISTS = ("content", "tool_calls", "output")  # of a message, or of an item of `/v1/responses`
 
 
-def _content(fields: RequestFields) -> tuple[Any, tuple[Media, ...]]:
-    content = fields.raw("content")
-    if content is None or isinstance(content, str):
-        return content, ()
-    if not isinstance(content, list):
-        raise invalid(fields.path("content"), "must be a string or a list of parts", "invalid_type")
-    parts: list[dict[str, str]] = []
-    media: list[Media] = []
-    for part in entries(content, fields.path("content")):
-        match part.text("type"):
-            case "text":
-                parts.append({"type": "text", "text": part.needed_text("text")})
-            case "image_url":
-                parts.append({"type": "image"})
-                media.append(read_image(part))
-            case "input_audio":
-                parts.append({"type": "audio"})
-                media.append(read_audio(part))
-            case "audio_url":
-                parts.append({"type": "audio"})
-                media.append(read_audio_url(part))
-            case other:
-                said = f"{other!r:.40} is not supported; {', '.join(PART_TYPES)} are"
-                raise invalid(part.path("type"), said, "unsupported_value")
-        part.refuse_others()
-    if not media:
-        return "\n".join(part["text"] for part in parts), ()
-    return parts, tuple(media)
+def check_counts(messages: Sequence[t.Json], field: str, model: t.ServedModel, *, rolls: bool = False) -> None:
+    """How many messages there may be, and parts and calls in them.
+
+    Each takes at least one token of the prompt, so no more than those of one request can fit. Where the oldest are
+    dropped (`rolls`), more may be sent; but all that is sent has to be written by the template, so there is a limit.
+    """
+    _check(len(messages), "messages", field, model, rolls)
+    _check(sum(map(_parts, messages)), "parts and calls", field, model, rolls)
 
 
-def _call(fields: RequestFields) -> dict[str, Any]:
-    """A call that the model made earlier."""
-    function = fields.inner("function")
-    name = function.text("name") if function is not None else None
-    if function is None or not name:
-        raise invalid(fields.path("function"), "it needs a name and arguments", "missing_required_parameter")
-    written = function.raw("arguments")
-    if not isinstance(written, str | dict | None):
-        raise invalid(function.path("arguments"), "must be a string with JSON, or an object", "invalid_type")
+def _check(count: int, what: str, field: str, model: t.ServedModel, rolls: bool) -> None:
+    most = model.limits.messages
+    if count > most:
+        raise invalid(field, f"it has {count} {what}; at most {most} are taken: send fewer")
+    if count > model.longest and not rolls:
+        raise problem_of(
+            no_room(field, f"its {count} {what}", model.longest, ", of which each takes one", "send fewer")
+        )
+
+
+def _parts(message: t.Json) -> int:
+    lists: Iterable[t.Json] = (message.get(name) for name in _LISTS) if isinstance(message, dict) else ()
+    return sum(len(some) for some in lists if isinstance(some, list))
+
+
+# -- as they are written -----------------------------------------------------------------------------------------------
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+Parts = tuple[str | Media, ...]
+_PART = t.tagged(
+    {"text": t.wrapped("text", t.TEXT), "image_url": IMAGE_URL, "input_audio": INPUT_AUDIO, "audio_url": AUDIO_URL},
+    offered=offered,
+)
+
+
+def _arguments(written: t.Json, path: str, model: t.ServedModel) -> t.Json:
+    """JSON in a text as the object that it says; a text that is no JSON stays one."""
     try:
-        arguments = json.loads(written) if isinstance(written, str) else written
+        found = json.loads(written) if isinstance(written, str) else written
     except (ValueError, RecursionError):
-        arguments = written
-    function.refuse_others()
-    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    call |= fields.given("id")
-    check_depth(call, function.path("arguments"))
-    fields.leave_out(["type", "index"])
-    fields.refuse_others()
-    return call
+        return written
+    if isinstance(found, dict | list):
+        t.check_depth(found, path)
+    return found
+
+
+ARGUMENTS = t.JsonType((str, dict), _arguments, t.either(t.TEXT, t.OBJECT).schema)
+
+
+@dataclass(frozen=True, slots=True)
+class CalledFunction(t.JsonObject):
+    name: str = t.required(t.text())
+    arguments: t.Json = t.optional(ARGUMENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierCall(t.JsonObject):
+    """A call that the model made earlier."""
+
+    function: CalledFunction = t.required(t.record(CalledFunction, needs="a name and arguments"))
+    id: t.Json = t.optional(t.plain({"type": "string"}))  # templates decide what they take
+    IGNORED = ("type", "index")
+
+    @property
+    def value(self) -> dict[str, Any]:
+        call = {"type": "function", "function": {"name": self.function.name, "arguments": self.function.arguments}}
+        return call if self.id is None else call | {"id": self.id}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage(t.JsonObject):
+    role: str = t.required(t.choice(ROLES))
+    content: str | Parts | None = t.optional(t.either(t.TEXT, t.listed(_PART)))
+    name: str | None = t.optional(t.TEXT)
+    tool_call_id: str | None = t.optional(t.TEXT)
+    tool_calls: tuple[dict[str, Any], ...] = t.optional(t.listed(t.record(EarlierCall)), default=())
+    reasoning_content: str | None = t.optional(t.TEXT)
+    IGNORED = ("refusal", "annotations")
+    UNSUPPORTED = ("audio", "function_call")
+    ONE_NEEDED = ("content", "tool_calls")
+
+    @property
+    def value(self) -> Message:
+        others = {
+            "name": self.name,
+            "tool_call_id": self.tool_call_id,
+            "tool_calls": list(self.tool_calls) or None,
+            "reasoning_content": self.reasoning_content,
+        }
+        return message_of(self.role, self.content, **others)
+
+
+MESSAGES: t.JsonType[tuple[Message, ...]] = t.listed(
+    t.record(ChatMessage), least=1, most=lambda model: model.limits.messages
+)
+
+
+def message_of(role: str, content: str | Parts | None, **others: Any) -> Message:
+    """A message of a role, with content in parts; of `others`, what is given stands in it too."""
+    parts = () if content is None else (content,) if isinstance(content, str) else content
+    media = tuple(one for one in parts if not isinstance(one, str))
+    written: Any = [{"type": "text", "text": one} if isinstance(one, str) else {"type": one.kind} for one in parts]
+    if not media:
+        written = "\n".join(one for one in parts if isinstance(one, str))
+    given = {name: value for name, value in others.items() if value is not None}
+    return Message({"role": ROLES[role], "content": written} | given, media)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from brim.serve.problems import Problem, invalid
-from brim.serve.requests.fields import RequestFields
+from brim.serve.requests import types as t
 
 AUDIO_FORMATS = ("wav",)
 _AUDIO_URI = re.compile(r"data:audio/(?:x-|vnd\.)?([a-z0-9.+-]+);base64,", re.IGNORECASE)
@@ -20,6 +21,7 @@ class Image:
 
     uri: str
     path: str
+    kind: ClassVar[str] = "image"  # as templates call it
 
     @property
     def remote(self) -> bool:
@@ -36,68 +38,78 @@ class Audio:
 
     written: str
     path: str
+    kind: ClassVar[str] = "audio"
 
     def moved(self, uris: Mapping[str, str]) -> Audio:
         return self  # it is never fetched
 
 
-def read_image(part: RequestFields) -> Image:
-    """`{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}`."""
-    where, uri, path = _url(part, "image_url")
+Media = Image | Audio
+
+
+def _image(uri: str, path: str, model: t.ServedModel) -> Image:
     found = Image(uri, path)
     if not uri.startswith("data:") and not found.remote:
-        raise not_fetched(path, "only data URIs are taken, and https where the server has --allow-remote-media")
-    where.leave_out(["detail"])
-    where.refuse_others()
+        raise _not_fetched(path, "only data URIs are taken, and https where the server has --allow-remote-media")
+    if found.remote and not model.limits.remote_media:
+        raise _not_fetched(path, "this server fetches nothing (that needs --allow-remote-media)")
     return found
 
 
-def read_audio(part: RequestFields) -> Audio:
-    """`{"type": "input_audio", "input_audio": {"data": "…", "format": "wav"}}`."""
-    where = part.inner("input_audio")
-    if where is None:
-        raise invalid(part.path("input_audio"), "it needs data and a format", "missing_required_parameter")
-    written, form = where.text("data"), where.text("format")
-    if not written:
-        raise invalid(where.path("data"), "it needs a file in base64", "missing_required_parameter")
-    if form is None:
-        raise invalid(where.path("format"), "it is missing", "missing_required_parameter")
-    _check_format(where.path("format"), form)
-    where.refuse_others()
-    return Audio(written, where.path("data"))
-
-
-def read_audio_url(part: RequestFields) -> Audio:
-    """`{"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,…"}}`."""
-    where, uri, path = _url(part, "audio_url")
+def _audio(uri: str, path: str, model: t.ServedModel) -> Audio:
     if not uri.startswith("data:"):
-        raise not_fetched(path, "audio is not fetched", "the audio itself, as data:audio/wav;base64,…")
+        raise _not_fetched(path, "audio is not fetched", "the audio itself, as data:audio/wav;base64,…")
     begin = _AUDIO_URI.match(uri)
     if begin is None:
         raise invalid(path, "a data URI must begin like data:audio/wav;base64,")
     form = begin[1].lower()
-    _check_format(path, _NAMES.get(form, form))
-    where.refuse_others()
+    _audio_format(_NAMES.get(form, form), path, model)
     return Audio(uri[begin.end() :], path)
 
 
-def not_fetched(path: str, why: str, instead: str = "the image itself, as data:image/png;base64,…") -> Problem:
-    return Problem(400, f"{path}: {why}; send {instead}", param=path, code="remote_url_refused")
-
-
-def _url(part: RequestFields, name: str) -> tuple[RequestFields, str, str]:
-    """(the object around it, the URL, where it is)."""
-    where = part.inner(name)
-    url = where.text("url") if where is not None else None
-    if where is None or url is None:
-        raise invalid(part.path(name), "it needs a url", "missing_required_parameter")
-    return where, url, where.path("url")
-
-
-def _check_format(path: str, form: str) -> None:
+def _audio_format(form: str, path: str, model: t.ServedModel) -> str:
     if form not in AUDIO_FORMATS:
         raise invalid(
             path,
             f"{form!r:.40} is not supported; {', '.join(AUDIO_FORMATS)} is: convert it (ffmpeg -i FILE audio.wav)",
             "unsupported_value",
         )
+    return form
+
+
+def _audio_file(written: str, path: str, model: t.ServedModel) -> Audio:
+    return Audio(t.text().convert(written, path, model), path)
+
+
+def _not_fetched(path: str, why: str, instead: str = "the image itself, as data:image/png;base64,…") -> Problem:
+    return Problem(400, f"{path}: {why}; send {instead}", param=path, code="remote_url_refused")
+
+
+def _image_schema(model: t.ServedModel) -> dict[str, str]:
+    return {"type": "string", "pattern": "^(data:|https://)" if model.limits.remote_media else "^data:"}
+
+
+IMAGE = t.JsonType((str,), _image, _image_schema, missing="it needs a data URI")
+_AUDIO = t.JsonType((str,), _audio, lambda model: {"type": "string", "pattern": "^data:audio/wav;base64,"})
+_FILE = t.JsonType((str,), _audio_file, t.text().schema, missing="it needs a file in base64")
+_FORMAT = t.JsonType((str,), _audio_format, lambda model: {"enum": list(AUDIO_FORMATS)})
+
+
+@dataclass(frozen=True, slots=True)
+class AudioFile(t.JsonObject):
+    data: Audio = t.required(_FILE)
+    format: str = t.required(_FORMAT)
+
+    @property
+    def value(self) -> Audio:
+        return self.data
+
+
+IMAGE_URL = t.wrapped("image_url", t.record(t.wrapped("url", IMAGE, IGNORED=("detail",)), needs="a url"))
+AUDIO_URL = t.wrapped("audio_url", t.record(t.wrapped("url", _AUDIO), needs="a url"))
+INPUT_AUDIO = t.wrapped("input_audio", t.record(AudioFile))
+
+
+def offered(part: str, model: t.ServedModel) -> bool:
+    """Whether a model takes parts of this type."""
+    return (model.images or "image" not in part) and (model.audio or "audio" not in part)

@@ -16,7 +16,8 @@ from brim.serve.prepare.remote.fetch import RemoteFile, Ways, fetch_all
 from brim.serve.prepare.remote.fetching import Fetching
 from brim.serve.prepare.remote.public import is_public
 from brim.serve.problems import Problem
-from brim.serve.requests.generation import read_chat
+from brim.serve.requests.chat import read_chat
+from brim.serve.requests.types import ServedModel
 from brim.serve.settings import RequestLimits
 from tests.unit.serve.remote.tls_server import Answer, Elsewhere, elsewhere, endless, file, make_certificate, status
 from tests.unit.serve.test_images import png
@@ -194,7 +195,7 @@ def test_images_of_a_dialogue_come_like_those_that_were_sent(certificate: Path) 
     async def scenario(there: Elsewhere) -> None:
         fetching = Fetching(partial(ThreadPoolExecutor, 1), there.ways())
         urls = [there.url("/4x3"), there.url("/none"), there.url("/4x3")]
-        dialogue = read_chat(asked_for(*urls), 1000, LIMITS).dialogue
+        dialogue = read_chat(asked_for(*urls), ServedModel(longest=1000, limits=LIMITS)).dialogue
         fetched = await fetching.fetched(dialogue, LIMITS)
         fetching.close()
         assert [one.path for one in fetched.images] == [one.path for one in dialogue.images]
@@ -213,7 +214,7 @@ def test_images_of_a_dialogue_come_like_those_that_were_sent(certificate: Path) 
 def test_the_processes_that_fetch_say_why_not() -> None:
     async def scenario() -> None:
         fetching = Fetching()
-        dialogue = read_chat(asked_for("HTTPS://127.0.0.1/a.png"), 1000, LIMITS).dialogue
+        dialogue = read_chat(asked_for("HTTPS://127.0.0.1/a.png"), ServedModel(longest=1000, limits=LIMITS)).dialogue
         with pytest.raises(InvalidRequest, match=r"^messages\[0\].*url: 127\.0\.0\.1 is not on the open"):
             await fetching.fetched(dialogue, LIMITS)
         fetching.close()
@@ -223,5 +224,5 @@ def test_the_processes_that_fetch_say_why_not() -> None:
 
 def test_nothing_is_fetched_unless_the_server_was_told_so() -> None:
     with pytest.raises(Problem, match=r"fetches nothing.*--allow-remote-media") as refused:
-        read_chat(asked_for("https://images.test/a.png"), 1000, RequestLimits())
+        read_chat(asked_for("https://images.test/a.png"), ServedModel(longest=1000))
     assert refused.value.code == "remote_url_refused"

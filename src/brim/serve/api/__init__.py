@@ -1,0 +1,7 @@
+"""The endpoints that generate, each from a body to the events of its answer.
+
+answering.py     the way of every request: read, let in, prepared, submitted, streamed
+chat.py          /v1/chat/completions, and what all chats share
+completions.py   /v1/completions
+responses.py     /v1/responses
+"""

@@ -1,0 +1,111 @@
+"""The request of `/v1/chat/completions`, and the messages that `/tokenize` counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from brim.engine.requests.params import MAX_ALTERNATIVES
+from brim.serve.problems import invalid
+from brim.serve.requests import types as t
+from brim.serve.requests.answer_format import FORMAT, AnswerSchema
+from brim.serve.requests.dialogue import MESSAGES, Dialogue, Message, check_counts, dialogue_of
+from brim.serve.requests.sampling import TOKENS, AnswerRequest, GenerationBody
+from brim.serve.requests.tools import TOOL_CHOICE, TOOLS, RequestedTools, ToolChoice, ToolFunction, requested_tools
+
+DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls
+TRUNCATION = t.choice(("auto", "disabled"))
+ALTERNATIVES = t.integer(0, MAX_ALTERNATIVES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatBody(GenerationBody):
+    messages: tuple[Message, ...] = t.required(MESSAGES)
+    max_tokens: int | None = t.optional(TOKENS)
+    max_completion_tokens: int | None = t.optional(TOKENS)
+    logprobs: bool = t.optional(t.FLAG, default=False)
+    top_logprobs: int | None = t.optional(ALTERNATIVES)
+    truncation: str = t.optional(TRUNCATION, default="disabled")
+    modalities: t.Json = t.optional(t.only(["text"], "only text is supported"))
+    response_format: AnswerSchema | None = t.optional(FORMAT)
+    tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
+    tool_choice: ToolChoice = t.optional(TOOL_CHOICE, default="auto")
+    parallel_tool_calls: bool = t.optional(t.FLAG, default=True)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Of an answer, under either name."""
+        if None not in (self.max_completion_tokens, self.max_tokens) and self.max_completion_tokens != self.max_tokens:
+            said = f"max_completion_tokens {self.max_completion_tokens} and max_tokens {self.max_tokens} differ"
+            raise invalid("max_completion_tokens", f"{said}; give one of them")
+        return self.max_completion_tokens or self.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    wanted: AnswerRequest
+    dialogue: Dialogue
+    rolls: bool  # the oldest exchanges are dropped where all of them do not fit
+    room: int  # tokens for the answer, where it rolls
+    tools: RequestedTools = field(default_factory=RequestedTools)
+    schema: AnswerSchema | None = None  # the answer is JSON of this schema
+
+
+def read_chat(found: Mapping[str, t.Json], model: t.ServedModel) -> ChatRequest:
+    """A chat request. An answer of open length may fill what the engine holds of one request."""
+    _count_messages(found, model, rolls=found.get("truncation") == "auto")
+    body = ChatBody.read_body(found, model)
+    tools = requested_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
+    dialogue = dialogue_of(body.messages, tools.tools, model.limits, "messages")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise invalid("top_logprobs", "it needs logprobs to be true")
+    most, alternatives = body.most_tokens, (body.top_logprobs or 0) if body.logprobs else None
+    params = body.params(max_tokens=most or model.longest, logprobs=alternatives)
+    room = room_for(most, model.longest)
+    rolls = body.truncation == "auto"
+    return ChatRequest(body.answer(params), dialogue, rolls, room, tools, body.response_format)
+
+
+def room_for(most: int | None, longest: int) -> int:
+    """Tokens that a conversation that rolls leaves for its answer."""
+    return max(1, min(DEFAULT_ROOM, longest // 4) if most is None else min(most, longest // 2))
+
+
+def _count_messages(found: Mapping[str, t.Json], model: t.ServedModel, *, rolls: bool) -> None:
+    messages = found.get("messages")
+    if isinstance(messages, list):
+        check_counts(messages, "messages", model, rolls=rolls)
+
+
+# -- to be counted ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt(t.JsonObject):
+    prompt: str = t.required(t.TEXT)
+    add_special_tokens: bool = t.optional(t.FLAG, default=True)
+    model: str | None = t.optional(t.MODEL_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedChat(t.JsonObject):
+    messages: tuple[Message, ...] = t.required(MESSAGES)
+    model: str | None = t.optional(t.MODEL_NAME)
+    tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
+    tool_choice: ToolChoice = t.optional(TOOL_CHOICE, default="auto")
+    parallel_tool_calls: bool = t.optional(t.FLAG, default=True)
+    UNSUPPORTED = ("prompt",)
+
+
+def read_tokenize(found: Mapping[str, t.Json], model: t.ServedModel) -> TokenizedPrompt | Dialogue:
+    """The request of `/tokenize`: a prompt, or the messages of a chat."""
+    if found.get("prompt") is not None:
+        return TokenizedPrompt.read_body(found, model)
+    _count_messages(found, model, rolls=False)
+    body = TokenizedChat.read_body(found, model)
+    tools = requested_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
+    return dialogue_of(body.messages, tools.tools, model.limits, "messages")
+
+
+def tokenize_schema(model: t.ServedModel) -> t.Schema:
+    return {"anyOf": [TokenizedPrompt.openapi(model), TokenizedChat.openapi(model)]}
