@@ -47,6 +47,27 @@ class CanaryProbe(Protocol):
         ...
 
 
+class Neighbours(Protocol):
+    """This process' part of a device that others share. `brim.reserve.Sizer` is one."""
+
+    @property
+    def keeps_promises(self) -> bool:
+        """Whether a reading shows what neighbours were promised and have not taken yet: validation checks that."""
+        ...
+
+    def seen(self, reading: MemoryReading) -> MemoryReading:
+        """The reading with the memory that neighbours may still take counted as theirs."""
+        ...
+
+    def hold(self, reading: MemoryReading) -> None:
+        """Publish what this process holds at its peak."""
+        ...
+
+    def note(self) -> str:
+        """The neighbours in words; nothing where there are none."""
+        ...
+
+
 class SizableEngine(Protocol):
     """An engine whose KV cache can be rebuilt at another size. What does not fit raises `OutOfMemory`."""
 

@@ -15,10 +15,10 @@ from brim.engine.run.runner import Runner
 from brim.engine.schedule.audit import scheduler_problems
 from brim.engine.schedule.scheduler import Scheduler
 from brim.ports import CanaryProbe
-from brim.units import MIB, format_bytes
+from brim.records.fit import CUDA_WORKSPACE_BYTES
+from brim.units import format_bytes
 
 _SETTLING = 20  # looks, before what is still there counts as a leak
-LIBRARY_BYTES = 192 * MIB  # workspaces that cuBLAS and other libraries may make at any step of a CUDA device
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class MemoryAtRest:
     @classmethod
     def now(cls, probe: CanaryProbe, runner: Runner) -> MemoryAtRest:
         """The canary is lent."""
-        tolerance = LIBRARY_BYTES if runner.shape.device.type == "cuda" else 0
+        tolerance = CUDA_WORKSPACE_BYTES if runner.shape.device.type == "cuda" else 0
         return cls(probe.reading().allocated_bytes - runner.kept_bytes, tolerance)
 
     def problems(self, probe: CanaryProbe, runner: Runner) -> list[str]:
