@@ -17,7 +17,7 @@ from brim.engine.kv.geometry import group_layers
 from brim.engine.media.families import ahead_in_windows_only
 from brim.engine.media.prepare import find_preparer
 from brim.engine.parts import EngineParts
-from brim.engine.ranks.agreement import OneRank
+from brim.engine.ranks.agreement import WholeEngine
 from brim.engine.recurrent.mixers import fullest_chunk
 from brim.engine.recurrent.states import discover_states
 from brim.engine.run.runner import Runner, RunnerShape
@@ -103,7 +103,7 @@ def assemble(
         media=find_preparer(loaded),
         vocab=loaded.vocab,
         clock=time.monotonic if ranks is None else ranks.clock,
-        ranks=ranks or OneRank(),
+        ranks=ranks or WholeEngine(),
         failed_rank=failed_rank,
         draft=draft,
         features=features,

@@ -18,7 +18,7 @@ from brim.engine.kv.geometry import KvShape, LayerGroup, pool_shape
 from brim.engine.kv.ledger import KvLedger
 from brim.engine.loop import ServingLoop
 from brim.engine.media.prepare import Preparer
-from brim.engine.ranks.agreement import Agreement, OneRank, each_rank_by_itself
+from brim.engine.ranks.agreement import EngineAgreement, WholeEngine, each_rank_by_itself
 from brim.engine.rescue import Rescue
 from brim.engine.run.runner import Runner
 from brim.engine.schedule.scheduler import Scheduler, StepLimits
@@ -47,7 +47,7 @@ class EngineParts:
     media: Preparer | None = None  # of a model that takes more than text
     vocab: int = 0  # token ids that texts consist of
     clock: Callable[[], float] = time.monotonic
-    ranks: Agreement = field(default_factory=OneRank)
+    ranks: EngineAgreement = field(default_factory=WholeEngine)
     failed_rank: FailedRankParticipation | None = None  # with several ranks
     draft: EngineParts | None = None  # of a model that drafts for this one
     features: FeatureStore | None = None  # of images, where encoders run in processes of their own
