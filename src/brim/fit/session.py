@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from brim.errors import DoesNotFit
+from brim.errors import DoesNotFit, InvalidRequest
 from brim.fit.clock import Clock
 from brim.fit.fit import fit, validate_stored
 from brim.fit.items import with_note
@@ -67,6 +67,30 @@ class FitPredictions(Protocol):
     def compared(self, report: FitReport) -> FitReport:
         """The report with what was predicted."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAdapter:
+    """An engine that needs no more than a `FitRequest`. What stays free is added to it.
+
+    `key` is everything that the size depends on; without it, no fit can be stored.
+    """
+
+    asked: FitRequest
+    key: Mapping[str, Any] = field(default_factory=dict)
+    device: DeviceFacts = field(default_factory=DeviceFacts)
+
+    def facts(self) -> DeviceFacts:
+        return self.device
+
+    def request(self, kept_free: KeepFree) -> FitRequest:
+        return replace(self.asked, keep_free_bytes=kept_free.bytes, keep_free_note=kept_free.note)
+
+    def depends_on(self, request: FitRequest, before: MemoryReading) -> Mapping[str, Any]:
+        return {**self.key, "request": asdict(request), "memory": before.total_bytes} if self.key else {}
+
+    def warnings(self) -> tuple[str, ...]:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +154,12 @@ class FitSession:
         promises = self.neighbours is not None and self.neighbours.keeps_promises
         request = replace(self.adapter.request(kept_free), keeps_promises=promises)
         folder = self.options.store if request.kv_tokens is None else None
-        stored = find_stored(folder, self.adapter.depends_on(request, before), before.free_bytes)
+        parts = self.adapter.depends_on(request, before)
+        if folder is not None and not parts:
+            raise InvalidRequest(
+                "store: a stored fit needs a key; give the adapter everything that the size depends on"
+            )
+        stored = find_stored(folder, parts, before.free_bytes)
         return _Start(before, facts, kept_free, request, stored)
 
     def _validated(self, probe: MemoryProbe, start: _Start, clock: Clock) -> FitReport | None:
