@@ -120,7 +120,8 @@ class SizableEngine(Protocol):
 class RescuableEngine(Protocol):
     """An engine whose steps can be run again in parts. What does not fit raises `OutOfMemory`.
 
-    After an `OutOfMemory` of `launch` or of `AuditedEngine.read_back`, `undo` is called once, before anything else.
+    After an `OutOfMemory` of `launch` or of `AuditedEngine.read_back`, `undo` is called once, before anything else. An
+    error of another kind passes through the driver without it: what its step leaves is the engine's own business.
     """
 
     @property

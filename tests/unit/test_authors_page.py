@@ -34,9 +34,10 @@ def test_the_code_of_the_page_runs(
     assert capsys.readouterr().out.startswith(f"{report.kv_tokens:,} KV tokens, ")
 
 
-def test_the_adapter_has_60_lines() -> None:
-    adapter = [line for line in page_blocks()[0].splitlines() if line.strip()]
-    assert len(adapter) <= 64  # with its imports
+def test_the_adapter_has_60_lines_at_most() -> None:
+    block = page_blocks()[0]
+    adapter = [line for line in block[block.index("class Adapter") :].splitlines() if line.strip()]
+    assert 40 < len(adapter) <= 60
 
 
 def test_the_page_uses_public_names_only() -> None:
@@ -51,7 +52,7 @@ def test_the_page_uses_public_names_only() -> None:
 @pytest.mark.parametrize("module", PUBLIC)
 def test_every_public_name_is_there(module: str) -> None:
     found = importlib.import_module(module)
-    assert found.__all__ == sorted(found.__all__, key=lambda name: (not name.isupper(), name)) or module != "brim.ports"
+    assert len(set(found.__all__)) == len(found.__all__)
     for name in found.__all__:
         assert getattr(found, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):

@@ -22,11 +22,11 @@ from brim.fit.clock import Clock
 from brim.fit.fit import fit, validate_stored
 from brim.fit.items import with_note
 from brim.fit.keep_free import KeepFree, keep_free, with_device_warning
+from brim.fit.leased import LeasedProbe
 from brim.fit.ranks import ONE_RANK, FitRanks
 from brim.fit.store import StoredFit, find_stored
 from brim.fit.target import KvPrice
 from brim.ports import MemoryProbe, Neighbours, SizableEngine
-from brim.probes.leased import LeasedProbe
 from brim.records.fit import FitReport, FitRequest
 from brim.records.memory import DeviceFacts, MemoryReading
 from brim.records.progress import Told, silent
@@ -34,7 +34,7 @@ from brim.records.scaling import ScalingRequest
 
 
 class FitAdapter(Protocol):
-    """What only the author of an engine knows. All of it is asked before anything is built, but for the warnings."""
+    """What only the author of an engine knows. Asked before anything is built, but for the warnings."""
 
     def facts(self) -> DeviceFacts:
         """Of the device."""
@@ -45,7 +45,10 @@ class FitAdapter(Protocol):
         ...
 
     def depends_on(self, request: FitRequest, before: MemoryReading) -> Mapping[str, Any]:
-        """Everything that the size depends on (model, settings, device, versions), by name: a stored fit's key."""
+        """Everything that the size depends on (model, settings, device, versions), by name: a stored fit's key.
+
+        Asked where there is a store.
+        """
         ...
 
     def warnings(self) -> tuple[str, ...]:
@@ -87,7 +90,11 @@ class RequestAdapter:
         return replace(self.asked, keep_free_bytes=kept_free.bytes, keep_free_note=kept_free.note)
 
     def depends_on(self, request: FitRequest, before: MemoryReading) -> Mapping[str, Any]:
-        return {**self.key, "request": asdict(request), "memory": before.total_bytes} if self.key else {}
+        if not self.key:
+            raise InvalidRequest(
+                "store: a stored fit needs a key: everything that the size depends on (RequestAdapter.key)"
+            )
+        return {**self.key, "request": asdict(request), "memory": before.total_bytes}
 
     def warnings(self) -> tuple[str, ...]:
         return ()
@@ -154,11 +161,7 @@ class FitSession:
         promises = self.neighbours is not None and self.neighbours.keeps_promises
         request = replace(self.adapter.request(kept_free), keeps_promises=promises)
         folder = self.options.store if request.kv_tokens is None else None
-        parts = self.adapter.depends_on(request, before)
-        if folder is not None and not parts:
-            raise InvalidRequest(
-                "store: a stored fit needs a key; give the adapter everything that the size depends on"
-            )
+        parts = {} if folder is None else self.adapter.depends_on(request, before)
         stored = find_stored(folder, parts, before.free_bytes)
         return _Start(before, facts, kept_free, request, stored)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from brim.errors import DoesNotFit, InvalidRequest, NeighboursLate
-from brim.probes.leased import LeasedProbe
+from brim.fit.leased import LeasedProbe
 from brim.records.lease import Expected, LeaseState, SizeWish
 from brim.records.memory import MemoryReading
 from brim.records.progress import Stage
