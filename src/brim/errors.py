@@ -25,6 +25,24 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "BrimError",
+    "CannotTrace",
+    "DeviceError",
+    "DoesNotFit",
+    "EncoderFailed",
+    "InputError",
+    "InvalidConfig",
+    "InvalidRequest",
+    "MediaUnavailable",
+    "NeighboursLate",
+    "NeighboursUnknown",
+    "OutOfMemory",
+    "SourceNotFound",
+    "UnknownDevice",
+    "UnsupportedModel",
+]
+
 
 class BrimError(Exception):
     """Anything Brim raises on purpose."""

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from brim.errors import BrimError, CannotTrace, InputError
-from brim.records.fit import DRAFT_SHAPE, MEDIA_SHAPES, FitReport
-from brim.records.memory import StressShape
+from brim.records.fit import FitReport
+from brim.records.memory import StressKind, StressShape
 from brim.records.model import Dtype
 from brim.records.scaling import MeasuredShape, StepPhase
 
@@ -46,7 +46,8 @@ def predicted_bytes(engine: Engine, report: FitReport) -> dict[str, int]:
 def predicted_activation(engine: Engine) -> int | None:
     """The peak of the worst text step; None for a model that cannot be assembled on the meta device."""
     try:
-        text = [shape for shape in engine.stress_shapes() if shape.name not in (*MEDIA_SHAPES, DRAFT_SHAPE)]
+        shapes = engine.stress_shapes()
+        text = [shape for shape in shapes if not shape.has_media and shape.name != StressKind.DRAFT]
         return max(traced_steps(engine, text))
     except BrimError:  # a fit does not fail because a prediction does
         return None

@@ -1,4 +1,4 @@
-"""An engine sized by measurement: connects the engine, the fit and the predictions of plan and trace.
+"""Brim's engine sized by measurement: its adapter for `brim.fit.session`, with the predictions of plan and trace.
 
 engine = brim.Engine("path/to/model", kv_tokens=0)
 report = brim.fit_engine(engine)
@@ -14,34 +14,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.errors import DoesNotFit
-from brim.fit.clock import Clock
-from brim.fit.fit import fit, validate_stored
-from brim.fit.items import COMPILED, GATHERED, compare, with_note
-from brim.fit.keep_free import KeepFree, keep_free, with_device_warning
+from brim.fit.items import COMPILED, GATHERED, compare
+from brim.fit.keep_free import KeepFree
 from brim.fit.knobs import CurrentSettings, explained, knobs
 from brim.fit.ranks import ONE_RANK, FitRanks, gathered
 from brim.fit.scaling.given import check_given, check_margin, check_mode
-from brim.fit.store import find_stored
+from brim.fit.session import FitSession, SessionOptions
 from brim.ports import CanaryProbe, MemoryProbe
 from brim.predictions import predicted_activation, predicted_bytes, traced_prefill
 from brim.probes.cpu import CpuProbe
 from brim.probes.proven import ProvenBound
 from brim.progress import showing
-from brim.records.fit import CANARY_BYTES, FitReport, FitRequest
-from brim.records.memory import DeviceFacts
+from brim.records.fit import CANARY_BYTES, CUDA_ROUNDING_BYTES, CUDA_WORKSPACE_BYTES, FitReport, FitRequest
+from brim.records.memory import DeviceFacts, MemoryReading
 from brim.records.model import Dtype
 from brim.records.progress import Progress, Told
 from brim.records.scaling import Scaling, ScalingMode, ScalingRequest, StepPhase
-from brim.reserve.probe import LeasedProbe
 from brim.reserve.sizing import Sizer
-from brim.units import MIB, format_bytes
+from brim.units import format_bytes
 from brim.version import __version__
 
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
-
-_WORKSPACES_BYTES = 192 * MIB  # workspaces that cuBLAS and other libraries keep in torch's allocator
-_ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 
 
 def fit_engine(
@@ -71,43 +65,57 @@ def fit_engine(
     left to them, and what this process holds at the end is published.
     With tensor parallelism every rank calls this, and all get the same size.
     """
-    wanted = _WantedScaling(check_mode(scaling), coefficients, check_margin(safety_margin))
-    check_given(wanted.mode, coefficients)
-    if ranks is ONE_RANK and engine.ranks is not None:
-        ranks = FitRanks(engine.ranks.rank, gathered())
-    if ranks.rank and not callable(progress):
-        progress = False  # only rank 0 shows it
-    with showing(engine.progress if progress is None else progress) as told, _telling(engine, told):
-        clock = Clock(told)
-        with ranks.together("start"):
+    adapter = _EngineAdapter(
+        engine,
+        _WantedSize(kv_tokens, memory_fraction, canary_bytes),
+        _WantedScaling.checked(scaling, coefficients, safety_margin),
+        _ranks_of(engine, ranks),
+        facts,
+    )
+    shown = engine.progress if progress is None else progress
+    if adapter.ranks.rank and not callable(progress):
+        shown = False  # only rank 0 shows it
+    with showing(shown) as told, _telling(engine, told):
+        with adapter.ranks.together("probe"):
             device_probe = probe or _cuda_probe(engine)
-            probe = device_probe if neighbours is None else LeasedProbe(device_probe, neighbours)
-            facts = facts or _facts(engine)
-            probe.hold_canary(0)  # one of an earlier fit
-            before = probe.reading()
-            kept_free = keep_free(keep_free_bytes, facts, before.total_bytes)
-            request = _request(engine, kv_tokens, memory_fraction, canary_bytes, kept_free)
-            request = replace(request, keeps_promises=neighbours is not None and neighbours.device.has_driver)
-            parts = {**_decisive(engine, probe, request, ranks), "scaling": wanted.decisive}
-            found = find_stored(store if kv_tokens is None else None, parts, before.free_bytes)
-        report, stored = None, found.report
-        if ranks.agree(None if stored is None else stored.kv_tokens) and stored is not None:
-            report = validate_stored(engine, probe, request, engine.kv_bytes, stored, ranks=ranks, clock=clock)
-        if report is None:
-            with _naming(neighbours):
-                report = _searched(engine, probe, request, ranks, clock, before.free_bytes, wanted.request(engine))
-        if isinstance(device_probe, CanaryProbe):
-            engine.watch_memory(device_probe)
-        if isinstance(device_probe, CpuProbe) and not device_probe.counts_serving:
-            engine.serve_within(ProvenBound(device_probe, _proven_tokens(engine)))
-        if neighbours is not None:
-            neighbours.hold(device_probe.reading())
-            report = replace(report, items=with_note(report.items, "neighbours", neighbours.note()))
-        report = replace(_warned(report, engine, facts, kept_free), seconds=clock.seconds())
-        if report.from_store and report.scaling is not None:
-            report = replace(report, scaling=replace(report.scaling, given_margin_percent=wanted.margin_percent))
-        engine.weigh_by(report.scaling)
-    return found.kept(report)
+        session = FitSession(
+            engine,
+            device_probe,
+            engine.kv_bytes,
+            adapter,
+            SessionOptions(keep_free_bytes, store),
+            predictions=adapter,
+            ranks=adapter.ranks,
+            neighbours=neighbours,
+            told=told,
+        )
+        report = adapter.scaling_wanted.applied(session.run())
+    _serve_as_proven(engine, device_probe, report)
+    return report
+
+
+def _ranks_of(engine: Engine, ranks: FitRanks) -> FitRanks:
+    if ranks is ONE_RANK and engine.ranks is not None:
+        return FitRanks(engine.ranks.rank, gathered())
+    return ranks
+
+
+def _serve_as_proven(engine: Engine, probe: MemoryProbe, report: FitReport) -> None:
+    """Let the engine spend the canary, and keep its steps within what the fit ran."""
+    if isinstance(probe, CanaryProbe):
+        engine.watch_memory(probe)
+    if isinstance(probe, CpuProbe) and not probe.counts_serving:
+        engine.serve_within(ProvenBound(probe, _proven_tokens(engine)))
+    engine.weigh_by(report.scaling)
+
+
+@dataclass(frozen=True, slots=True)
+class _WantedSize:
+    """What was asked of the size."""
+
+    kv_tokens: int | None
+    memory_fraction: float
+    canary_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,12 @@ class _WantedScaling:
     mode: ScalingMode
     coefficients: Scaling | None
     margin_percent: float | None
+
+    @classmethod
+    def checked(cls, mode: str, coefficients: Scaling | None, margin_percent: float | None) -> _WantedScaling:
+        wanted = cls(check_mode(mode), coefficients, check_margin(margin_percent))
+        check_given(wanted.mode, coefficients)
+        return wanted
 
     @property
     def decisive(self) -> dict[str, Any]:
@@ -138,18 +152,46 @@ class _WantedScaling:
             margin_percent=self.margin_percent,
         )
 
+    def applied(self, report: FitReport) -> FitReport:
+        """A stored fit has the margin that was asked for when it was found; that of now counts."""
+        if not report.from_store or report.scaling is None:
+            return report
+        return replace(report, scaling=replace(report.scaling, given_margin_percent=self.margin_percent))
 
-@contextmanager
-def _naming(neighbours: Sizer | None) -> Iterator[None]:
-    """If nothing fits, say who else is on the device."""
-    try:
-        yield
-    except DoesNotFit as error:
-        note = "" if neighbours is None else neighbours.note()
-        if not note:
-            raise
-        ledger = with_note(error.ledger, "neighbours", note)
-        raise DoesNotFit(f"{error}\nneighbours: {note}", error.missing_bytes, ledger, error.knobs) from error
+
+@dataclass(frozen=True, slots=True)
+class _EngineAdapter:
+    """Brim's engine for a fit session: what is asked of it, and what plan and trace say."""
+
+    engine: Engine
+    size: _WantedSize
+    scaling_wanted: _WantedScaling
+    ranks: FitRanks
+    given_facts: DeviceFacts | None  # None: read from the GPU
+
+    def facts(self) -> DeviceFacts:
+        return self.given_facts or _device_facts(self.engine)
+
+    def request(self, kept_free: KeepFree) -> FitRequest:
+        return _request(self.engine, self.size, kept_free)
+
+    def depends_on(self, request: FitRequest, before: MemoryReading) -> dict[str, Any]:
+        parts = _decisive(self.engine, before.total_bytes, request, self.ranks)
+        return {**parts, "scaling": self.scaling_wanted.decisive}
+
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(self.engine.warnings)
+
+    def scaling(self) -> ScalingRequest | None:
+        return self.scaling_wanted.request(self.engine)
+
+    def explained(self, error: DoesNotFit, request: FitRequest, before: MemoryReading) -> DoesNotFit:
+        error = _foreseen(error, self.engine, request, before.free_bytes)
+        current = _current_settings(self.engine, before.total_bytes)
+        return explained(error, knobs(error.missing_bytes, error.ledger, current, request, self.engine.kv_bytes))
+
+    def compared(self, report: FitReport) -> FitReport:
+        return compare(report, predicted_bytes(self.engine, report), _activation_note(self.engine))
 
 
 @contextmanager
@@ -162,31 +204,6 @@ def _telling(engine: Engine, told: Told) -> Iterator[None]:
         engine.progress = before
 
 
-def _searched(
-    engine: Engine,
-    probe: MemoryProbe,
-    request: FitRequest,
-    ranks: FitRanks,
-    clock: Clock,
-    free_bytes: int,
-    scaling: ScalingRequest | None,
-) -> FitReport:
-    """Search for a size, and add predictions to what was measured."""
-    try:
-        report = fit(engine, probe, request, engine.kv_bytes, ranks=ranks, clock=clock, scaling=scaling)
-    except DoesNotFit as error:
-        error = _foreseen(error, engine, request, free_bytes)
-        found = knobs(error.missing_bytes, error.ledger, _standing(engine, probe), request, engine.kv_bytes)
-        raise explained(error, found) from error
-    try:
-        with clock.phase("predict"):
-            return compare(report, predicted_bytes(engine, report), _activation_note(engine))
-    except BaseException:
-        probe.hold_canary(0)
-        engine.teardown()
-        raise
-
-
 def _foreseen(error: DoesNotFit, engine: Engine, request: FitRequest, free_bytes: int) -> DoesNotFit:
     """If nothing could be measured, the error knows of one failed allocation only; the trace knows the whole step."""
     if error.ledger or request.kv_tokens is not None:
@@ -197,12 +214,6 @@ def _foreseen(error: DoesNotFit, engine: Engine, request: FitRequest, free_bytes
     if missing <= (error.missing_bytes or 0):
         return error
     return DoesNotFit(f"{error}; with the traced worst step the shortfall is {format_bytes(missing)}", missing)
-
-
-def _warned(report: FitReport, engine: Engine, facts: DeviceFacts, kept_free: KeepFree) -> FitReport:
-    """The report with the warnings of the engine and about the device."""
-    report = with_device_warning(report, facts, kept_free)
-    return replace(report, warnings=(*report.warnings, *engine.warnings))
 
 
 def _proven_tokens(engine: Engine) -> int:
@@ -223,15 +234,13 @@ def _cuda_probe(engine: Engine) -> MemoryProbe:
     return CudaProbe(engine.device.index or 0)
 
 
-def _facts(engine: Engine) -> DeviceFacts:
+def _device_facts(engine: Engine) -> DeviceFacts:
     from brim.probes.facts import gpu_facts
 
     return gpu_facts(engine.device.index or 0) if engine.device.type == "cuda" else DeviceFacts()
 
 
-def _request(
-    engine: Engine, kv_tokens: int | None, memory_fraction: float, canary_bytes: int, kept_free: KeepFree
-) -> FitRequest:
+def _request(engine: Engine, size: _WantedSize, kept_free: KeepFree) -> FitRequest:
     from brim.engine.stress.text import least_stress_tokens
 
     running = engine.running_tokens
@@ -242,20 +251,20 @@ def _request(
         probe_tokens=min(probe_tokens, running),
         least_tokens=engine.least_tokens,
         most_tokens=engine.most_tokens if engine.reuses_prefixes else running,
-        kv_tokens=kv_tokens,
-        memory_fraction=memory_fraction,
-        canary_bytes=canary_bytes,
+        kv_tokens=size.kv_tokens,
+        memory_fraction=size.memory_fraction,
+        canary_bytes=size.canary_bytes,
         keep_free_bytes=kept_free.bytes,
         keep_free_note=kept_free.note,
-        leak_tolerance_bytes=_WORKSPACES_BYTES if engine.device.type == "cuda" else 0,
-        rounding_bytes=_ROUNDING_BYTES if engine.device.type == "cuda" else 0,
+        leak_tolerance_bytes=CUDA_WORKSPACE_BYTES if engine.device.type == "cuda" else 0,
+        rounding_bytes=CUDA_ROUNDING_BYTES if engine.device.type == "cuda" else 0,
         state_bytes=engine.state_bytes,
         feature_bytes=engine.feature_bytes,
         running_tokens=running,
     )
 
 
-def _standing(engine: Engine, probe: MemoryProbe) -> CurrentSettings:
+def _current_settings(engine: Engine, total_bytes: int) -> CurrentSettings:
     settings = engine.settings
     kv_dtype = engine.dtype if settings.kv_dtype == "auto" else settings.kv_dtype
     return CurrentSettings(
@@ -265,11 +274,11 @@ def _standing(engine: Engine, probe: MemoryProbe) -> CurrentSettings:
         block_size=settings.block_size,
         kv_dtype=kv_dtype,
         kv_element_bytes=Dtype(kv_dtype).bytes,
-        total_bytes=probe.reading().total_bytes,
+        total_bytes=total_bytes,
     )
 
 
-def _decisive(engine: Engine, probe: MemoryProbe, request: FitRequest, ranks: FitRanks) -> dict[str, Any]:
+def _decisive(engine: Engine, total_bytes: int, request: FitRequest, ranks: FitRanks) -> dict[str, Any]:
     """Everything that the size depends on."""
     import torch
     import transformers
@@ -286,7 +295,7 @@ def _decisive(engine: Engine, probe: MemoryProbe, request: FitRequest, ranks: Fi
         "stress": [asdict(shape) for shape in engine.stress_shapes()],
         "rank": ranks.rank,
         "device": device,
-        "memory": probe.reading().total_bytes,
+        "memory": total_bytes,
         "cuda": torch.version.cuda,
         "versions": [__version__, torch.__version__, transformers.__version__, platform.python_version()],
     }

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from brim.engine import rescue
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion, Update
 from brim.engine.injection import failing_launches
@@ -27,6 +26,7 @@ from brim.engine.schedule.plan import StepPlan
 from brim.engine.settings import EngineSettings
 from brim.engine.streaming import StreamingEngine
 from brim.errors import DeviceError, OutOfMemory
+from brim.guard import driver
 from brim.records.health import Health
 from brim.units import GIB, KIB, MIB
 from tests.integration import test_engine_vision as vision
@@ -235,11 +235,11 @@ def canary_refused(probe: SiteProbe, times: int) -> Iterator[None]:
 @contextmanager
 def shorter_wait(steps: int) -> Iterator[None]:
     """Between attempts to hold the canary."""
-    before, rescue._CANARY_STEPS = rescue._CANARY_STEPS, steps
+    before, driver.CANARY_STEPS = driver.CANARY_STEPS, steps
     try:
         yield
     finally:
-        rescue._CANARY_STEPS = before
+        driver.CANARY_STEPS = before
 
 
 def taken_part(rank: int) -> dict[str, bool | None]:

@@ -16,7 +16,7 @@ from brim.engine.settings import EngineSettings
 from brim.engine.weights.load import LoadedModel, load
 from brim.errors import InvalidRequest, OutOfMemory
 from brim.probes.cpu import CpuProbe
-from brim.records.fit import DRAFT_SHAPE
+from brim.records.memory import StressKind
 from tests.integration.allocation_sites import SiteProbe
 from tests.integration.faults import out_of_memory
 from tests.integration.test_engine import EAGER, drawn, family, greedy, nothing_is_held, prompts_of
@@ -155,7 +155,7 @@ def test_its_pool_and_its_steps_are_built_stressed_and_counted() -> None:
         engine.build(256)
         taken = probe.reading().allocated_bytes - before
         sizes[name] = taken, engine.figures.kv_bytes, engine.figures.weight_bytes
-        assert (DRAFT_SHAPE in {shape.name for shape in engine.stress_shapes()}) == (draft is not None)
+        assert (StressKind.DRAFT in {shape.name for shape in engine.stress_shapes()}) == (draft is not None)
         for shape in engine.stress_shapes():
             engine.stress(shape)
         assert nothing_is_held(engine)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-import brim.engine.rescue as rescue_module
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion
 from brim.engine.injection import failing_launches
@@ -28,6 +27,7 @@ from brim.engine.schedule.audit import scheduler_problems
 from brim.engine.schedule.plan import StepPlan
 from brim.engine.weights.builtin import ByteTokenizer
 from brim.errors import OutOfMemory
+from brim.guard import driver
 from brim.records.health import Health, Status
 from tests.integration import test_engine_vision as vision
 from tests.integration.allocation_sites import SiteProbe
@@ -330,7 +330,7 @@ def test_a_pool_that_is_refused_is_built_later(refusals: int, loads: Any, monkey
             out_of_memory()
         build(*given)
 
-    monkeypatch.setattr(rescue_module, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(driver, "PAUSE_SECONDS", 0)
     monkeypatch.setattr(runner, "build", building)
     step = engine.step
 
@@ -344,7 +344,7 @@ def test_a_pool_that_is_refused_is_built_later(refusals: int, loads: Any, monkey
     monkeypatch.setattr(engine, "step", stepping)
     with before_a_launch(engine, once(damage)):
         assert load.run() == wanted
-    assert (left[0], raised[0]) == (0, refusals // rescue_module._REBUILDS)
+    assert (left[0], raised[0]) == (0, refusals // driver.MOST_REBUILDS)
     assert (engine.health.rescues, engine.health.ended_requests, engine.health.rebuilds) == (1, 0, 1)
     assert engine.health.canary_held
 

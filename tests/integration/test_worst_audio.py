@@ -22,7 +22,8 @@ from brim.engine.media.parts import MediaKind, MediaPart  # noqa: E402
 from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
-from brim.records.fit import AUDIO_SHAPE, AttemptOutcome  # noqa: E402
+from brim.records.fit import AttemptOutcome  # noqa: E402
+from brim.records.memory import StressKind  # noqa: E402
 from brim.serving import fit_engine  # noqa: E402
 from brim.units import KIB, MIB  # noqa: E402
 from tests.conftest import sampled  # noqa: E402
@@ -92,7 +93,7 @@ def test_no_call_of_the_tower_is_larger_than_the_worst(kind: str, monkeypatch: p
             submit(engine, kind, frames)
             assert finish(engine) == 1
             assert [sizes_of(part) <= sizes_of(worst) for part in called] == [True]
-            (shape,) = [shape for shape in engine.stress_shapes() if shape.name == AUDIO_SHAPE]
+            (shape,) = [shape for shape in engine.stress_shapes() if shape.name == StressKind.AUDIO]
             called.clear()
             engine.stress(shape)
             heard = [part for part in called if part.kind is MediaKind.AUDIO]

@@ -24,9 +24,8 @@ from brim.engine.requests.params import SamplingParams  # noqa: E402
 from brim.engine.settings import EngineSettings  # noqa: E402
 from brim.engine.weights.load import LoadedModel  # noqa: E402
 from brim.probes.cpu import CpuProbe  # noqa: E402
-from brim.records.fit import IMAGE_SHAPE as IMAGE_STRESS  # noqa: E402
 from brim.records.fit import AttemptOutcome  # noqa: E402
-from brim.records.memory import StressShape  # noqa: E402
+from brim.records.memory import StressKind, StressShape  # noqa: E402
 from brim.serving import fit_engine  # noqa: E402
 from brim.units import KIB, MIB  # noqa: E402
 from tests.conftest import sampled  # noqa: E402
@@ -150,7 +149,7 @@ def test_no_call_of_the_tower_is_larger_than_the_worst(
             assert sizes
             assert max(sizes) <= worst.inputs["pixel_values"].numel()
             patches = worst.inputs["pixel_values"].numel() // numbers_in_patch(kind)
-            shape = StressShape(IMAGE_STRESS, worst.tokens, 1, f"largest image: {patches} patches")
+            shape = StressShape(StressKind.IMAGE, worst.tokens, 1, f"largest image: {patches} patches")
             assert engine.stress_shapes()[-1] == shape
             if pixels is None:
                 continue
@@ -209,7 +208,7 @@ def test_fit_has_room_for_the_largest_image(kind: str, tmp_path: Path) -> None:
 def test_text_engines_have_no_image_to_stress() -> None:
     with Engine("brim-random", kv_tokens=512, settings=EngineSettings(max_batch=4), device="cpu") as engine:
         assert engine.worst_image() is None
-        assert IMAGE_STRESS not in [shape.name for shape in engine.stress_shapes()]
+        assert StressKind.IMAGE not in [shape.name for shape in engine.stress_shapes()]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from brim.engine.kv.geometry import group_layers
 from brim.engine.kv.sizes import PoolSizes
 from brim.engine.media.families import ahead_in_windows_only
 from brim.engine.media.prepare import Preparer, find_preparer
-from brim.engine.ranks.agreement import Agreement, OneRank, each_rank_by_itself
+from brim.engine.ranks.agreement import EngineAgreement, WholeEngine, each_rank_by_itself
 from brim.engine.recurrent.mixers import fullest_chunk
 from brim.engine.recurrent.states import discover_states
 from brim.engine.run.runner import Runner
@@ -58,7 +58,7 @@ class ServingModel:
     media: Preparer | None = None  # of a model that takes more than text
     vocab: int = 0  # token ids that texts consist of
     clock: Callable[[], float] = time.monotonic
-    ranks: Agreement = field(default_factory=OneRank)
+    ranks: EngineAgreement = field(default_factory=WholeEngine)
     failed_rank: FailedRankParticipation | None = None  # with several ranks
     draft: ServingModel | None = None  # that drafts for this one
     features: FeatureStore | None = None  # of images, where encoders run in processes of their own
@@ -162,7 +162,7 @@ def assemble(
         media=find_preparer(loaded),
         vocab=loaded.vocab,
         clock=time.monotonic if ranks is None else ranks.clock,
-        ranks=ranks or OneRank(),
+        ranks=ranks or WholeEngine(),
         failed_rank=failed_rank,
         draft=draft,
         features=features,

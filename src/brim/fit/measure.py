@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from brim.errors import OutOfMemory
 from brim.fit.target import KvPrice
 from brim.ports import MemoryProbe, SizableEngine
-from brim.records.fit import MEDIA_SHAPES, OWN_GROWTH_BYTES, Usage
+from brim.records.fit import OWN_GROWTH_BYTES, Usage
 from brim.records.memory import MemoryReading, StressShape
 from brim.units import MIB
 
@@ -51,7 +51,7 @@ def measure(
         probe.reset_peak()
         for shape in _rounds(engine.stress_shapes()):
             with phase("stress", shape.title):
-                if _with_media(shape) and text is None:
+                if shape.has_media and text is None:
                     text = readings[-1]
                     probe.reset_peak()
                 engine.stress(shape)
@@ -66,12 +66,7 @@ def measure(
 def _rounds(shapes: Sequence[StressShape]) -> Iterator[StressShape]:
     """Every shape twice, the second time with what all of them left in the allocator; media last."""
     for kind in (False, True):
-        yield from [shape for shape in shapes if _with_media(shape) is kind] * 2
-
-
-def _with_media(shape: StressShape) -> bool:
-    """Its peak is read separately, after all others have run."""
-    return shape.name in MEDIA_SHAPES
+        yield from [shape for shape in shapes if shape.has_media is kind] * 2
 
 
 def neighbour_bytes(reading: MemoryReading) -> int:

@@ -11,7 +11,7 @@ every failure takes one of these, or halves the tokens of a step, or comes after
 and there are as many of those as the request has tokens.
 
 Time is counted in steps, so that a recorded run replays to the same decisions, on every rank. Knows nothing of memory:
-the caller releases the canary before it runs a part.
+the driver (`brim.guard.driver`) releases the canary before it runs a part.
 """
 
 from __future__ import annotations
@@ -20,22 +20,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from brim.records.health import Health, Status
-
-RequestKey = tuple[str, int]  # a request's id, and which of its answers
+from brim.records.rescue import RequestKey, Work
 
 CHUNK_FLOOR_TOKENS = 16  # a request that cannot compute so many tokens in a step cannot run
 LAST_TRIES = 3  # of a request alone, with the fewest tokens
 DETOURS = 16  # failures of a request on its way back to where it stood, each in another place than the one before
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a step was to compute of one request."""
-
-    request: RequestKey
-    tokens: int
-    start: int = 0  # tokens of this request that had been computed before
-    reached: int = 0  # the most that had been when a step of it failed before, in this rescue
 
 
 @dataclass(frozen=True, slots=True)

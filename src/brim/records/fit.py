@@ -12,10 +12,10 @@ from brim.units import MIB
 CANARY_BYTES = 256 * MIB
 OWN_GROWTH_BYTES = 1024 * MIB
 MAX_ATTEMPTS = 4
-DRAFT_SHAPE = "draft"  # the name of the step that the draft model runs
-IMAGE_SHAPE = "image"  # the names of the steps with towers, whose peak is reported separately
-AUDIO_SHAPE = "audio"
-MEDIA_SHAPES = (IMAGE_SHAPE, AUDIO_SHAPE)
+# Of torch's allocator on a CUDA device, for `FitRequest` and for the audit after a rescue; on the CPU there is none.
+CUDA_WORKSPACE_BYTES = 192 * MIB  # workspaces that cuBLAS and other libraries make at any step, and keep
+CUDA_SEGMENT_BYTES = 20 * MIB  # by which a segment grows
+CUDA_ROUNDING_BYTES = 2 * CUDA_SEGMENT_BYTES  # segments of steps and those of graphs may each need one more
 
 
 class AttemptOutcome(StrEnum):
@@ -36,9 +36,9 @@ class FitRequest:
     memory_fraction: float = 1.0  # of the measured remaining memory
     canary_bytes: int = CANARY_BYTES
     max_attempts: int = MAX_ATTEMPTS
-    leak_tolerance_bytes: int = 0  # what libraries may keep after a teardown (their workspaces)
+    leak_tolerance_bytes: int = 0  # what libraries may keep after a teardown (CUDA_WORKSPACE_BYTES)
     own_growth_bytes: int = OWN_GROWTH_BYTES  # outside the allocator while it is measured: kernels, graphs, workspaces
-    rounding_bytes: int = 0  # allocator rounding that another size of the KV cache may need beyond what was measured
+    rounding_bytes: int = 0  # of the allocator, which another size may need in addition (CUDA_ROUNDING_BYTES)
     state_bytes: int = 0  # recurrent states of all requests in flight, allocated by a build of any size
     feature_bytes: int = 0  # of images that encoders have made features of, allocated by a build of any size
     keep_free_bytes: int = 0  # left free on the device, in addition to the canary

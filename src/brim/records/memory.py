@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from brim.units import MIB
 
@@ -31,9 +32,24 @@ class DeviceFacts:
     spills: bool = False  # its driver spills to host memory instead of failing an allocation: validation proves nothing
 
 
+class StressKind(StrEnum):
+    """The steps that engines name among their worst. The values are those of reports and stored fits."""
+
+    PREFILL = "prefill"  # prompts, as many tokens as a step may have
+    DECODE = "decode"  # a token of each request of the largest batch
+    VERIFY = "verify"  # drafted tokens of each request
+    PROMPT_LOGPROBS = "prompt-logprobs"  # a prefill with log-probabilities of every token
+    DRAFT = "draft"  # a step of the draft model
+    IMAGE = "image"  # with the largest image
+    AUDIO = "audio"  # with the longest audio
+
+
 @dataclass(frozen=True, slots=True)
 class StressShape:
-    """A step that must fit in memory: `tokens` new tokens, over `sequences` sequences."""
+    """A step that must fit in memory: `tokens` new tokens, over `sequences` sequences.
+
+    `name` is a `StressKind`, or a name of the engine's own for a step of text that has no kind.
+    """
 
     name: str
     tokens: int
@@ -43,3 +59,8 @@ class StressShape:
     @property
     def title(self) -> str:
         return f"{self.name}, {self.tokens:,} tokens"
+
+    @property
+    def has_media(self) -> bool:
+        """Whether an encoder runs in it: its peak is measured after all others, and reported separately."""
+        return self.name in (StressKind.IMAGE, StressKind.AUDIO)

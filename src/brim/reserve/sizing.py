@@ -70,6 +70,11 @@ class Sizer:
     def lease(self) -> Lease:
         return self._own.lease
 
+    @property
+    def keeps_promises(self) -> bool:
+        """A budget on the CPU is this process' part already, and refuses what is beyond it."""
+        return self.device.has_driver
+
     def neighbours(self) -> tuple[Lease, ...]:
         """Everybody else on the device now."""
         with self._own.ledger.opened() as page:

@@ -1,4 +1,4 @@
-"""A vLLM worker sized by measurement: connects its engine with the fit, the probes, the store and the leases.
+"""A vLLM worker sized by measurement: its adapter for `brim.fit.session`, with its probe and its lease.
 
 In: a worker with its weights loaded, and the settings. Out: a `Sized`: the report of a proven size, which stands.
 """
@@ -14,19 +14,15 @@ from enum import Enum
 from typing import Any
 
 from brim.errors import DeviceError
-from brim.fit.clock import Clock
-from brim.fit.fit import fit, validate_stored
-from brim.fit.items import with_note
-from brim.fit.keep_free import KeepFree, keep_free, with_device_warning
+from brim.fit.keep_free import KeepFree
 from brim.fit.ranks import ONE_RANK, FitRanks, gathered
-from brim.fit.store import find_stored
+from brim.fit.session import FitSession, SessionOptions
 from brim.ports import MemoryProbe
 from brim.probes.cpu import CpuProbe
-from brim.records.fit import FitReport, FitRequest
+from brim.records.fit import CUDA_ROUNDING_BYTES, FitReport, FitRequest
 from brim.records.memory import DeviceFacts, MemoryReading
 from brim.records.progress import Stage
 from brim.reserve.devices import Budget, Gpu, LeasedDevice, budget_key
-from brim.reserve.probe import LeasedProbe
 from brim.reserve.sizing import Sizer, sizing
 from brim.units import GIB, MIB
 from brim.version import __version__
@@ -36,7 +32,6 @@ from brim.vllm.settings import WorkerSettings
 
 _LATE_BUFFERS_BYTES = 256 * MIB  # cuBLAS workspaces, and buffers that vLLM makes when it first needs them
 _LATE_BUFFERS_CPU_BYTES = 4 * MIB
-_ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 _UNCOUNTED_BYTES = MIB  # on the CPU: of buffers that stood before the probe counted, and that a build makes again
 _GRAPHS_BYTES = 4 * GIB  # of the driver, at most: vLLM captures a hundred graphs and more, some for each layer
 _SOME_BYTES = 1 << 50  # more than any device has
@@ -70,14 +65,10 @@ def size_worker(worker: Any, engine: VllmEngine, settings: WorkerSettings, say: 
         with ranks.together("neighbours"):
             sizer = _sizer(worker, settings, leases, say)
             device_probe, counting = _device_probe(worker, settings, sizer)
-        probe = device_probe if sizer is None else LeasedProbe(device_probe, sizer)
         if ranks is not ONE_RANK:
             engine.lockstep = Lockstep(ranks, device_probe)
         with counting:
-            report = _fitted(worker, engine, probe, settings, ranks, sizer, say)
-            if sizer is not None:
-                sizer.hold(device_probe.reading())
-                report = replace(report, items=with_note(report.items, "neighbours", sizer.note()))
+            report = _fitted(worker, engine, device_probe, settings, ranks, sizer, say)
         device_probe.lend_canary()  # the allocator may use it, other processes may not: nothing else would spend it
         return Sized(report, device_probe, opened.pop_all())
 
@@ -92,26 +83,40 @@ def _fitted(
     say: Say,
 ) -> FitReport:
     """A stored fit that is still valid, or a new one, which is stored."""
-    clock = Clock(_said_once(say))
-    with ranks.together("start"):
-        gc.collect()  # what compiling leaves is not there at a start with warm caches
-        probe.hold_canary(0)  # the same for the allocator's cache
-        before = probe.reading()
-        facts = device_facts(worker)
-        kept_free = keep_free(settings.keep_free_bytes, facts, before.total_bytes)
-        request = _request(worker, engine, settings, kept_free)
-        request = replace(request, keeps_promises=sizer is not None and sizer.device.has_driver)
-        parts = _decisive(worker, engine, request, settings, before, ranks)
-        found = find_stored(settings.store if request.kv_tokens is None else None, parts, before.free_bytes)
-    report, stored = None, found.report
-    if found.unused:
-        say(f"the stored fit is not used: {found.unused}")
-    if ranks.agree(None if stored is None else stored.kv_tokens) and stored is not None:
-        report = validate_stored(engine, probe, request, engine.blocks.price, stored, ranks=ranks, clock=clock)
-    if report is None:
-        report = fit(engine, probe, request, engine.blocks.price, ranks=ranks, clock=clock)
-    report = with_device_warning(report, facts, kept_free)
-    return found.kept(replace(report, seconds=clock.seconds()))
+    gc.collect()  # what compiling leaves is not there at a start with warm caches
+    return FitSession(
+        engine,
+        probe,
+        engine.blocks.price,
+        _WorkerAdapter(worker, engine, settings, ranks),
+        SessionOptions(settings.keep_free_bytes, settings.store),
+        ranks=ranks,
+        neighbours=sizer,
+        told=_said_once(say),
+        say=say,
+    ).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkerAdapter:
+    """vLLM's worker for a fit session."""
+
+    worker: Any
+    engine: VllmEngine
+    settings: WorkerSettings
+    ranks: FitRanks
+
+    def facts(self) -> DeviceFacts:
+        return device_facts(self.worker)
+
+    def request(self, kept_free: KeepFree) -> FitRequest:
+        return _request(self.worker, self.engine, self.settings, kept_free)
+
+    def depends_on(self, request: FitRequest, before: MemoryReading) -> dict[str, Any]:
+        return _decisive(self.worker, self.engine, request, self.settings, before, self.ranks)
+
+    def warnings(self) -> tuple[str, ...]:
+        return ()
 
 
 def _said_once(say: Say) -> Callable[[Stage], None]:
@@ -137,7 +142,7 @@ def _request(worker: Any, engine: VllmEngine, settings: WorkerSettings, kept_fre
         canary_bytes=settings.canary_bytes,
         own_growth_bytes=_GRAPHS_BYTES,
         leak_tolerance_bytes=_LATE_BUFFERS_BYTES if on_gpu else _LATE_BUFFERS_CPU_BYTES,
-        rounding_bytes=_ROUNDING_BYTES if on_gpu else _UNCOUNTED_BYTES,
+        rounding_bytes=CUDA_ROUNDING_BYTES if on_gpu else _UNCOUNTED_BYTES,
         keep_free_bytes=max(kept_free.bytes, pinned.keep_free_bytes) + front_bytes(worker),
         keep_free_note=kept_free.note,
         running_tokens=engine.limits.rows * engine.limits.length,

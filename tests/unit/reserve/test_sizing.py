@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from brim.errors import DoesNotFit, InvalidRequest, NeighboursLate
+from brim.fit.leased import LeasedProbe
 from brim.records.lease import Expected, LeaseState, SizeWish
 from brim.records.memory import MemoryReading
 from brim.records.progress import Stage
@@ -24,7 +25,6 @@ from brim.reserve import devices
 from brim.reserve.devices import Budget, Gpu
 from brim.reserve.hold import OwnLease, hold
 from brim.reserve.ledger import Ledger
-from brim.reserve.probe import LeasedProbe
 from brim.reserve.processes import identify, this_process
 from brim.reserve.sizing import Sizer, sizing
 from brim.units import GIB, MIB

@@ -31,13 +31,13 @@ from brim.errors import BrimError, DeviceError, DoesNotFit, InvalidRequest, OutO
 from brim.probes.cpu import CpuProbe
 from brim.probes.cuda import CudaProbe
 from brim.probes.translate import translated
-from brim.units import GIB, MIB, format_bytes
+from brim.records.fit import CUDA_SEGMENT_BYTES
+from brim.units import GIB, format_bytes
 
 _CUDA_BYTES = 1 * GIB  # promised for a context, kernels and workspaces, until they have been measured
 _PROMISED = 1.05  # of what the trace says
 _LARGER_PROMISE = 2
 _SMALLER = 0.8  # of the patches or frames of the last attempt
-_ROUNDING_BYTES = 20 * MIB  # a segment of torch's allocator grows by so much
 _UNLIMITED = 1 << 60
 
 # bytes of towers and worst batch, from a trace: of the largest media within limits
@@ -335,7 +335,7 @@ class EncoderWork:
             return
         reading = self._probe.reading()
         outside = _CUDA_BYTES if reading.process_bytes is None else reading.process_bytes - reading.reserved_bytes
-        allowed = max(limit_bytes - outside, reading.reserved_bytes) + _ROUNDING_BYTES
+        allowed = max(limit_bytes - outside, reading.reserved_bytes) + CUDA_SEGMENT_BYTES
         torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / reading.total_bytes), self._device)
 
     # -- batches -------------------------------------------------------------------------------------------------

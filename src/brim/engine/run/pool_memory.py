@@ -96,8 +96,8 @@ class PoolMemory:
                 self.backend,
                 looks_ahead=geometry.window is not None or not model.ahead_in_windows_only,
             )
+            self._undo.append(partial(detach, module))  # first: to attach takes memory too
             attach(module, layer)
-        self._undo += [partial(detach, module) for module in model.layers.modules]
 
     def free(self) -> None:
         """Leave the model as it was found, and hold nothing, also where somebody still holds this record.

@@ -21,8 +21,7 @@ from brim.engine.schedule.plan import Chunk, StepPlan
 from brim.engine.schedule.spans import whole_spans
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.sequences import EVERYTHING, TOKEN, stress_sequence
-from brim.records.fit import AUDIO_SHAPE, IMAGE_SHAPE
-from brim.records.memory import StressShape
+from brim.records.memory import StressKind, StressShape
 from brim.units import ceil_div
 
 _SHOWN = replace(EVERYTHING, prompt_logprobs=20)
@@ -43,11 +42,11 @@ class WorstMediaPrompt:
 
 
 def image_shape(tokens: int, patches: int) -> StressShape:
-    return StressShape(IMAGE_SHAPE, tokens, 1, f"largest image: {patches} patches")
+    return StressShape(StressKind.IMAGE, tokens, 1, f"largest image: {patches} patches")
 
 
 def audio_shape(tokens: int, frames: int) -> StressShape:
-    return StressShape(AUDIO_SHAPE, tokens, 1, f"longest audio: {frames} mel frames")
+    return StressShape(StressKind.AUDIO, tokens, 1, f"longest audio: {frames} mel frames")
 
 
 def media_prompt_tokens(token: int, part_tokens: int, settings: EngineSettings, max_length: int) -> list[int]:

@@ -25,14 +25,14 @@ from brim.engine.schedule.plan import Chunk, StepPlan
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.sequences import EVERYTHING, TOKEN, request_of, stress_sequence
 from brim.engine.stress.verifying import VERIFY, verify_shapes, verify_step
-from brim.records.memory import StressShape
+from brim.records.memory import StressKind, StressShape
 from brim.units import ceil_div
 
-PREFILL, DECODE, SCORES, PLAIN = "prefill", "decode", "prompt-logprobs", "plain"
-ALIKE, LONGEST = "equal-prompts", "longest-answer"
+PREFILL, DECODE, SCORES = StressKind.PREFILL, StressKind.DECODE, StressKind.PROMPT_LOGPROBS
+PLAIN, ALIKE, LONGEST = "plain", "equal-prompts", "longest-answer"  # steps of this engine only
 _OVERLAPS = (DECODE, LONGEST, SCORES, ALIKE)  # not those with drafts; and a prefill is no more than one that is scored
 _LOOKS = 2  # at each token of an answer: for the repetition penalty, and for the others
-_PARAMS = {
+_PARAMS: dict[str, SamplingParams] = {
     PREFILL: EVERYTHING,
     DECODE: EVERYTHING,
     ALIKE: EVERYTHING,

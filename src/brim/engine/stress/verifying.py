@@ -12,10 +12,10 @@ from brim.engine.run.runner import Runner
 from brim.engine.schedule.plan import Chunk, DraftTokens, StepPlan
 from brim.engine.settings import EngineSettings
 from brim.engine.stress.sequences import EVERYTHING, TOKEN, stress_sequence
-from brim.records.memory import StressShape
+from brim.records.memory import StressKind, StressShape
 from brim.units import ceil_div
 
-VERIFY = "verify"
+VERIFY = StressKind.VERIFY
 _DRAFTED = replace(EVERYTHING, repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, grammar=None)
 
 

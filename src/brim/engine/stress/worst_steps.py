@@ -20,8 +20,7 @@ from brim.engine.stress.scaling_steps import equal_chunks, most_scan_tokens, sca
 from brim.engine.stress.text import PLAIN, run_text_shape, steps_before, text_shapes
 from brim.engine.stress.unread import UnreadResults
 from brim.engine.stress.warm_up import warm_up
-from brim.records.fit import AUDIO_SHAPE, DRAFT_SHAPE, IMAGE_SHAPE
-from brim.records.memory import StressShape
+from brim.records.memory import StressKind, StressShape
 from brim.records.progress import Told
 from brim.records.scaling import ScalingSteps
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from brim.engine.weights.load import LoadedModel
 
 
-_KINDS = {IMAGE_SHAPE: MediaKind.IMAGE, AUDIO_SHAPE: MediaKind.AUDIO}
+_KINDS: dict[str, MediaKind] = {StressKind.IMAGE: MediaKind.IMAGE, StressKind.AUDIO: MediaKind.AUDIO}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class WorstSteps:
         if draft is None:
             return ()
         tokens = min(draft.settings.max_batch_tokens, draft.settings.max_batch * (draft.max_length - 1))
-        return (StressShape(DRAFT_SHAPE, tokens, draft.settings.max_batch, "the draft model"),)
+        return (StressShape(StressKind.DRAFT, tokens, draft.settings.max_batch, "the draft model"),)
 
     def _scan_tokens(self) -> int | None:
         return most_scan_tokens(self.model.runner.text_model.backbone)
@@ -117,7 +116,7 @@ class WorstSteps:
         if shape.name in _KINDS:
             prompts = self._media_prompts(_KINDS[shape.name])
             return partial(run_media_shape, prompts, runner, ledger, settings, max_length)
-        if shape.name == DRAFT_SHAPE:
+        if shape.name == StressKind.DRAFT:
             return self._draft_step(shape)
         before = steps_before(shape, self._text()) if settings.overlap else ()
         if before:

@@ -14,8 +14,7 @@ from typing import Any
 
 from brim.errors import DeviceError
 from brim.probes.translate import translated
-from brim.records.fit import IMAGE_SHAPE
-from brim.records.memory import StressShape
+from brim.records.memory import StressKind, StressShape
 from brim.units import ceil_div
 from brim.vllm.runner.blocks import SEGMENT_BYTES, Blocks, request_tokens, separate_tensors
 from brim.vllm.runner.lockstep import Lockstep
@@ -102,7 +101,7 @@ class VllmEngine:
     def stress(self, shape: StressShape) -> None:
         """One step, twice: while the second runs, the first one's results are still on their way, as in serving."""
         with self.lockstep.step(shape.title), translated(), self._adapters():
-            if shape.name == IMAGE_SHAPE:
+            if shape.name == StressKind.IMAGE:
                 self._encode()
                 return
             step = self._steps[shape.name]

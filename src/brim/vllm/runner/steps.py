@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import cycle
 
-from brim.records.fit import IMAGE_SHAPE
-from brim.records.memory import StressShape
+from brim.records.memory import StressKind, StressShape
 
-PREFILL = "prefill"
-SCORES = "prompt-scores"
-LONGEST_SCORES = "longest-prompt-scores"
-DECODE = "decode"
-VERIFY = "verify"
-SMALL = "small"
+PREFILL, DECODE, VERIFY = StressKind.PREFILL, StressKind.DECODE, StressKind.VERIFY
+SCORES, LONGEST_SCORES, SMALL = "prompt-scores", "longest-prompt-scores", "small"  # steps of this engine only
 _ODD_ROWS = 9  # vLLM's sampler takes other kernels from 8 rows on
 
 
@@ -98,7 +93,9 @@ def worst_steps(limits: SchedulerLimits) -> tuple[Step, ...]:
     if limits.drafts and limits.tokens(1) > limits.drafts and limits.longest > limits.drafts + 1:
         steps.append(_verify(limits))
     if limits.encodes:
-        steps.append(Step(StressShape(IMAGE_SHAPE, limits.batch_tokens, 1, "the largest input of the encoder"), ()))
+        steps.append(
+            Step(StressShape(StressKind.IMAGE, limits.batch_tokens, 1, "the largest input of the encoder"), ())
+        )
     return tuple(steps)
 
 

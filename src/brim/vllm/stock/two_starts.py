@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from brim.errors import BrimError, DoesNotFit
+from brim.records.fit import CUDA_ROUNDING_BYTES
 from brim.records.memory import MemoryReading
-from brim.units import MIB, format_bytes
+from brim.units import format_bytes
 from brim.vllm.refusals import refusals
 from brim.vllm.settings import WorkerSettings, read_settings
 from brim.vllm.stock.first_cache import first_kv_bytes
@@ -32,7 +33,6 @@ from brim.vllm.stock.load import DemandingRequests
 from brim.vllm.stock.readings import EXTENSION, RankMemory, rank_memory
 from brim.vllm.stock.serve_arguments import ServeArguments, serve_arguments
 
-_ROUNDING_BYTES = 2 * 20 * MIB  # segments grow by 20 MiB: those of steps and those of graphs may each need one more
 _ANSWER_TOKENS = 8
 _SCORED = 8  # every so many prompts one is scored
 
@@ -61,7 +61,7 @@ def _size_on(rank: RankMemory, first_kv_bytes: int, settings: WorkerSettings, ut
         )
         - (reading.peak_reserved_bytes - first_kv_bytes)  # this process at its peak, without KV
         - settings.canary_bytes
-        - _ROUNDING_BYTES
+        - CUDA_ROUNDING_BYTES
     )
     return floor(left * Fraction(settings.memory_fraction))
 

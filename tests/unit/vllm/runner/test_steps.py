@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.records.fit import IMAGE_SHAPE
+from brim.records.memory import StressKind
 from brim.vllm.runner.steps import (
     DECODE,
     LONGEST_SCORES,
@@ -66,7 +66,7 @@ def test_a_scored_prompt_is_the_end_of_the_longest_one(limits: SchedulerLimits) 
 def test_all_tokens_of_a_batch_are_in_the_prefill() -> None:
     limits = SchedulerLimits(batch_tokens=8192, rows=256, length=8192, drafts=3, encodes=True)
     by_name = {step.shape.name: step.shape for step in worst_steps(limits)}
-    assert list(by_name) == [PREFILL, SCORES, LONGEST_SCORES, DECODE, VERIFY, IMAGE_SHAPE]
+    assert list(by_name) == [PREFILL, SCORES, LONGEST_SCORES, DECODE, VERIFY, StressKind.IMAGE]
     assert by_name[PREFILL].tokens == 8192
     assert (by_name[SCORES].tokens, by_name[DECODE].tokens) == (8192, 256)
     assert (by_name[VERIFY].tokens, by_name[VERIFY].sequences) == (1024, 256)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from brim.ports import MemoryProbe
+from brim.ports import MemoryProbe, Neighbours
 from brim.records.memory import MemoryReading
-from brim.reserve.sizing import Sizer
 
 
 class LeasedProbe:
     """Another probe, whose readings count the neighbours' promises as used. As they are taken, the sum stays."""
 
-    def __init__(self, device: MemoryProbe, sizer: Sizer) -> None:
+    def __init__(self, device: MemoryProbe, neighbours: Neighbours) -> None:
         self._device = device
-        self._sizer = sizer
+        self._neighbours = neighbours
 
     def reading(self) -> MemoryReading:
-        return self._sizer.seen(self._device.reading())
+        return self._neighbours.seen(self._device.reading())
 
     def reset_peak(self) -> None:
         self._device.reset_peak()
