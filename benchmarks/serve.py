@@ -68,7 +68,7 @@ class Starter:
         from brim.engine.settings import EngineSettings
         from brim.model.source import load_model
         from brim.probes.cpu import CpuProbe
-        from brim.serve.server import Loaded
+        from brim.serve.service import Loaded
 
         if self.options.dry_run:
             settings = EngineSettings(max_batch=24, max_batch_tokens=256, max_length=256)

@@ -20,7 +20,7 @@ from brim.engine.requests.request import FinishReason
 from brim.engine.schedule.figures import AdmissionFigures
 from brim.engine.schedule.host_copies import PreemptionFigures
 from brim.records.health import Health, Status
-from brim.serve.server import Loaded
+from brim.serve.service import Loaded
 
 _TOKEN, _TEXT = 42, " word"
 _PIECES = 50  # in which the host's part of a step comes: at each end the lock may change hands
