@@ -21,7 +21,8 @@ from brim.records.fit import FitReport
 from brim.records.progress import Told
 from brim.serve.prepare.processes import processes
 from brim.serve.prepare.worker import Tokenising
-from brim.serve.server import Loaded, Server, address, listen
+from brim.serve.server import Server, address, listen
+from brim.serve.service import Loaded
 from brim.serve.settings import ServeSettings
 from tests.integration.streaming_clients import nothing_is_held
 

@@ -85,5 +85,5 @@ def test_it_can_be_rescued(engine: Engine) -> None:
 
 
 def engine_probe(engine: Engine) -> CpuProbe:
-    assert isinstance(engine._probe, CpuProbe)
-    return engine._probe
+    assert isinstance(engine.probe, CpuProbe)
+    return engine.probe

@@ -379,6 +379,31 @@ def test_metrics_and_memory_tell_the_truth(tiny: Served) -> None:
     assert memory["requests"]["places"] == PLACES
 
 
+def test_gateways_find_the_gauges_they_read(tiny: Served) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    def gauges() -> dict[str, Any]:
+        families = text_string_to_metric_families(tiny.get("/metrics").text)
+        return {one.name: one.samples for one in families if one.name.startswith("vllm:")}
+
+    def value(name: str) -> float:
+        (sample,) = gauges()[f"vllm:{name}"]
+        return float(sample.value)
+
+    (config,) = gauges()["vllm:cache_config_info"]
+    assert (config.labels, config.value) == ({"block_size": "8", "num_gpu_blocks": str(2048 // 8)}, 1)
+    with (
+        tiny.client() as client,
+        client.stream("POST", "/v1/completions", json={"prompt": [5] * 40, "stream": True, **LONG}) as answer,
+    ):
+        lines = answer.iter_lines()  # kept: a reader that is dropped closes the answer
+        assert "choices" in next(lines)
+        assert (value("num_requests_running"), value("num_requests_waiting")) == (1, 0)
+        assert 5 / 256 <= value("kv_cache_usage_perc") <= 60 / 256
+    assert tiny.is_empty()
+    assert value("kv_cache_usage_perc") == value("num_requests_running") == 0
+
+
 def test_events_are_as_the_protocol_wants_them(tiny: Served) -> None:
     with (
         tiny.client() as client,

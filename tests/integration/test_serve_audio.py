@@ -19,7 +19,7 @@ pytest.importorskip("starlette")
 
 from brim import SamplingParams
 from brim.engine.front.chat_template import conversation
-from brim.serve.server import tokenizer_source
+from brim.serve.service import tokenizer_source
 from brim.serve.settings import RequestLimits
 from tests.chat_texts import chat_text
 from tests.conftest import needs_image_files

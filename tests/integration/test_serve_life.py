@@ -30,7 +30,8 @@ from brim.engine.injection import fail_long_prompts, failing_launches
 from brim.engine.settings import EngineSettings
 from brim.errors import DoesNotFit, InvalidRequest
 from brim.records.progress import Stage, Told
-from brim.serve.server import Loaded, Server, address, listen
+from brim.serve.server import Server, address, listen
+from brim.serve.service import Loaded
 from brim.serve.settings import ServeSettings
 from tests.conftest import needs_image_files
 from tests.integration.faults import out_of_memory

@@ -20,6 +20,7 @@ from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.grammars import Grammars
 from brim.engine.front.open_answers import OpenAnswers
 from brim.engine.front.validation import GenerationRequest, RequestValidator
+from brim.engine.kv.events import BlockEvent, BlockEvents
 from brim.engine.loop import ServingLoop
 from brim.engine.media.parts import MediaKind
 from brim.engine.media.prepare import Given, GivenMedia, Prompt
@@ -27,6 +28,7 @@ from brim.engine.pool.figures import EngineFigures, RequestFigures, figures_of, 
 from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.sequence import Sequence as RunningSequence
 from brim.engine.settings import EngineSettings
+from brim.engine.statistics import PoolState, pool_state
 from brim.engine.stress.worst_steps import WorstSteps
 from brim.engine.weights.load import LoadedModel
 from brim.errors import InvalidRequest, MediaUnavailable
@@ -315,6 +317,24 @@ class Engine:
     def figures(self) -> EngineFigures:
         weights = self.loaded.weight_bytes + (0 if self.draft is None else self.draft.weight_bytes)
         return figures_of(self.loop, self.kv_tokens, self.kv_bytes(self.kv_tokens), weights)
+
+    def pool_state(self) -> PoolState:
+        """What a router asks for; in the thread that drives the engine."""
+        return pool_state(self.loop)
+
+    def block_events(self) -> list[BlockEvent]:
+        """What has happened to blocks since the last call; in the thread that drives the engine.
+
+        The first call, and the first after the pool was built again, says that nothing before it can be counted on.
+        """
+        ledger = self.loop.scheduler.ledger
+        if not ledger.pools:
+            return []
+        pool = ledger.pools[ledger.main_group]
+        if pool.events is None:
+            pool.events = BlockEvents(ledger.block_size)
+            pool.events.cleared()
+        return pool.events.taken()
 
     @property
     def requests(self) -> tuple[RequestFigures, ...]:

@@ -22,10 +22,11 @@ import queue
 import threading
 import traceback
 from collections.abc import AsyncGenerator, Callable, Iterable
+from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from brim.engine.engine import Engine
 from brim.engine.front.answers import Completion, Update
@@ -38,6 +39,7 @@ from brim.records.health import Health, Status
 
 _TEND_SECONDS = 0.5  # how often an idle engine looks after its encoders
 
+Result = TypeVar("Result")
 News = Update | BaseException | None  # None: all answers of the request are complete
 
 
@@ -116,6 +118,11 @@ class StreamingEngine:
         return len(self._clients)
 
     @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._started and self._ending is None
+
+    @property
     def health(self) -> Health:
         """The engine's, from any thread."""
         if self._ending is not None:
@@ -169,6 +176,19 @@ class StreamingEngine:
         finally:
             client.gone = True
             self._send(lambda: self._leave(client))
+
+    def call(self, work: Callable[[], Result]) -> Future[Result]:
+        """Run something in the engine's thread, between two steps; here, if that thread has ended."""
+        done: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except Exception as error:  # noqa: BLE001 - raised where the result is awaited
+                done.set_exception(error)
+
+        self._send(run)
+        return done
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None, **options: Any) -> list[Completion]:
         """All answers of one request."""

@@ -63,8 +63,26 @@ class _EngineCollector(Collector):
         yield from _of_connections(self._lifecycle.http)
         if self._lifecycle.running is not None:
             yield from _of_engine(self._lifecycle.running)
+            yield from of_gateways(self._lifecycle.running)
             if self._names_clients:
                 yield _of_clients(self._lifecycle.running)
+
+
+def of_gateways(running: RunningServer) -> Iterator[Metric]:
+    """The same figures under the names that gateways look for: those of vLLM's server."""
+    figures, engine = running.engine.figures, running.engine
+    blocks = figures.blocks_held + figures.blocks_cached + figures.blocks_free
+    waiting = max(figures.waiting, running.gate.inside - figures.running)  # those whose prompts are being made too
+    for name, said, value in (
+        ("vllm:num_requests_running", "brim_running, as gateways read it", figures.running),
+        ("vllm:num_requests_waiting", "Answers that were let in and do not run, as gateways read it", waiting),
+        ("vllm:kv_cache_usage_perc", "Part of the KV blocks held, 0 to 1", figures.blocks_held / max(1, blocks)),
+    ):
+        yield GaugeMetricFamily(name, said, value=value)
+    labels = {"block_size": str(engine.settings.block_size), "num_gpu_blocks": str(blocks)}
+    config = GaugeMetricFamily("vllm:cache_config_info", "How the KV cache is set up", labels=list(labels))
+    config.add_metric(list(labels.values()), 1)
+    yield config
 
 
 def _of_clients(running: RunningServer) -> Metric:

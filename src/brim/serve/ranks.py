@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from brim.engine.front.answers import Update
 from brim.errors import BrimError, DeviceError
@@ -46,6 +46,14 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+class Ordered(Protocol):
+    """All ranks but the first, wherever they are."""
+
+    def tell(self, name: str, *arguments: Any, **options: Any) -> None:
+        """Have all of them do it, in the order of the calls."""
+        ...
 
 
 class Followers:
@@ -97,7 +105,7 @@ class Followers:
 class LeadingEngine:
     """The engine of the first rank: what changes it is told to the others first. All else is the engine itself."""
 
-    def __init__(self, engine: Engine, followers: Followers) -> None:
+    def __init__(self, engine: Engine, followers: Ordered) -> None:
         self._engine = engine
         self._followers = followers
 

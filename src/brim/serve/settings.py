@@ -64,10 +64,13 @@ class ServeSettings:
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     key_weights: Mapping[str, float] = field(default_factory=dict)  # of keys whose weight is not 1
+    salt_secret: bytes | None = None  # of the salts of keys: replicas have the same one; None: made at random
     insecure: bool = False
     max_queue: int = DEFAULT_QUEUE
     max_per_key: int | None = None  # answers of a key, or of an address where there are no keys; None: any number
     drain_seconds: float = 60.0
+    kv_events: str | None = None  # where block events are published for gateways, as ZeroMQ writes it
+    kv_events_topic: str = ""
     tool_parser: str = "auto"  # how the model writes calls (`brim.serve.parse.table`)
     reasoning_parser: str = "auto"
     limits: RequestLimits = field(default_factory=RequestLimits)

@@ -14,6 +14,7 @@ from operator import eq
 
 import numpy as np
 
+from brim.engine.kv.events import BlockEvents
 from brim.engine.kv.prefix_matches import PoolChanges
 
 SCRATCH = 0
@@ -33,6 +34,7 @@ class BlockPool:
         self._content: dict[int, bytes] = {}  # block -> digest
         self._by_content: dict[bytes, int] = {}
         self.evictions = 0  # cached blocks that were handed out again
+        self.events: BlockEvents | None = None  # where somebody reads them
 
     @property
     def available(self) -> int:
@@ -55,8 +57,11 @@ class BlockPool:
             cache = self._cached or self._favoured
             self._changes.note(self._content[next(iter(cache))])
             block, _ = cache.popitem(last=False)
-            del self._by_content[self._content.pop(block)]
+            digest = self._content.pop(block)
+            del self._by_content[digest]
             self.evictions += 1
+            if self.events is not None:
+                self.events.removed(digest)
         self._holders[block] = 1
         return block
 
@@ -111,6 +116,10 @@ class BlockPool:
         """The block with each content; scratch where there is none."""
         return map(self._by_content.get, digests, repeat(SCRATCH))
 
+    def contents(self) -> tuple[bytes, ...]:
+        """The digests of all blocks that can be found."""
+        return tuple(self._by_content)
+
     def publish(self, block: int, digest: bytes) -> None:
         """Publish a held block by its content. The first block of a content stays the one that is found."""
         assert self._holders[block] > 0, f"block {block} is not held and cannot be published"
@@ -118,6 +127,8 @@ class BlockPool:
             self._changes.note(digest)
             self._by_content[digest] = block
             self._content[block] = digest
+            if self.events is not None:
+                self.events.published(digest)
 
     def problems(self, tables: Iterable[Iterable[int]]) -> list[str]:
         """What contradicts these tables, or itself; nothing where the pool is consistent.
@@ -168,3 +179,5 @@ class BlockPool:
         self._favoured.clear()
         self._content.clear()
         self._by_content.clear()
+        if self.events is not None:
+            self.events.cleared()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from brim.engine.kv.blocks import SCRATCH, BlockPool
 from brim.engine.kv.common_blocks import CommonBlocks, Shareable
+from brim.engine.kv.events import BlockEvents
 from brim.engine.kv.geometry import KvShape, LayerGroup
 from brim.engine.kv.host import CopyBack, CopyOut, HostCopy, Move
 from brim.engine.kv.prefix_matches import PoolChanges, PrefixMatch
@@ -333,6 +334,15 @@ class KvLedger:
             self._belongs(number, table[column], request)
             self.updates[number].note(request.slot, column, table[column])
         return Move(tuple([column - first for column in empty]), tuple([table[column] for column in empty]))
+
+    @property
+    def main_group(self) -> int:
+        """The group that holds whole requests; where every layer has a window, the first."""
+        return 0 if self.unwindowed is None else self.unwindowed
+
+    @property
+    def main_pool_events(self) -> BlockEvents | None:
+        return self.pools[self.main_group].events if self.pools else None
 
     def publish(self, request: RequestBlocks, digests: Sequence[bytes]) -> None:
         """Publish the request's full blocks by content, as far as it is known."""

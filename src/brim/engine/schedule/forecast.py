@@ -103,6 +103,26 @@ class BlockForecast:
         self._bring_up_to_date()
         return self._future.finals()
 
+    def ends(self) -> list[tuple[int, int]]:
+        """Steps to go, and blocks that are free then, of the running answers whose end is foreseen; soonest first."""
+        self._bring_up_to_date()
+        size, main = self._ledger.block_size, self._main_pool
+        claims = [claim for slot in self._running if (claim := self._future.get(slot)) and claim.last < NEVER]
+        return sorted(
+            (max(0, claim.last - self._step), claim.held(claim.last, size)[main] if self._groups else 0)
+            for claim in claims
+        )
+
+    def expected_blocks(self, sequence: Sequence) -> int:
+        """What a waiting request will hold at most, of the pool that holds whole requests."""
+        return self._claim(sequence, 0).most[self._main_pool] if self._groups else 0
+
+    @property
+    def _main_pool(self) -> int:
+        """Among those that can run out."""
+        unwindowed = self._ledger.unwindowed
+        return self._groups.index(unwindowed) if unwindowed in self._groups else 0
+
     def check(self, sequence: Sequence) -> None:
         """Refuse a request that could not run alone."""
         worst = sequence.prompt_length + sequence.request.max_tokens - 1

@@ -281,4 +281,7 @@ class Scheduler:
         if known // size > sequence.blocks.published:
             request = sequence.request
             extend_digests(sequence.digests, sequence.tokens, size, request.salt, request.marks)
-            self.ledger.publish(sequence.blocks, sequence.digests[: known // size])
+            digests = sequence.digests[: known // size]
+            self.ledger.publish(sequence.blocks, digests)
+            if (events := self.ledger.main_pool_events) is not None:
+                events.described(digests, sequence.tokens)

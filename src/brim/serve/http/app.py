@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -91,10 +91,14 @@ def make_app(
             Exception: _bug,
         },
     )
+    return guarded(app, settings, tuple(route.path for route in page))
+
+
+def guarded(app: ASGIApp, settings: ServeSettings, open_paths: Sequence[str] = ()) -> KeyCheckedApp:
+    """An application behind the keys of a server; `open_paths` ask for none, besides `/health`."""
     local_only = not settings.api_keys and not settings.insecure
-    open_to_all = frozenset((*OPEN_TO_ALL, *(route.path for route in page)))
-    keys = Keys(settings.api_keys, settings.key_weights)
-    return KeyCheckedApp(app, keys, local_only=local_only, open_to_all=open_to_all)
+    keys = Keys(settings.api_keys, settings.key_weights, settings.salt_secret)
+    return KeyCheckedApp(app, keys, local_only=local_only, open_to_all=frozenset((*OPEN_TO_ALL, *open_paths)))
 
 
 class _About:

@@ -38,8 +38,10 @@ ANYBODY = Tenant("", b"")
 class Keys:
     """Keys are compared as digests, all of them each time: the time taken does not depend on what was sent."""
 
-    def __init__(self, keys: Sequence[str], weights: Mapping[str, float] | None = None) -> None:
-        self._secret = secrets.token_bytes(32)  # so that salts cannot be foreseen
+    def __init__(
+        self, keys: Sequence[str], weights: Mapping[str, float] | None = None, secret: bytes | None = None
+    ) -> None:
+        self._secret = secret or secrets.token_bytes(32)  # so that salts cannot be foreseen
         self._tenants = [(self._digest(key), self._tenant(key, (weights or {}).get(key, 1.0))) for key in keys]
 
     def _digest(self, key: str) -> bytes:

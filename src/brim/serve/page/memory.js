@@ -31,6 +31,7 @@ export function show(report) {
 export function redraw() {
   if (!last || !$("panel-memory").checkVisibility()) return;
   showCard(last);
+  showReplicas(last);
   showTiles(last);
   const minutes = drawTimeline($("timeline"), samples, events, last.kv.blocks, last.time);
   say($("past-title"), minutes === 1 ? "The last minute" : `The last ${minutes} minutes`);
@@ -49,6 +50,26 @@ function showCard({ card, device_name: name, fit }) {
   say($("device"), `${name} · ${bytes(card.total_bytes)}`);
   say($("headroom"), `${bytes(free)} free${fit?.provable ? ", proven by the worst steps" : ""}`);
   drawBar($("card"), $("card-key"), card.parts, card.total_bytes);
+}
+
+// Where a server has several replicas: a bar for each, the one whose report this is among them.
+function showReplicas({ replicas = [], replica }) {
+  $("replicas").hidden = replicas.length < 2;
+  if (replicas.length < 2) return;
+  const there = [...$("replicas").children];
+  const names = replicas.map((one) => one.name);
+  if (there.map((node) => node.dataset.name).join() !== names.join())
+    $("replicas").replaceChildren(
+      ...names.map((name) =>
+        el("div", { "data-name": name }, el("p", { class: "more" }), el("div", { class: "bar", role: "img" }), el("ul", { class: "key", hidden: "" })),
+      ),
+    );
+  replicas.forEach((one, i) => {
+    const [title, bar, key] = $("replicas").children[i].children;
+    const here = one.name === replica ? ", shown above and below" : "";
+    say(title, `${one.name} (${one.model}, ${one.status}${here}): ${count(one.running)} running, ${count(one.waiting)} waiting`);
+    drawBar(bar, key, one.card.parts, one.card.total_bytes);
+  });
 }
 
 function showTiles({ throughput, requests, kv, gate, time, health, preemption, began }) {

@@ -1,0 +1,204 @@
+"""A server without its listener: the application, and the engine behind it from its start to its end.
+
+In: settings, and a `Starter` that makes the engine. Out: `app`, an ASGI application that answers from the first moment
+on, and says that it is starting until `start` is done. `brim serve` puts it behind its own listener
+(`brim.serve.server`), and `brim.ray` behind Ray Serve's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from brim.errors import DeviceError
+from brim.progress import showing
+from brim.records.fit import FitReport
+from brim.records.progress import Progress, Stage, Told
+from brim.serve.block_events import BlockPublisher
+from brim.serve.gate import RequestGate
+from brim.serve.http.app import make_app
+from brim.serve.lifecycle import RunningServer, ServerLifecycle, SizedEngine
+from brim.serve.parse.table import Formats
+from brim.serve.plans import Planning
+from brim.serve.prepare.jobs import TokenizerSource
+from brim.serve.prepare.trials import Trials
+from brim.serve.prepare.worker import Tokenising
+from brim.serve.settings import ServeSettings
+from brim.serve.token_texts import TokenTexts
+
+if TYPE_CHECKING:
+    from brim.engine.engine import Engine
+    from brim.ports import MemoryProbe
+    from brim.reserve.sizing import Sizer
+
+Result = TypeVar("Result")
+_LOOK_SECONDS = 0.05  # how often a drain looks whether anybody is left
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An engine that is not built yet, and what measures its memory."""
+
+    engine: Engine
+    probe: MemoryProbe | None = None
+    neighbours: Sizer | None = None  # its part of a device that others share
+    driven: Any = None  # what requests are given to, where that is not the engine itself
+
+
+class Starter(Protocol):
+    """Makes the engine, in two stages; each tells its progress."""
+
+    def load(self, told: Told) -> Loaded: ...
+
+    def fit(self, loaded: Loaded, told: Told) -> FitReport | None:
+        """Build it at the size that fits; None: the size was given."""
+        ...
+
+
+class Abandoned(Exception):
+    """The server is to end before it has started."""
+
+
+class Service:
+    """One engine and its application; in one event loop."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        starter: Starter,
+        *,
+        write_log: Callable[[str], object] | None = None,
+        say: Callable[[str], object] = lambda line: None,
+        progress: Progress = False,
+        tokenising: Callable[[TokenizerSource], Tokenising] = Tokenising,
+    ) -> None:
+        self.lifecycle = ServerLifecycle()
+        self._settings = settings
+        self._starter = starter
+        self._say = say
+        self._progress = progress
+        self._tokenising = tokenising
+        self._planning = Planning()
+        self.app = make_app(self.lifecycle, settings, write_log, self._planning)
+        self._publisher = (
+            None if settings.kv_events is None else BlockPublisher(settings.kv_events, settings.kv_events_topic)
+        )
+        self._tasks: list[asyncio.Task[None]] = []  # beside the requests
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    async def start(self, is_abandoned: Callable[[], bool] = lambda: False) -> None:
+        """Load, fit and serve. What goes wrong is raised; `Abandoned` where nobody wants it any more."""
+        from brim.engine.streaming import StreamingEngine
+
+        with showing(self._progress) as shown:
+
+            def told(stage: Stage) -> None:
+                if is_abandoned():
+                    raise Abandoned
+                self.lifecycle.set_stage(stage)
+                shown(stage)
+
+            loaded = await in_thread(self._starter.load, told)
+            engine, source = loaded.engine, tokenizer_source(loaded.engine)
+            formats = Formats.of(engine.tokenizer, self._settings.tool_parser, self._settings.reasoning_parser)
+            tokenising = self._tokenising(source)
+            loading = asyncio.create_task(tokenising.ready())  # in its process, beside the fit
+            try:
+                report = await in_thread(self._starter.fit, loaded, told)
+                await loading
+                await in_thread(engine.grammars.prepare)
+            except BaseException:
+                tokenising.close()
+                loading.cancel()
+                raise
+        serving = StreamingEngine(loaded.driven or engine)
+        serving.start()
+        gate = RequestGate(
+            engine.settings.max_batch, self._settings.max_queue, most_per_share=self._settings.max_per_key
+        )
+        started = SizedEngine(engine, source, report, loaded.probe, loaded.neighbours)
+        trials = Trials(engine.grammars)
+        trials.prepare()
+        texts = TokenTexts(engine.tokenizer)
+        self.lifecycle.running = RunningServer(started, serving, tokenising, gate, texts, trials, formats)
+        self._tasks.append(asyncio.create_task(self.lifecycle.watch.keep_sampling(self.lifecycle.sample)))
+        if self._publisher is not None:
+            self._tasks.append(asyncio.create_task(self._publisher.keep_publishing(self.lifecycle)))
+        for warning in () if report is None else report.warnings:
+            self._say(f"warning: {warning}")
+        self._say(f"ready: {self._settings.model_name}, {engine.kv_tokens:,} tokens of KV on {engine.device}")
+
+    # -- end -----------------------------------------------------------------------------------------------------
+
+    async def drained(self, is_forced: Callable[[], bool] = lambda: False) -> bool:
+        """Take nothing new, and wait until all that are inside have been answered; False: some were not in time."""
+        self.lifecycle.draining = True
+        running = self.lifecycle.running
+        if running is None or not running.gate.inside:
+            return True
+        self._say(f"draining: {running.gate.inside} answers are left; a second signal ends at once")
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._settings.drain_seconds
+        while running.gate.inside and not is_forced() and loop.time() < until:
+            await asyncio.sleep(_LOOK_SECONDS)
+        return not running.gate.inside
+
+    async def close(self) -> None:
+        self._planning.close()
+        running = self.lifecycle.running
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._publisher is not None:
+            self._publisher.close()
+        if running is None:
+            return
+        running.tokenising.close()
+        await asyncio.to_thread(running.trials.close)
+        try:
+            await asyncio.to_thread(running.serving.close)
+        finally:
+            running.engine.close()
+
+
+def tokenizer_source(engine: Engine) -> TokenizerSource:
+    """Where a worker finds this engine's tokenizer."""
+    from brim.engine.media.allowed import UNCHECKED, AllowedMedia
+    from brim.engine.weights.builtin import ByteTokenizer
+
+    own = getattr(engine.tokenizer, "name_or_path", None)  # it may have been given to the engine
+    folder = Path(own) if own and Path(own).is_dir() else engine.loaded.folder
+    media = AllowedMedia(engine.image_limits, engine.audio_limits)
+    return TokenizerSource(folder, isinstance(engine.tokenizer, ByteTokenizer), None if media == UNCHECKED else media)
+
+
+async def in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
+    """Run it in a daemon thread: a process that has to end does not wait for it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        result, problem = None, None
+        try:
+            result = work(*arguments)
+        except Exception as error:  # noqa: BLE001 - raised where it is awaited
+            problem = error
+        except BaseException as error:  # noqa: BLE001 - an event loop must not get an interrupt
+            problem = DeviceError(f"the start was interrupted ({type(error).__name__})")
+        loop.call_soon_threadsafe(settle, result, problem)
+
+    threading.Thread(target=run, name="brim-start", daemon=True).start()
+    return await done
