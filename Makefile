@@ -12,10 +12,12 @@ FLAGS_STAMP := $(FLAGS_VENV)/.engines-installed
 VLLM_VENV := .venv-vllm
 VLLM_OLDEST_VENV := .venv-vllm-oldest
 
+RAY_VENV := .venv-ray
+
 LATEST_VENV := .venv-latest
 LOCK_VENV := .venv-lock
 
-.PHONY: help setup browser demo test check lint types layers test-oldest test-latest test-flags test-vllm soak bench lock clean
+.PHONY: help setup browser demo test check lint types layers test-oldest test-latest test-flags test-vllm test-ray soak soak-ray bench lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -103,7 +105,22 @@ $(VLLM_OLDEST_VENV)/.installed: $(VLLM_VENV)/.installed tests/vllm/oldest.txt
 	$(VLLM_OLDEST_VENV)/bin/python tests/vllm/name_it.py
 	touch $@
 
-soak: setup  ## the long runs
+# One after the other: each test has replicas, proxies and a controller of its own.
+test-ray: $(RAY_VENV)/.installed  ## replicas on a local Ray, on the CPU
+	$(RAY_VENV)/bin/python -m pytest -q -p no:cacheprovider -m 'not soak' tests/ray
+
+soak-ray: $(RAY_VENV)/.installed  ## 200 random faults: replicas, proxies and the controller are killed under load
+	$(RAY_VENV)/bin/python -m pytest -q -p no:cacheprovider -m soak tests/ray
+
+$(RAY_VENV)/.installed: pyproject.toml locks/test.txt locks/test-torch.txt tests/ray/ray.txt
+	test -x $(RAY_VENV)/bin/python || $(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/python -m pip install --quiet --no-deps --only-binary :all: --require-hashes --requirement locks/test.txt
+	$(RAY_VENV)/bin/python -m pip install --quiet --constraint locks/test-torch.txt torch
+	$(RAY_VENV)/bin/python -m pip install --quiet --no-deps --requirement tests/ray/ray.txt
+	$(RAY_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+soak: setup soak-ray  ## the long runs
 	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m soak
 	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m 'not soak and not gpu'
 

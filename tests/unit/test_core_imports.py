@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-OF_EXTRAS = ("brim.engine", "brim.encoding", "brim.serve", "brim.vllm")
+OF_EXTRAS = ("brim.engine", "brim.encoding", "brim.ray", "brim.serve", "brim.vllm")
 
 # In a process of its own: a finder that knows only the standard library, Brim and what Brim requires without extras.
 IMPORT_ALL = """

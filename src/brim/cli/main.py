@@ -90,7 +90,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if not words:
         make_parser().print_help()
         return BAD_INPUT
-    options = _read(words)
+    options = read_options(words)
     try:
         code = options.run(options)
     except BrimError as error:
@@ -101,7 +101,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return int(code)
 
 
-def _read(words: Sequence[str]) -> argparse.Namespace:
+def read_options(words: Sequence[str]) -> argparse.Namespace:
+    """A command and its options; what is wrong is said on standard error, and ends the process."""
     parser, commands = _make_parsers(words[0] if words[0] in COMMANDS else None)
     if words[0] not in COMMANDS and not words[0].startswith("-"):
         meant = near(words[0], COMMANDS)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from brim.records.progress import Told
     from brim.serve.prepare.jobs import TokenizerSource
     from brim.serve.prepare.worker import Tokenising
-    from brim.serve.ranks import Followers
-    from brim.serve.server import Loaded
+    from brim.serve.ranks import Followers, Ordered
+    from brim.serve.service import Loaded
     from brim.serve.settings import ServeSettings
 
 PACKAGED_BUDGET = "512MiB"  # on the CPU, for the models in the package
@@ -123,6 +124,19 @@ def add_command(commands: Commands) -> None:
     parser.add_argument(
         "--reasoning-parser", default="auto", metavar="NAME", help="how it writes reasoning (auto: from its vocabulary)"
     )
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="as many engines on this machine, each on its own GPU, behind one port; requests are routed by memory "
+        "(needs ray: pip install 'brim[ray]')",
+    )
+    parser.add_argument(
+        "--kv-events",
+        metavar="ADDRESS",
+        help="publish block events for gateways that follow prefixes: tcp://*:5557 (pip install 'brim[gateway]')",
+    )
+    parser.add_argument("--kv-events-topic", default="", metavar="NAME", help="the topic of block events (none)")
     parser.add_argument("--no-request-log", action="store_true", help="no line for each request on standard error")
     parser.add_argument(
         "--memory", metavar="SIZE", help=f"on the CPU: the memory budget ({PACKAGED_BUDGET} for models in the package)"
@@ -139,11 +153,18 @@ def add_command(commands: Commands) -> None:
     parser.set_defaults(batch_tokens=None)
 
 
-def run(options: argparse.Namespace) -> int:
+def check_options(options: argparse.Namespace) -> None:
+    """Before anything is started."""
     if options.tp < 1:
         raise InvalidRequest(f"tp is {options.tp}; it must be at least 1")
     check_weights(options)
-    settings, wishes = _settings(options), fit_wishes(options)
+
+
+def run(options: argparse.Namespace) -> int:
+    check_options(options)
+    if options.replicas is not None:
+        return _serve_replicas(options)
+    settings, wishes = serve_settings(options), fit_wishes(options)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads would spin on cores that other processes need
     if options.tp > 1 and int(os.environ.get("RANK", "0")):
         return _follow(options, wishes)
@@ -162,11 +183,11 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as leased:
         server = Server(
             settings,
-            _Starter(options, wishes, leased, say, followers),
+            EngineStarter(options, wishes, leased, say, followers),
             write_log=None if options.no_request_log else partial(_write, ""),
             say=say,
             progress=False if options.quiet else None,
-            tokenising=_tokenising(options),
+            tokenising=tokenising_of(options),
         )
         if followers is None:
             return asyncio.run(server.run(listen(settings.host, settings.port)))
@@ -181,6 +202,18 @@ def run(options: argparse.Namespace) -> int:
         leased.callback(followers.close)
         _start_ranks(options.tp, followers, end)
         return asyncio.run(server.run(listening)) or int(bool(lost))
+
+
+def _serve_replicas(options: argparse.Namespace) -> int:
+    if options.replicas < 1:
+        raise InvalidRequest(f"replicas is {options.replicas}; it must be at least 1")
+    try:
+        import_module("ray.serve")
+    except ImportError as error:
+        raise InvalidRequest(f"replicas: several need {error.name}: pip install 'brim[ray]'") from None
+    # Above the commands: an engine of each replica is made by the same options.
+    found: int = import_module("brim.ray.local").serve_replicas(options, sys.argv[2:], partial(_say, options))
+    return found
 
 
 def _start_ranks(ranks: int, followers: Followers, lost: Callable[[str], object]) -> None:
@@ -207,7 +240,7 @@ def _follow(options: argparse.Namespace, wishes: dict[str, Any]) -> int:
 
     live_with_the_server()
     with ExitStack() as leased:
-        starter = _Starter(options, wishes, leased, partial(_say, options))
+        starter = EngineStarter(options, wishes, leased, partial(_say, options))
         loaded = starter.load(silent)
         starter.fit(loaded, silent)
         with loaded.engine:
@@ -228,7 +261,7 @@ def _write(before: str, line: str) -> None:
         sys.stderr.flush()
 
 
-def _settings(options: argparse.Namespace) -> ServeSettings:
+def serve_settings(options: argparse.Namespace) -> ServeSettings:
     try:
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
@@ -252,6 +285,8 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
         max_queue=options.max_queue,
         max_per_key=options.max_per_key,
         drain_seconds=options.drain_seconds,
+        kv_events=options.kv_events,
+        kv_events_topic=options.kv_events_topic,
         tool_parser=options.tool_parser,
         reasoning_parser=options.reasoning_parser,
         limits=RequestLimits(
@@ -268,7 +303,7 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
     )
 
 
-def _tokenising(options: argparse.Namespace) -> Callable[[TokenizerSource], Tokenising]:
+def tokenising_of(options: argparse.Namespace) -> Callable[[TokenizerSource], Tokenising]:
     from brim.serve.prepare.worker import Tokenising
 
     if options.media_workers < 0:
@@ -278,18 +313,18 @@ def _tokenising(options: argparse.Namespace) -> Callable[[TokenizerSource], Toke
 
 
 @dataclass(frozen=True, slots=True)
-class _Starter:
+class EngineStarter:
     """The engine that the options describe; what imports torch comes after the server listens."""
 
     options: argparse.Namespace
     wishes: dict[str, Any]
     leased: ExitStack  # until the server ends
     say: Callable[[str], object]
-    followers: Followers | None = None  # the other ranks
+    followers: Ordered | None = None  # the other ranks
 
     def load(self, told: Told) -> Loaded:
         from brim.serve.ranks import LeadingEngine
-        from brim.serve.server import Loaded
+        from brim.serve.service import Loaded
 
         self.leased.enter_context(usable_compiler_caches(self.say))
         check_libraries()
