@@ -55,7 +55,7 @@ class EngineLoad:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.engine = RescuedLoop(engine.loop, engine._parts.runner, self._no_rebuild, WholeEngine())
+        self.engine = RescuedLoop(engine.loop, engine.model.runner, self._no_rebuild, WholeEngine())
 
     def begin(self) -> None:
         for name, _ in self.requests:
