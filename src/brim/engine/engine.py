@@ -21,7 +21,7 @@ from brim.engine.figures import EngineFigures, RequestFigures, figures_of, reque
 from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.grammars import Grammars
 from brim.engine.front.validation import RequestValidator
-from brim.engine.loop import ServingLoop
+from brim.engine.loop import ServingLoop, StepObserver
 from brim.engine.media.parts import MediaKind
 from brim.engine.media.prepare import Given, GivenMedia, Prompt
 from brim.engine.requests.params import SamplingParams
@@ -118,6 +118,7 @@ class Engine:
         self._numbers = iter(range(1 << 62))
         self._loop: ServingLoop | None = None
         self._rescue: Rescue | None = None  # None: a failed step is not run again
+        self._observer: StepObserver | None = None
         self._bound: ProvenBound | None = None  # None: a probe that counts does so in every step
         self.kv_tokens = 0
         if kv_tokens != 0:
@@ -149,6 +150,7 @@ class Engine:
         except BaseException:
             self._free()  # what was half made must not stay
             raise
+        loop.observer = self._observer
         self._loop, self.kv_tokens = loop, kv_tokens
         if self._parts.rescues:
             self._rescue = self._parts.rescue(loop, kv_tokens)
@@ -159,6 +161,12 @@ class Engine:
         """Let rescues spend this probe's canary and check memory with it. Nothing is in flight."""
         if self._rescue is not None:
             self._rescue.watch(probe)
+
+    def observe(self, observer: StepObserver | None) -> None:
+        """Let it see every step from now on, at whatever size the engine is built."""
+        self._observer = observer
+        if self._loop is not None:
+            self._loop.observer = observer
 
     def serve_within(self, bound: ProvenBound) -> None:
         """Serve within what a fit has proven at this size: a probe counts the steps of rescues, and no others.
