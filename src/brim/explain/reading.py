@@ -17,6 +17,7 @@ from typing import BinaryIO, cast
 from brim.errors import InputError, InvalidRequest
 from brim.explain.facts import Incident
 from brim.explain.findings import Findings
+from brim.explain.readers.brim_log import BrimLog
 from brim.explain.readers.commands import Commands
 from brim.explain.readers.kubernetes import HostKills
 from brim.explain.readers.lightllm import LightllmLog
@@ -31,11 +32,11 @@ from brim.explain.readers.tgi import TgiLog
 from brim.explain.readers.torch_messages import TorchMessages
 from brim.explain.readers.trtllm import TrtllmLog
 from brim.explain.readers.vllm import VllmLog
-from brim.record.reader import is_recording
+from brim.record.reader import is_recording, read_recording, unpacked
 
 READERS: tuple[type[LineReader], ...] = (
     *(TorchMessages, VllmLog, SglangLog, LightllmLog, TrtllmLog, TgiLog, LlamaCppLog, OllamaLog),
-    *(NvidiaSmi, HostKills),
+    *(NvidiaSmi, HostKills, BrimLog),
     Commands,  # the last: its words are in many lines
 )
 _PIECE = 1 << 20
@@ -43,6 +44,7 @@ _LONGEST_LINE = 16 << 10
 _MOST_LINES_SHOWN = 2_000_000  # of one file, to readers: a log in which every line is about memory
 _GZIP = b"\x1f\x8b"
 _MOST_UNCOMPRESSED = 4 << 30
+_MOST_RECORDING = 32 << 20
 
 
 def read_incident(paths: Sequence[Path]) -> Incident:
@@ -73,16 +75,26 @@ def read_file(path: Path, found: Findings) -> None:
                 raise InvalidRequest(f"'{path}' is empty")
             found.source(name)
             if is_recording(head):
-                read_recorded(path, name, found)
+                read_recorded(read_recording(path), name, found)
             elif is_pickle(head):
                 read_snapshot(path, name, found)
             elif head.startswith(_GZIP):
                 with gzip.open(file) as inside:
-                    read_text(cast("BinaryIO", inside), name, found)
+                    _read_inside(inside, name, found)
             else:
                 read_text(file, name, found)
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidRequest(f"'{path}' cannot be read ({getattr(error, 'strerror', None) or error})") from None
+
+
+def _read_inside(inside: gzip.GzipFile, name: str, found: Findings) -> None:
+    """A compressed file: a recording, or a text."""
+    head = inside.read(64)
+    inside.seek(0)
+    if is_recording(head):
+        read_recorded(unpacked(inside.read(_MOST_RECORDING), name), name, found)
+    else:
+        read_text(cast("BinaryIO", inside), name, found)
 
 
 def read_text(file: BinaryIO, name: str, found: Findings) -> None:

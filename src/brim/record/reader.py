@@ -39,7 +39,15 @@ def read_recording(path: Path) -> Recorded:
         raise InvalidRequest(f"'{path}': cannot be read as a recording ({error})") from None
 
 
-def _read(data: mmap.mmap) -> Recorded:
+def unpacked(data: bytes, name: str) -> Recorded:
+    """A recording that was compressed or sent."""
+    try:
+        return _read(data)
+    except NotARecording as error:
+        raise InvalidRequest(f"'{name}': {error}") from None
+
+
+def _read(data: mmap.mmap | bytes) -> Recorded:
     head = data[:_HEAD_BYTES]
     header = unpack_header(head)
     steps, torn_steps = _ring(data, header.steps, unpack_step)
@@ -58,7 +66,7 @@ def _read(data: mmap.mmap) -> Recorded:
 
 
 def _ring(
-    data: mmap.mmap, place: RingPlace, unpack: Callable[[bytes], tuple[int, Entry]]
+    data: mmap.mmap | bytes, place: RingPlace, unpack: Callable[[bytes], tuple[int, Entry]]
 ) -> tuple[list[tuple[int, Entry]], int]:
     """The entries in the order of their numbers, and how many slots are torn. A number in a wrong slot is torn too."""
     found: list[tuple[int, Entry]] = []
@@ -73,7 +81,7 @@ def _ring(
     return found, torn
 
 
-def _slots(data: mmap.mmap, place: RingPlace) -> Iterator[bytes]:
+def _slots(data: mmap.mmap | bytes, place: RingPlace) -> Iterator[bytes]:
     for start in range(place.offset, min(place.end, len(data)), place.slot_bytes):
         slot = data[start : start + place.slot_bytes]
         if len(slot) == place.slot_bytes:

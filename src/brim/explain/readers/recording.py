@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 from brim.explain.facts import Evidence, HolderFact, RecordedFact, Refusal, Sign
 from brim.explain.findings import Findings, evidence_of
 from brim.record.entries import Note, NoteKind, Recorded, StepEntry, StepState
-from brim.record.reader import read_recording
 from brim.units import format_bytes
 
 _SIGNS = {
@@ -18,8 +16,7 @@ _SIGNS = {
 _MOST_REFUSALS = 100
 
 
-def read_recorded(path: Path, name: str, found: Findings) -> None:
-    recorded = read_recording(path)
+def read_recorded(recorded: Recorded, name: str, found: Findings) -> None:
     found.recording(RecordedFact(name, recorded))
     if recorded.truncated:
         found.unread(f"{name}: the file is cut off; what is there was read")

@@ -1,7 +1,7 @@
 """What a recording shows: the steps before a refusal, and what else changed on the device.
 
-First what makes a step fail that always fitted (a neighbour, a leak, fragments), by figures that changed; then the shape of
-the failed step, against those that ran.
+First what makes a step fail that always fitted (a neighbour, a leak, fragments), by figures that changed; then the
+shape of the failed step, against those that ran.
 """
 
 from __future__ import annotations
