@@ -30,6 +30,7 @@ COMMANDS = {  # in the order of --help; the module of each adds its options and 
     "serve": "brim.cli.serve",
     "top": "brim.cli.top",
     "explain": "brim.cli.explain",
+    "watch": "brim.cli.watch",
     "bench": "brim.cli.bench",
     "vllm": "brim.cli.vllm",
     "hold": "brim.cli.neighbours.hold",

@@ -114,6 +114,14 @@ def read_text(file: BinaryIO, name: str, found: Findings) -> None:
                 reader.read(line, found)
 
 
+def shown_to_readers(raw: bytes, found: Findings) -> None:
+    """One line of a log that is still written, for readers that need no line before it."""
+    line = LogLine("log", 1, plain(raw[:_LONGEST_LINE].decode("utf-8", "replace")))
+    for words, reader in _FOLLOWING:
+        if words.search(raw):
+            reader().read(line, found)
+
+
 def _any_of(words: Iterable[str]) -> re.Pattern[bytes]:
     return re.compile(b"|".join(sorted({re.escape(word.encode()) for word in words})))
 
@@ -133,3 +141,6 @@ def _lines(file: BinaryIO, name: str, found: Findings) -> Iterator[tuple[int, by
             number, pending = number + 1, line[:_LONGEST_LINE]
     if pending:
         yield number, pending
+
+
+_FOLLOWING = tuple((_any_of(reader.words), reader) for reader in READERS[:-1])

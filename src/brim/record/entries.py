@@ -135,5 +135,9 @@ class Recorded:
     truncated: bool = False  # the file is shorter than its header says
 
     @property
+    def steps_were_refused(self) -> bool:
+        return any(step.state is StepState.OUT_OF_MEMORY for step in self.steps)
+
+    @property
     def ended_in_order(self) -> bool:
         return any(note.kind is NoteKind.STOPPED for note in self.notes[-8:])

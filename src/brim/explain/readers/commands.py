@@ -36,6 +36,7 @@ _SHORT = re.compile(r"\s-(c|ub|b|ngl|np)[ =](\d{1,9})\b")
 _KEYWORD = re.compile(
     rf"\b({_NAMES.replace('-', '_')})=({{[^}}]{{0,200}}}}|'[^']{{0,200}}'|\"[^\"]{{0,200}}\"|[^\s,)]{{1,100}})"
 )
+_SERVED = re.compile(r"\bvllm serve +([^\s-][^\s]{0,199})")
 _NOTHING = ("None", "none", "null", "")
 
 
@@ -49,6 +50,8 @@ class Commands:
                 found.engine(engine)
         if "'--" in text or "`--" in text:  # advice of an engine, not its command
             return
+        if served := _SERVED.search(text):
+            self._flag("model", served[1], line, found)
         for match in _DASHED.finditer(text):
             self._flag(match[1], match[2] or "true", line, found)
         for match in _SHORT.finditer(text):

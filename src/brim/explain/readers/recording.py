@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 from brim.explain.facts import Evidence, HolderFact, RecordedFact, Refusal, Sign
 from brim.explain.findings import Findings, evidence_of
+from brim.explain.readers.lines import LogLine
+from brim.explain.readers.torch_messages import refusal_from
 from brim.record.entries import Note, NoteKind, Recorded, StepEntry, StepState
 from brim.units import format_bytes
 
@@ -13,6 +15,7 @@ _SIGNS = {
     NoteKind.PREEMPTED: Sign.PREEMPTED,
     NoteKind.REFUSED: Sign.SERVING,
 }
+_SAID = {str(sign): sign for sign in Sign}  # what a watched log said
 _MOST_REFUSALS = 100
 
 
@@ -49,6 +52,10 @@ def _note(note: Note, name: str, recorded: Recorded, found: Findings) -> None:
         found.sign(_SIGNS[note.kind], evidence, note.count)
     elif note.kind is NoteKind.HOLDER:
         found.holder(HolderFact(note.count, note.text, note.first, evidence, note.count == recorded.pid))
+    elif note.kind is NoteKind.OUT_OF_MEMORY and not recorded.steps_were_refused:
+        found.refusal(refusal_from(LogLine(name, 0, note.text)))
+    elif note.kind is NoteKind.LOG and note.text in _SAID:
+        found.sign(_SAID[note.text], evidence)
     elif note.kind is NoteKind.HOST:
         found.figure("host_available_bytes", note.second, evidence)
 
