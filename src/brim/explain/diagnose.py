@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from brim.explain.causes import Cause, Suspicion
+from brim.explain.causes import MemoryCause, Suspicion
 from brim.explain.facts import Evidence, Incident
 from brim.explain.rules.figures import from_fragments, from_others, from_start, from_usage_over_time
 from brim.explain.rules.placed import from_flags, from_fraction, from_places, from_serving
@@ -31,7 +31,7 @@ _SHOWN_EVIDENCE = 12
 class Diagnosis:
     """A cause, how sure it is, and what else was suspected."""
 
-    cause: Cause
+    cause: MemoryCause
     confidence: float
     why: str
     evidence: tuple[Evidence, ...]
@@ -42,20 +42,20 @@ class Diagnosis:
 def diagnose(incident: Incident) -> Diagnosis:
     by_cause = _by_cause([one for rule in RULES for one in rule(incident)])
     if not by_cause:
-        return Diagnosis(Cause.UNKNOWN, 0.0, Cause.UNKNOWN.words, (), (), (_missing(incident),))
+        return Diagnosis(MemoryCause.UNKNOWN, 0.0, MemoryCause.UNKNOWN.words, (), (), (_missing(incident),))
     first, *others = by_cause
     unclear = [one for one in others if first.confidence - one.confidence < _APART]
     if first.confidence < _DECIDES or unclear:
         said = tuple(f"it may be {one.cause}: {one.why}" for one in (first, *unclear))
         evidence = tuple(one for suspicion in (first, *unclear) for one in suspicion.evidence)[:_SHOWN_EVIDENCE]
-        return Diagnosis(Cause.UNKNOWN, 0.0, Cause.UNKNOWN.words, evidence, tuple(by_cause), said)
+        return Diagnosis(MemoryCause.UNKNOWN, 0.0, MemoryCause.UNKNOWN.words, evidence, tuple(by_cause), said)
     return Diagnosis(first.cause, first.confidence, first.why, first.evidence[:_SHOWN_EVIDENCE], tuple(others))
 
 
 def _by_cause(found: list[Suspicion]) -> list[Suspicion]:
     """One for each cause, the surest first; several rules that agree raise it a little."""
-    best: dict[Cause, Suspicion] = {}
-    rules: dict[Cause, set[str]] = {}
+    best: dict[MemoryCause, Suspicion] = {}
+    rules: dict[MemoryCause, set[str]] = {}
     for one in found:
         rules.setdefault(one.cause, set()).add(one.why)
         if one.cause not in best or one.confidence > best[one.cause].confidence:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brim.explain.causes import Cause
+from brim.explain.causes import MemoryCause
 from brim.explain.diagnose import Diagnosis, diagnose
 from brim.explain.facts import Evidence, Incident
 from brim.explain.fixes import BRIM_WOULD, LEDGER, Fix, fixes_for
@@ -17,7 +17,9 @@ from brim.explain.reading import read_incident
 from brim.explain.timeline import timeline_of
 from brim.units import format_bytes
 
-_STEPS = frozenset({Cause.LARGE_STEP, Cause.SCORED_PROMPTS, Cause.SAMPLING, Cause.MEDIA, Cause.DRAFTS})
+_STEPS = frozenset(
+    {MemoryCause.LARGE_STEP, MemoryCause.SCORED_PROMPTS, MemoryCause.SAMPLING, MemoryCause.MEDIA, MemoryCause.DRAFTS}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,12 @@ def explain(paths: Sequence[Path]) -> Explanation:
 
 
 def _not_known(incident: Incident, diagnosis: Diagnosis, fixes: tuple[Fix, ...]) -> list[str]:
-    if diagnosis.cause is Cause.UNKNOWN:
+    if diagnosis.cause is MemoryCause.UNKNOWN:
         return []
     found = []
     if not incident.engine:
         found.append("which engine wrote this: no flag can be named")
-    elif not fixes and diagnosis.cause not in (Cause.HOST, Cause.LEAK):
+    elif not fixes and diagnosis.cause not in (MemoryCause.HOST, MemoryCause.LEAK):
         missing = "the model" if known_model(incident) is None else "the size of the pool and of the device"
         found.append(f"{missing}: no number could be checked, so that none is given; give the log from its start")
     if diagnosis.cause in _STEPS and any(fix.checked_by == LEDGER for fix in fixes):

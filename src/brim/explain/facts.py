@@ -63,7 +63,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedAllocation:
     """An allocation that failed. None: the message does not say."""
 
     evidence: Evidence
@@ -120,7 +120,7 @@ class Incident:
     sources: tuple[str, ...] = ()
     engine: str = ""  # "vllm"; empty: not known
     seen: tuple[Seen, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[RefusedAllocation, ...] = ()
     figures: tuple[Figure, ...] = ()
     holders: tuple[HolderFact, ...] = ()
     flags: tuple[GivenFlag, ...] = ()

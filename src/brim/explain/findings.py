@@ -12,7 +12,7 @@ from brim.explain.facts import (
     HolderFact,
     Incident,
     RecordedFact,
-    Refusal,
+    RefusedAllocation,
     Seen,
     Sign,
 )
@@ -44,7 +44,7 @@ class Findings:
         self._sources: list[str] = []
         self._engines: Counter[str] = Counter()
         self._seen: _FirstAndLast[Seen] = _FirstAndLast()
-        self._refusals: _FirstAndLast[Refusal] = _FirstAndLast()
+        self._refusals: _FirstAndLast[RefusedAllocation] = _FirstAndLast()
         self._figures: _FirstAndLast[Figure] = _FirstAndLast()
         self._holders: _FirstAndLast[HolderFact] = _FirstAndLast()
         self._flags: _FirstAndLast[GivenFlag] = _FirstAndLast()
@@ -60,7 +60,7 @@ class Findings:
     def sign(self, sign: Sign, evidence: Evidence, count: int = 1) -> None:
         self._seen.append(Seen(sign, evidence, count))
 
-    def refusal(self, refusal: Refusal) -> None:
+    def refusal(self, refusal: RefusedAllocation) -> None:
         self._refusals.append(refusal)
 
     def figure(self, name: str, value: float, evidence: Evidence) -> None:

@@ -137,9 +137,9 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     code = (
         "import os, sys, time; from pathlib import Path; from brim.record.writer import *\n"
         f"path = Path({str(tmp_path / 'r')!r}); writer = open_recording(path)\n"
-        "child = os.fork()\n"
-        "if child == 0: time.sleep(60); os._exit(0)\n"
-        "writer.close(); open_recording(path).close(); os.kill(child, 9); print('open again')"
+        "heard, said = os.pipe(); child = os.fork()\n"
+        "if child == 0: os.write(said, b'1'); time.sleep(20); os._exit(0)\n"
+        "os.read(heard, 1); writer.close(); open_recording(path).close(); os.kill(child, 9); print('open again')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.strip() == "open again"

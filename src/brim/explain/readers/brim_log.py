@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from brim.explain.facts import Refusal, Sign
+from brim.explain.facts import RefusedAllocation, Sign
 from brim.explain.findings import Findings
 from brim.explain.readers.lines import SIZE, LogLine, size_bytes
 
@@ -28,7 +28,7 @@ class BrimLog:
             found.figure("kv_tokens", int(match[1].replace(",", "")), line.evidence)
         if match := _REFUSED.search(text):
             tried, free = size_bytes(match[1], match[2]), size_bytes(match[3], match[4])
-            found.refusal(Refusal(line.evidence, tried, free_bytes=free))
+            found.refusal(RefusedAllocation(line.evidence, tried, free_bytes=free))
         if match := _BELOW.search(text):
             found.sign(Sign.POOL_BELOW_REQUEST, line.evidence)
             found.figure("kv_tokens", int(match[1]), line.evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from brim.explain.facts import Refusal, Sign
+from brim.explain.facts import RefusedAllocation, Sign
 from brim.explain.findings import Findings
 from brim.explain.readers.lines import SIZE, LogLine, size_bytes
 
@@ -45,9 +45,9 @@ class LlamaCppLog:
         ):
             found.engine("llama.cpp")
         if match := _REFUSED.search(text):
-            found.refusal(Refusal(line.evidence, tried_bytes=size_bytes(match[1], match[2])))
+            found.refusal(RefusedAllocation(line.evidence, tried_bytes=size_bytes(match[1], match[2])))
         elif match := _NO_BUFFER.search(text):
-            found.refusal(Refusal(line.evidence, tried_bytes=int(match[1])))
+            found.refusal(RefusedAllocation(line.evidence, tried_bytes=int(match[1])))
         if _STEP.search(text):
             found.sign(Sign.MEDIA if _MEDIA.search(text) else Sign.STEP, line.evidence)
         if _WEIGHTS.search(text):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from brim.explain.facts import Evidence, HolderFact, RecordedFact, Refusal, Sign
+from brim.explain.facts import Evidence, HolderFact, RecordedFact, RefusedAllocation, Sign
 from brim.explain.findings import Findings, evidence_of
 from brim.explain.readers.lines import LogLine
 from brim.explain.readers.torch_messages import refusal_from
@@ -60,11 +60,11 @@ def _note(note: Note, name: str, recorded: Recorded, found: Findings) -> None:
         found.figure("host_available_bytes", note.second, evidence)
 
 
-def _refusal(step: StepEntry, name: str, recorded: Recorded) -> Refusal:
+def _refusal(step: StepEntry, name: str, recorded: Recorded) -> RefusedAllocation:
     text = f"a step of {described(step)} ran out of memory"
     total = recorded.start.total_bytes if recorded.start else None
     unused = max(0, step.reserved_bytes - step.allocated_bytes)
-    return Refusal(
+    return RefusedAllocation(
         evidence_of(name, 0, text, clock(step.time)),
         total_bytes=total,
         free_bytes=step.free_bytes,

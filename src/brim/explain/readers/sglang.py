@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from brim.explain.facts import Refusal, Sign
+from brim.explain.facts import RefusedAllocation, Sign
 from brim.explain.findings import Findings
 from brim.explain.readers.lines import SIZE, LogLine, size_bytes
 
@@ -69,5 +69,5 @@ class SglangLog:
         if match := _FRACTION.search(text):
             found.figure("fraction", float(match[1]), line.evidence)
         if match := _WORKSPACE.search(text):
-            found.refusal(Refusal(line.evidence, tried_bytes=int(match[2])))
+            found.refusal(RefusedAllocation(line.evidence, tried_bytes=int(match[2])))
             found.sign(Sign.STEP, line.evidence)

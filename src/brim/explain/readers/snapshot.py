@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from brim.explain.facts import Refusal
+from brim.explain.facts import RefusedAllocation
 from brim.explain.findings import Findings, evidence_of
 from brim.explain.readers.lines import LogLine
 from brim.explain.readers.plain_pickle import MOST_BYTES, NotPlain, read_plain
@@ -54,7 +54,7 @@ def read_snapshot(path: Path, name: str, found: Findings) -> None:
         text = f"snapshot: {format_bytes(tried)} refused, {format_bytes(free)} free on the device"
         unused = max(0, reserved - allocated)
         where = evidence_of(name, 0, text)
-        found.refusal(Refusal(where, tried, None, free, allocated, unused))
+        found.refusal(RefusedAllocation(where, tried, None, free, allocated, unused))
         _frames(refused, name, found)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from brim.explain.facts import Refusal, Sign
+from brim.explain.facts import RefusedAllocation, Sign
 from brim.explain.findings import Findings
 from brim.explain.readers.lines import SIZE, LogLine, size_bytes, sizes
 
@@ -107,7 +107,7 @@ def _is_of_traceback(text: str) -> bool:
     return 'File "' in text or "self." in text or "return " in text or " = " in text or "OutOfMemory" in text
 
 
-def refusal_from(line: LogLine) -> Refusal:
+def refusal_from(line: LogLine) -> RefusedAllocation:
     text = line.text[:4000]
     total, free = sizes(_TOTAL, text) or sizes(_OLD_TOTAL, text), _free(text)
     allocated = sizes(_ALLOCATED, text) or sizes(_OLD_ALLOCATED, text)
@@ -116,7 +116,7 @@ def refusal_from(line: LogLine) -> Refusal:
     if unused is None and reserved is not None and allocated is not None:
         unused = max(0, reserved - allocated)
     own, others = _processes(text, allocated, unused)
-    return Refusal(line.evidence, sizes(_TRIED, text), total, free, allocated, unused, own, others)
+    return RefusedAllocation(line.evidence, sizes(_TRIED, text), total, free, allocated, unused, own, others)
 
 
 def _free(text: str) -> int | None:

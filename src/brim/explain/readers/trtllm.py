@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from brim.explain.facts import Refusal, Sign
+from brim.explain.facts import RefusedAllocation, Sign
 from brim.explain.findings import Findings
 from brim.explain.readers.lines import SIZE, LogLine, size_bytes
 
@@ -34,7 +34,7 @@ class TrtllmLog:
         text = line.text
         if _REFUSED.search(text):
             self._refused = True
-            found.refusal(Refusal(line.evidence))
+            found.refusal(RefusedAllocation(line.evidence))
         if match := _POOL.search(text):
             found.figure("kv_bytes", size_bytes(match[1], match[2]), line.evidence)
             found.figure("kv_tokens", int(match[3]), line.evidence)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from brim.explain.causes import Cause, Suspicion
-from brim.explain.facts import HolderFact, Incident, Refusal, Sign
+from brim.explain.causes import MemoryCause, Suspicion
+from brim.explain.facts import HolderFact, Incident, RefusedAllocation, Sign
 from brim.explain.rules import PLACED, SAID, USUAL
 from brim.units import GIB, MIB, format_bytes
 
@@ -22,7 +22,7 @@ def from_others(incident: Incident) -> Iterator[Suspicion]:
         total = refusal.total_bytes
         if others is not None and total and others >= max(GIB // 2, int(total * _REMARKABLE_PART)):
             why = f"{format_bytes(others)} of {format_bytes(total)} were in other hands"
-            yield Suspicion(Cause.NEIGHBOUR, PLACED + 0.05, (refusal.evidence,), why)
+            yield Suspicion(MemoryCause.NEIGHBOUR, PLACED + 0.05, (refusal.evidence,), why)
     if incident.recordings:
         return  # who is who is known there
     refused = incident.refusals or incident.first_seen(Sign.TOO_LITTLE_FREE)
@@ -30,10 +30,10 @@ def from_others(incident: Incident) -> Iterator[Suspicion]:
     if refused and tables:
         held = sum(one.held_bytes for one in tables)
         why = f"{len(tables)} other processes hold {format_bytes(held)} of the device"
-        yield Suspicion(Cause.NEIGHBOUR, PLACED, tuple(one.evidence for one in tables[:4]), why)
+        yield Suspicion(MemoryCause.NEIGHBOUR, PLACED, tuple(one.evidence for one in tables[:4]), why)
 
 
-def other_bytes(refusal: Refusal) -> int | None:
+def other_bytes(refusal: RefusedAllocation) -> int | None:
     """What others hold, by the message itself or by what is left of its figures."""
     if refusal.other_bytes is not None:
         return refusal.other_bytes
@@ -63,7 +63,7 @@ def from_fragments(incident: Incident) -> Iterator[Suspicion]:
             continue
         if unused >= tried or (unused + free >= tried and unused >= tried // 2):
             why = f"{format_bytes(unused)} were reserved and unused, and {format_bytes(tried)} were asked for"
-            yield Suspicion(Cause.FRAGMENTATION, PLACED - 0.05, (refusal.evidence,), why)
+            yield Suspicion(MemoryCause.FRAGMENTATION, PLACED - 0.05, (refusal.evidence,), why)
 
 
 def from_start(incident: Incident) -> Iterator[Suspicion]:
@@ -73,15 +73,15 @@ def from_start(incident: Incident) -> Iterator[Suspicion]:
     if seen is None:
         return
     if total is None or free is None:
-        yield Suspicion(Cause.NEIGHBOUR, USUAL, (seen.evidence,), "less was free at the start than was asked for")
+        yield Suspicion(MemoryCause.NEIGHBOUR, USUAL, (seen.evidence,), "less was free at the start than was asked for")
         return
     taken = total.value - free.value
     if taken >= max(GIB, total.value * _REMARKABLE_PART):
         why = f"{format_bytes(int(taken))} of {format_bytes(int(total.value))} were taken before it started"
-        yield Suspicion(Cause.NEIGHBOUR, SAID, (seen.evidence,), why)
+        yield Suspicion(MemoryCause.NEIGHBOUR, SAID, (seen.evidence,), why)
     elif fraction is not None:
         why = f"nobody else is there, and {fraction.value:g} of the device is more than a process can have"
-        yield Suspicion(Cause.FRACTION, PLACED, (seen.evidence,), why)
+        yield Suspicion(MemoryCause.FRACTION, PLACED, (seen.evidence,), why)
 
 
 def from_usage_over_time(incident: Incident) -> Iterator[Suspicion]:
@@ -93,4 +93,4 @@ def from_usage_over_time(incident: Incident) -> Iterator[Suspicion]:
     rises = sum(later > earlier for earlier, later in itertools.pairwise(values))
     if rises >= 0.75 * (len(values) - 1) and values[-1] - values[0] >= max(GIB, 0.1 * values[0]):
         why = f"used memory grew from {format_bytes(int(values[0]))} to {format_bytes(int(values[-1]))}"
-        yield Suspicion(Cause.LEAK, USUAL + 0.05, (used[0].evidence, used[-1].evidence), why)
+        yield Suspicion(MemoryCause.LEAK, USUAL + 0.05, (used[0].evidence, used[-1].evidence), why)

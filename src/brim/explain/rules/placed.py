@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brim.explain.causes import Cause, Suspicion
-from brim.explain.facts import PHASES, Incident, Refusal, Seen, Sign
+from brim.explain.causes import MemoryCause, Suspicion
+from brim.explain.facts import PHASES, Incident, RefusedAllocation, Seen, Sign
 from brim.explain.rules import PLACED, SAID, USUAL, WEAK
 
 _NEAR_LINES = 80  # between a refusal and a frame of its traceback
 
 _AT_WORK = {
-    Sign.SCORING: (Cause.SCORED_PROMPTS, SAID, "it was computing log-probabilities of a prompt"),
-    Sign.SAMPLING: (Cause.SAMPLING, PLACED, "it was sampling"),
-    Sign.MEDIA: (Cause.MEDIA, PLACED, "it was encoding an image or audio"),
-    Sign.DRAFTS: (Cause.DRAFTS, PLACED, "it was drafting"),
-    Sign.STEP: (Cause.LARGE_STEP, PLACED, "the buffers of a step were refused"),
-    Sign.WEIGHTS: (Cause.WEIGHTS, SAID, "the buffer of the weights was refused"),
-    Sign.CAPTURING: (Cause.GRAPHS, PLACED, "graphs were being captured, after the pool was sized"),
-    Sign.LOADING: (Cause.WEIGHTS, PLACED, "weights were being loaded"),
-    Sign.POOL_ALLOCATION: (Cause.FRACTION, PLACED, "the KV pool was being allocated"),
-    Sign.WARM_UP: (Cause.LARGE_STEP, USUAL, "it was warming up with its largest step"),
+    Sign.SCORING: (MemoryCause.SCORED_PROMPTS, SAID, "it was computing log-probabilities of a prompt"),
+    Sign.SAMPLING: (MemoryCause.SAMPLING, PLACED, "it was sampling"),
+    Sign.MEDIA: (MemoryCause.MEDIA, PLACED, "it was encoding an image or audio"),
+    Sign.DRAFTS: (MemoryCause.DRAFTS, PLACED, "it was drafting"),
+    Sign.STEP: (MemoryCause.LARGE_STEP, PLACED, "the buffers of a step were refused"),
+    Sign.WEIGHTS: (MemoryCause.WEIGHTS, SAID, "the buffer of the weights was refused"),
+    Sign.CAPTURING: (MemoryCause.GRAPHS, PLACED, "graphs were being captured, after the pool was sized"),
+    Sign.LOADING: (MemoryCause.WEIGHTS, PLACED, "weights were being loaded"),
+    Sign.POOL_ALLOCATION: (MemoryCause.FRACTION, PLACED, "the KV pool was being allocated"),
+    Sign.WARM_UP: (MemoryCause.LARGE_STEP, USUAL, "it was warming up with its largest step"),
 }
 _WITHOUT_REFUSAL = {Sign.STEP, Sign.SAMPLING, Sign.WEIGHTS}  # they are said only when something failed
 
@@ -40,7 +40,7 @@ def from_places(incident: Incident) -> Iterator[Suspicion]:
         yield Suspicion(cause, confidence - (0.2 if refusal is None else 0.0), evidence, why)
 
 
-def _near(seen: Seen, incident: Incident) -> Refusal | None:
+def _near(seen: Seen, incident: Incident) -> RefusedAllocation | None:
     """The first refusal after it; one before it where it is a frame below the message or a late progress bar."""
     own = [one for one in incident.refusals if one.evidence.source == seen.evidence.source]
     line = seen.evidence.line
@@ -50,7 +50,7 @@ def _near(seen: Seen, incident: Incident) -> Refusal | None:
     return next((one for one in own if 0 <= line - one.evidence.line <= _NEAR_LINES), None)
 
 
-def _phase_after(seen: Seen, refusal: Refusal, incident: Incident) -> bool:
+def _phase_after(seen: Seen, refusal: RefusedAllocation, incident: Incident) -> bool:
     between = range(seen.evidence.line + 1, refusal.evidence.line)
     return any(
         other.sign in PHASES and other.sign is not seen.sign and other.evidence.line in between
@@ -67,15 +67,15 @@ def from_flags(incident: Incident) -> Iterator[Suspicion]:
     for names, cause, why in (
         (
             ("speculative_config", "speculative_model", "speculative_algorithm", "num_speculative_tokens"),
-            Cause.DRAFTS,
+            MemoryCause.DRAFTS,
             "it speculates, and its sizing counts the target model's step",
         ),
         (
             ("limit_mm_per_prompt", "mm_processor_kwargs"),
-            Cause.MEDIA,
+            MemoryCause.MEDIA,
             "several images or videos of a prompt are encoded together",
         ),
-        (("prompt_logprobs",), Cause.SCORED_PROMPTS, "log-probabilities of prompts were asked for"),
+        (("prompt_logprobs",), MemoryCause.SCORED_PROMPTS, "log-probabilities of prompts were asked for"),
     ):
         flag = incident.flag(*names)
         if flag is not None:
@@ -91,9 +91,11 @@ def from_serving(incident: Incident) -> Iterator[Suspicion]:
             continue
         if total and tried < total // 500:
             why = "a small allocation was refused while serving: the device was full before the step"
-            yield Suspicion(Cause.FRACTION, USUAL, (refusal.evidence,), why)
+            yield Suspicion(MemoryCause.FRACTION, USUAL, (refusal.evidence,), why)
         else:
-            yield Suspicion(Cause.LARGE_STEP, USUAL - 0.05, (refusal.evidence,), "a step was refused while serving")
+            yield Suspicion(
+                MemoryCause.LARGE_STEP, USUAL - 0.05, (refusal.evidence,), "a step was refused while serving"
+            )
 
 
 def from_fraction(incident: Incident) -> Iterator[Suspicion]:
@@ -101,4 +103,4 @@ def from_fraction(incident: Incident) -> Iterator[Suspicion]:
     fraction = incident.last("fraction")
     if fraction is not None and fraction.value >= 0.95 and incident.refusals:
         why = f"{fraction.value:g} of the device was given away, and graphs, kernels and library workspaces come on top"
-        yield Suspicion(Cause.FRACTION, WEAK + 0.1, (fraction.evidence, incident.refusals[0].evidence), why)
+        yield Suspicion(MemoryCause.FRACTION, WEAK + 0.1, (fraction.evidence, incident.refusals[0].evidence), why)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from brim.explain.causes import Cause, Suspicion
+from brim.explain.causes import MemoryCause, Suspicion
 from brim.explain.facts import Evidence, Incident, RecordedFact
 from brim.explain.readers.recording import described, evidence_at
 from brim.explain.rules import PLACED, SAID, USUAL
@@ -51,7 +51,9 @@ def _taken_by_others(fact: RecordedFact, failed: StepEntry) -> Iterator[Suspicio
         who = ", ".join(f"{note.text or 'a process'} (pid {note.count})" for note in (came or held)[-3:])
         size = max(grown, *(note.first for note in came)) if came else grown
         evidence = tuple(_evidence(fact, note) for note in (came or devices)[-3:])
-        yield Suspicion(Cause.NEIGHBOUR, SAID, evidence, f"others took {format_bytes(size)} while it served: {who}")
+        yield Suspicion(
+            MemoryCause.NEIGHBOUR, SAID, evidence, f"others took {format_bytes(size)} while it served: {who}"
+        )
 
 
 def _held_by_others(notes: Sequence[Note], own_pid: int) -> list[Note]:
@@ -74,7 +76,7 @@ def _grown(fact: RecordedFact, ran: Sequence[StepEntry], failed: StepEntry) -> I
             evidence_at(fact.source, f"{format_bytes(last.allocated_bytes)} allocated", last.time),
         )
         why = f"the least that was allocated between steps grew by {format_bytes(grown)}"
-        yield Suspicion(Cause.LEAK, PLACED + 0.05, evidence, why)
+        yield Suspicion(MemoryCause.LEAK, PLACED + 0.05, evidence, why)
 
 
 def _fragments(fact: RecordedFact, failed: StepEntry) -> Iterator[Suspicion]:
@@ -82,22 +84,22 @@ def _fragments(fact: RecordedFact, failed: StepEntry) -> Iterator[Suspicion]:
     if unused >= _remarkable(fact.recorded) and unused > failed.free_bytes:
         evidence = evidence_at(fact.source, f"{format_bytes(unused)} reserved and unused", failed.time)
         why = f"{format_bytes(unused)} were reserved and unused when a step was refused"
-        yield Suspicion(Cause.FRAGMENTATION, PLACED, (evidence,), why)
+        yield Suspicion(MemoryCause.FRAGMENTATION, PLACED, (evidence,), why)
 
 
 def _by_shape(fact: RecordedFact, ran: Sequence[StepEntry], failed: StepEntry) -> Iterator[Suspicion]:
     """What the failed step had more of than any that ran."""
     evidence = (evidence_at(fact.source, f"refused: {described(failed)}", failed.time), *_largest(fact, ran))
     for name, cause, words in (
-        ("scored_rows", Cause.SCORED_PROMPTS, "scored rows"),
-        ("media_tokens", Cause.MEDIA, "tokens of images or audio"),
-        ("draft_tokens", Cause.DRAFTS, "drafted tokens"),
-        ("tokens", Cause.LARGE_STEP, "tokens"),
+        ("scored_rows", MemoryCause.SCORED_PROMPTS, "scored rows"),
+        ("media_tokens", MemoryCause.MEDIA, "tokens of images or audio"),
+        ("draft_tokens", MemoryCause.DRAFTS, "drafted tokens"),
+        ("tokens", MemoryCause.LARGE_STEP, "tokens"),
     ):
         count, most = getattr(failed, name), max((getattr(step, name) for step in ran), default=0)
         if count > most:
             why = f"the refused step had {count:,} {words}; the most that ran before were {most:,}"
-            yield Suspicion(cause, PLACED if cause is not Cause.LARGE_STEP else USUAL + 0.1, evidence, why)
+            yield Suspicion(cause, PLACED if cause is not MemoryCause.LARGE_STEP else USUAL + 0.1, evidence, why)
             return
 
 
@@ -123,7 +125,7 @@ def _without_refusal(fact: RecordedFact) -> Iterator[Suspicion]:
             for note in (first, last)
         )
         why = "it ended without a word while the machine had hardly any memory left"
-        yield Suspicion(Cause.HOST, USUAL + 0.1, evidence, why)
+        yield Suspicion(MemoryCause.HOST, USUAL + 0.1, evidence, why)
 
 
 def _evidence(fact: RecordedFact, note: Note) -> Evidence:
