@@ -4,7 +4,8 @@
 
 Every refusal in them is real: a load is run once without a limit to find its peak, the budget is set just above, and
 then something happens that takes more. Recordings are made by the recorder of `brim serve`, with short rings, and
-compressed. The event of `made-host-2` is written as Kubernetes writes it: no pod was killed for it.
+compressed. What is played: a neighbour's part is taken from the budget and noted as a process of its own, fragments are
+declared to the budget, and the event of `made-host-2` is written as Kubernetes writes it.
 """
 
 from __future__ import annotations

@@ -167,8 +167,7 @@ _FIXERS: tuple[Fixer, ...] = (
     *(_step_that_ran, _kept_free),
 )
 BRIM_WOULD = {
-    MemoryCause.LARGE_STEP: "`brim vllm serve` and `brim serve` run the largest step before they size the pool; `brim serve` "
-    "runs a step that is refused again in parts",
+    MemoryCause.LARGE_STEP: "`brim vllm serve` and `brim serve` run the largest step before they size the pool",
     MemoryCause.SCORED_PROMPTS: "`brim vllm serve` scores prompts some rows at a time, within a fixed amount of memory",
     MemoryCause.SAMPLING: "`brim vllm serve` sizes the pool beside a full batch that samples",
     MemoryCause.GRAPHS: "`brim vllm serve` sizes the pool after the graphs were captured, and proves it",
@@ -178,7 +177,7 @@ BRIM_WOULD = {
     MemoryCause.MEDIA: "`brim vllm serve` sizes the pool beside the largest image that the processor lets through",
     MemoryCause.DRAFTS: "`brim vllm serve` sizes the pool with the draft model loaded and drafts in the worst step",
     MemoryCause.FRAGMENTATION: "`brim vllm serve` uses growing segments, and counts what its allocator cannot use",
-    MemoryCause.POOL: "`brim plan` says how many requests of a length fit; `brim serve` admits what will not be preempted",
+    MemoryCause.POOL: "`brim plan` says how many requests of a length fit; `brim serve` admits as many",
     MemoryCause.LEAK: "`brim fit` reports what a teardown leaves behind, with the largest tensors that are alive",
-    MemoryCause.HOST: "Brim bounds what it takes of the host (--host-memory, --media-cache); no setting of the GPU helps",
+    MemoryCause.HOST: "Brim bounds what it takes of the host (--host-memory, --media-cache)",
 }
