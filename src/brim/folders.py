@@ -24,6 +24,11 @@ def history_file() -> Path:
     return _own_folder() / "chat_history"
 
 
+def recordings_folder() -> Path:
+    """Where servers write their last steps and events."""
+    return _own_folder() / "recordings"
+
+
 def leases_folder() -> Path:
     """$BRIM_LEASES, else /tmp/brim-UID.
 

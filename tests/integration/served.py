@@ -17,6 +17,7 @@ import httpx
 
 from brim.engine.engine import Engine
 from brim.ports import MemoryProbe
+from brim.record.writer import RecordingWriter
 from brim.records.fit import FitReport
 from brim.records.progress import Told
 from brim.serve.prepare.processes import processes
@@ -93,7 +94,9 @@ def wait(done: Any, seconds: float = SECONDS) -> None:
 
 
 @contextmanager
-def served(engine: Engine | Built, *, threads: bool = False, **settings: Any) -> Iterator[Served]:
+def served(
+    engine: Engine | Built, *, threads: bool = False, recording: RecordingWriter | None = None, **settings: Any
+) -> Iterator[Served]:
     """The server until it is not needed any more, or was stopped.
 
     `threads`: tokens are made in this process, which saves a worker the import of torch.
@@ -108,6 +111,7 @@ def served(engine: Engine | Built, *, threads: bool = False, **settings: Any) ->
         built,
         write_log=lambda line: log.append(json.loads(line)),
         tokenising=partial(Tokenising, new_pool=pool),
+        recording=recording,
     )
     ended: list[int] = []
     thread = threading.Thread(target=lambda: ended.append(asyncio.run(server.run(listening, signals=False))))

@@ -18,6 +18,7 @@ from brim.cli.engine_options import (
     read_place,
     serving,
 )
+from brim.cli.fit_against import compared, read_earlier
 from brim.cli.neighbours.encoders import encoders_beside
 from brim.cli.neighbours.options import add_neighbour_options, decide_part, part_of_device
 from brim.cli.options import add_json
@@ -51,6 +52,19 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--kv-tokens", metavar="N", help="validate exactly this size, without a search")
     parser.add_argument(
         "--engine", default="brim", choices=("brim", "vllm"), help="vllm: prove a size for vLLM, and print its flag"
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="an earlier report (--json): exit code 1 where KV tokens fell",
+    )
+    parser.add_argument(
+        "--allowed-drop",
+        type=float,
+        default=2.0,
+        metavar="PERCENT",
+        help="for --against: so much less is no fall (2)",
     )
     add_fit_options(parser)
     add_neighbour_options(parser)
@@ -89,10 +103,11 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    earlier = read_earlier(options)
     if options.engine == "vllm":
         from brim.cli.fit_vllm import run_vllm
 
-        return run_vllm(options)
+        return compared(run_vllm(options), earlier, options)
     check_libraries()
     check_weights(options)
     place = engine_place(options)
@@ -107,8 +122,9 @@ def run(options: argparse.Namespace) -> int:
         probe = budget_probe(place, part)
         with serving(make_engine(options, kv_tokens=0, probe=probe, progress=shown, encoders=encoders)) as engine:
             decide_part(part, probe or gpu_probe(engine))
-            _show(fit_engine(engine, probe=probe, neighbours=part, **wishes), options)
-    return 0
+            report = fit_engine(engine, probe=probe, neighbours=part, **wishes)
+            _show(report, options)
+    return compared(report.kv_tokens, earlier, options)
 
 
 def fit_wishes(options: argparse.Namespace) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp16": "float16", "fp32": "float
 _TO_VLLM = {"model", "load_format", "dtype", "max_len", "max_seqs", "batch_tokens", "tp", "device", "no_graphs"}
 _TO_WORKER = {"memory", "memory_fraction", "canary", "keep_free", "no_store"}
 _TO_LEASES = {"share", "expect_neighbours", "wait_neighbours"}
-_READ_HERE = {"command", "run", "engine", "as_json", "quiet"}
+_READ_HERE = {"command", "run", "engine", "as_json", "quiet", "against", "allowed_drop"}
 PASSED_ON = frozenset(_TO_VLLM | _TO_WORKER | _TO_LEASES | _READ_HERE)
 _OWN_FLAG = "give vLLM's own {} to brim vllm serve"
 _REMEDIES = {
@@ -50,13 +50,13 @@ _REMEDIES = {
 
 
 def run_vllm(options: argparse.Namespace) -> int:
-    """Start vLLM with Brim's worker, and print the size that it has proven."""
+    """Start vLLM with Brim's worker, and print the size that it has proven; its KV tokens."""
     check_installed()
     given = llm_arguments(options)
     wanted = (read_place(options.device).device or "auto").partition(":")[0]
     report = proven_report(given, wanted, quiet=options.quiet)
     print(json.dumps(report, indent=2) if options.as_json else advice(given, report))
-    return 0
+    return int(report["kv_tokens"])
 
 
 def check_installed() -> None:

@@ -29,6 +29,8 @@ COMMANDS = {  # in the order of --help; the module of each adds its options and 
     "chat": "brim.cli.chat",
     "serve": "brim.cli.serve",
     "top": "brim.cli.top",
+    "explain": "brim.cli.explain",
+    "watch": "brim.cli.watch",
     "bench": "brim.cli.bench",
     "vllm": "brim.cli.vllm",
     "hold": "brim.cli.neighbours.hold",
@@ -43,6 +45,7 @@ EXAMPLES = """examples:
   brim plan ./my-model --gpu 2xl40s --kv-dtype fp8       a directory with a config.json, on two GPUs
   brim fit ./my-model                                    measured on the GPU of this machine
   brim serve ./my-model                                  serve it over OpenAI's API
+  brim explain vllm.log                                  why it ran out of memory, and what prevents it
   brim models, brim gpus                                 what is known by name
 """
 

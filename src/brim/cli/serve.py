@@ -19,12 +19,14 @@ from brim.cli.fit import add_fit_options, budget_probe, engine_place, fit_wishes
 from brim.cli.neighbours.encoders import encoders_beside
 from brim.cli.neighbours.options import add_neighbour_options, decide_part, part_of_device
 from brim.errors import InvalidRequest
+from brim.folders import recordings_folder
 from brim.model.transformers_classes import check_libraries
 from brim.records.progress import silent
 from brim.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
+    from brim.record.writer import RecordingWriter
     from brim.records.fit import FitReport
     from brim.records.progress import Told
     from brim.serve.prepare.jobs import TokenizerSource
@@ -139,6 +141,13 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--kv-events-topic", default="", metavar="NAME", help="the topic of block events (none)")
     parser.add_argument("--no-request-log", action="store_true", help="no line for each request on standard error")
     parser.add_argument(
+        "--record",
+        default="auto",
+        metavar="FILE|off",
+        help="where its last steps and events are written, 13 MiB, for brim explain; no text of requests (auto: a "
+        "file of its own among those that Brim keeps)",
+    )
+    parser.add_argument(
         "--memory", metavar="SIZE", help=f"on the CPU: the memory budget ({PACKAGED_BUDGET} for models in the package)"
     )
     parser.add_argument(
@@ -188,6 +197,7 @@ def run(options: argparse.Namespace) -> int:
             say=say,
             progress=False if options.quiet else None,
             tokenising=tokenising_of(options),
+            recording=_recording(options, say),
         )
         if followers is None:
             return asyncio.run(server.run(listen(settings.host, settings.port)))
@@ -214,6 +224,23 @@ def _serve_replicas(options: argparse.Namespace) -> int:
     # Above the commands: an engine of each replica is made by the same options.
     found: int = import_module("brim.ray.local").serve_replicas(options, sys.argv[2:], partial(_say, options))
     return found
+
+
+def _recording(options: argparse.Namespace, say: Callable[[str], object]) -> RecordingWriter | None:
+    """The black box. One that was not asked for and cannot be written costs a warning and no start."""
+    if options.record == "off":
+        return None
+    from brim.record.writer import open_in_folder, open_recording
+
+    if options.record != "auto":
+        return open_recording(Path(options.record))
+    try:
+        made = open_in_folder(recordings_folder(), "serve")
+    except InvalidRequest as error:
+        say(f"warning: steps are not recorded: {error}")
+        return None
+    say(f"steps and events are recorded in {made.path}")
+    return made
 
 
 def _start_ranks(ranks: int, followers: Followers, lost: Callable[[str], object]) -> None:

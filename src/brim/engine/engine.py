@@ -21,7 +21,7 @@ from brim.engine.front.grammars import Grammars
 from brim.engine.front.open_answers import OpenAnswers
 from brim.engine.front.validation import GenerationRequest, RequestValidator
 from brim.engine.kv.events import BlockEvent, BlockEvents
-from brim.engine.loop import ServingLoop
+from brim.engine.loop import ServingLoop, StepObserver
 from brim.engine.media.parts import MediaKind
 from brim.engine.media.prepare import Given, GivenMedia, Prompt
 from brim.engine.pool.figures import EngineFigures, RequestFigures, figures_of, requests_of
@@ -115,6 +115,7 @@ class Engine:
         self._interrupts = Interrupts()
         self._pools = PoolBuilder(self.model, self.worst_steps, self.ranks)
         self._pool: EnginePool | None = None
+        self._observer: StepObserver | None = None
         if kv_tokens != 0:
             wanted = kv_tokens or min(DEFAULT_KV_TOKENS, self.settings.max_batch * self.max_length)
             with closed_on_errors(self.encoders):
@@ -133,6 +134,7 @@ class Engine:
                 f"kv_tokens {kv_tokens:,}: blocks are tracked for at most {self.most_tokens:,}; lower it"
             )
         self._pool = self._pools.build(kv_tokens, self._on_device, self.progress)
+        self._pool.loop.observer = self._observer
         if isinstance(self.probe, CanaryProbe):
             self.watch_memory(self.probe)
 
@@ -140,6 +142,12 @@ class Engine:
         """Let rescues spend this probe's canary and check memory with it. Nothing is in flight."""
         if self._pool is not None:
             self._pool.watch(probe)
+
+    def observe(self, observer: StepObserver | None) -> None:
+        """Let it see every step from now on, at whatever size the engine is built."""
+        self._observer = observer
+        if self._pool is not None:
+            self._pool.loop.observer = observer
 
     def serve_within(self, bound: ProvenBound) -> None:
         """Serve within what a fit has proven at this size: a probe counts the steps of rescues, and no others.

@@ -53,6 +53,22 @@ class StepRunner(Protocol):
         ...
 
 
+class StepObserver(Protocol):
+    """Sees every step, in the engine's thread. It raises nothing that the step would not have raised."""
+
+    def planned(self, plan: StepPlan, scheduler: Scheduler, bounds: StepBounds | None) -> None:
+        """This step is about to be launched."""
+        ...
+
+    def launched(self) -> None:
+        """It was."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """It could not be."""
+        ...
+
+
 @dataclass(slots=True)
 class LoopFigures:
     """What the loop has done so far."""
@@ -99,6 +115,7 @@ class ServingLoop:
         self.scheduler = scheduler
         self.runner = runner
         self.speculator = speculator
+        self.observer: StepObserver | None = None
         self.figures = LoopFigures()
         self.events: deque[SequenceEvent] = deque()  # what happened and nobody has taken yet
         self.failed: StepPlan | None = None  # the step that the last `advance` planned, and could not launch
@@ -190,12 +207,18 @@ class ServingLoop:
             planned = time.perf_counter()
             if plan:
                 try:
+                    if self.observer is not None:
+                        self.observer.planned(plan, scheduler, bounds)
                     with self._interrupts.allow():
                         launched = self.runner.launch(plan, scheduler.ledger)
-                except BaseException:
+                except BaseException as error:
                     scheduler.abandon(plan)
                     self.failed = plan
+                    if self.observer is not None:
+                        self.observer.failed(error)
                     raise
+                if self.observer is not None:
+                    self.observer.launched()
                 scheduler.commit(plan)
                 self.runner.accept(launched)
                 self._launched.append(launched)

@@ -44,7 +44,7 @@ def translated() -> Iterator[None]:
         yield
     except RuntimeError as error:
         chain = list(_chain(error, handled))
-        refused = next((str(one) for one in chain if _is_refusal(one)), None)
+        refused = next((str(one) for one in chain if is_refusal(one)), None)
         if refused is None:
             raise
         for one in chain:
@@ -60,7 +60,8 @@ def _chain(error: BaseException, last: BaseException | None) -> Iterator[BaseExc
         found = found.__cause__ or found.__context__
 
 
-def _is_refusal(error: BaseException) -> bool:
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error says that an allocation failed."""
     import torch
 
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _UNDER_TORCH)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from brim.errors import UnknownDevice
@@ -54,3 +55,11 @@ def _by_pid(nvml: Any, handle: Any) -> dict[int, int]:
     except nvml.NVMLError:
         return {}
     return {int(one.pid): int(one.usedGpuMemory) for one in running if one.usedGpuMemory is not None}
+
+
+def program_name(pid: int) -> str:
+    """The program of a process, as the kernel has it; empty where it is in another container, or has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -17,6 +17,7 @@ from typing import cast
 import uvicorn
 
 from brim.errors import InvalidRequest
+from brim.record.writer import RecordingWriter
 from brim.records.progress import Progress
 from brim.serve.http.connections.connection import Connection, OpenConnections
 from brim.serve.http.connections.open_files import connections_allowed
@@ -49,11 +50,18 @@ class Server:
         say: Callable[[str], object] = lambda line: None,
         progress: Progress = False,
         tokenising: Callable[[TokenizerSource], Tokenising] = Tokenising,
+        recording: RecordingWriter | None = None,
     ) -> None:
         self._settings = settings
         self._say = say
         self._service = Service(
-            settings, starter, write_log=write_log, say=say, progress=progress, tokenising=tokenising
+            settings,
+            starter,
+            write_log=write_log,
+            say=say,
+            progress=progress,
+            tokenising=tokenising,
+            recording=recording,
         )
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from brim.errors import DeviceError
 from brim.progress import showing
+from brim.record.writer import RecordingWriter
 from brim.records.fit import FitReport
 from brim.records.progress import Progress, Stage, Told
 from brim.serve.block_events import BlockPublisher
@@ -27,6 +28,7 @@ from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import TokenizerSource
 from brim.serve.prepare.trials import Trials
 from brim.serve.prepare.worker import Tokenising
+from brim.serve.recording import ServeRecorder
 from brim.serve.settings import ServeSettings
 from brim.serve.token_texts import TokenTexts
 
@@ -75,8 +77,12 @@ class Service:
         say: Callable[[str], object] = lambda line: None,
         progress: Progress = False,
         tokenising: Callable[[TokenizerSource], Tokenising] = Tokenising,
+        recording: RecordingWriter | None = None,
     ) -> None:
+        """`recording`: where steps and events are written; it is closed with the service."""
         self.lifecycle = ServerLifecycle()
+        self._recording = recording
+        self._recorder: ServeRecorder | None = None
         self._settings = settings
         self._starter = starter
         self._say = say
@@ -117,11 +123,12 @@ class Service:
                 loading.cancel()
                 raise
         serving = StreamingEngine(loaded.driven or engine)
+        started = SizedEngine(engine, source, report, loaded.probe, loaded.neighbours)
+        self._record(started)
         serving.start()
         gate = RequestGate(
             engine.settings.max_batch, self._settings.max_queue, most_per_share=self._settings.max_per_key
         )
-        started = SizedEngine(engine, source, report, loaded.probe, loaded.neighbours)
         trials = Trials(engine.grammars)
         trials.prepare()
         texts = TokenTexts(engine.tokenizer)
@@ -132,6 +139,14 @@ class Service:
         for warning in () if report is None else report.warnings:
             self._say(f"warning: {warning}")
         self._say(f"ready: {self._settings.model_name}, {engine.kv_tokens:,} tokens of KV on {engine.device}")
+
+    def _record(self, started: SizedEngine) -> None:
+        """From now on; before the engine's thread runs."""
+        if self._recording is not None:
+            self._recorder = ServeRecorder(self._recording, started.probe)
+            self._recorder.started(started, self._settings.model_name)
+            started.engine.observe(self._recorder)
+            self.lifecycle.watch.listener = self._recorder.happened
 
     # -- end -----------------------------------------------------------------------------------------------------
 
@@ -157,6 +172,7 @@ class Service:
         if self._publisher is not None:
             self._publisher.close()
         if running is None:
+            self._close_recording()
             return
         running.tokenising.close()
         await asyncio.to_thread(running.trials.close)
@@ -164,6 +180,14 @@ class Service:
             await asyncio.to_thread(running.serving.close)
         finally:
             running.engine.close()
+            self._close_recording()
+
+    def _close_recording(self) -> None:
+        self.lifecycle.watch.listener = None
+        if self._recorder is not None:
+            self._recorder.close()
+        elif self._recording is not None:
+            self._recording.close()
 
 
 def tokenizer_source(engine: Engine) -> TokenizerSource:

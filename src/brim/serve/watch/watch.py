@@ -43,6 +43,7 @@ class ServerWatch:
         self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
         self._events: deque[WatchEvent] = deque(maxlen=_EVENTS)
         self._numbers = 0
+        self.listener: Callable[[Change], object] | None = None  # is told every event too
 
     async def keep_sampling(self, sample: Callable[[], None]) -> None:
         """Until it is cancelled."""
@@ -136,6 +137,8 @@ class ServerWatch:
             self.gate = GateState(False, "", self._wall_clock())
 
     def _tell(self, change: Change) -> None:
+        if self.listener is not None:
+            self.listener(change)
         self._events.append(WatchEvent(self._next(), self._wall_clock(), change.kind, change.count, change.text))
 
     def _next(self) -> int:
