@@ -235,12 +235,10 @@ def _recording(options: argparse.Namespace, say: Callable[[str], object]) -> Rec
     if options.record != "auto":
         return open_recording(Path(options.record))
     try:
-        made = open_in_folder(recordings_folder(), "serve")
+        return open_in_folder(recordings_folder(), "serve")
     except InvalidRequest as error:
         say(f"warning: steps are not recorded: {error}")
         return None
-    say(f"steps and events are recorded in {made.path}")
-    return made
 
 
 def _start_ranks(ranks: int, followers: Followers, lost: Callable[[str], object]) -> None:

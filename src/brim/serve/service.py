@@ -147,6 +147,7 @@ class Service:
             self._recorder.started(started, self._settings.model_name)
             started.engine.observe(self._recorder)
             self.lifecycle.watch.listener = self._recorder.happened
+            self._say(f"steps and events are recorded in {self._recording.path}")
 
     # -- end -----------------------------------------------------------------------------------------------------
 
