@@ -190,6 +190,7 @@ def run(options: argparse.Namespace) -> int:
 
     say = partial(_say, options)
     with ExitStack() as leased:
+        recording, unrecorded = _recording(options)
         server = Server(
             settings,
             EngineStarter(options, wishes, leased, say, followers),
@@ -197,7 +198,8 @@ def run(options: argparse.Namespace) -> int:
             say=say,
             progress=False if options.quiet else None,
             tokenising=tokenising_of(options),
-            recording=_recording(options, say),
+            recording=recording,
+            unrecorded=unrecorded,
         )
         if followers is None:
             return asyncio.run(server.run(listen(settings.host, settings.port)))
@@ -226,19 +228,18 @@ def _serve_replicas(options: argparse.Namespace) -> int:
     return found
 
 
-def _recording(options: argparse.Namespace, say: Callable[[str], object]) -> RecordingWriter | None:
-    """The black box. One that was not asked for and cannot be written costs a warning and no start."""
+def _recording(options: argparse.Namespace) -> tuple[RecordingWriter | None, str]:
+    """The black box, or why there is none: one that was not asked for and cannot be written costs no start."""
     if options.record == "off":
-        return None
+        return None, ""
     from brim.record.writer import open_in_folder, open_recording
 
     if options.record != "auto":
-        return open_recording(Path(options.record))
+        return open_recording(Path(options.record)), ""
     try:
-        return open_in_folder(recordings_folder(), "serve")
+        return open_in_folder(recordings_folder(), "serve"), ""
     except InvalidRequest as error:
-        say(f"warning: steps are not recorded: {error}")
-        return None
+        return None, str(error)
 
 
 def _start_ranks(ranks: int, followers: Followers, lost: Callable[[str], object]) -> None:

@@ -51,6 +51,7 @@ class Server:
         progress: Progress = False,
         tokenising: Callable[[TokenizerSource], Tokenising] = Tokenising,
         recording: RecordingWriter | None = None,
+        unrecorded: str = "",
     ) -> None:
         self._settings = settings
         self._say = say
@@ -62,6 +63,7 @@ class Server:
             progress=progress,
             tokenising=tokenising,
             recording=recording,
+            unrecorded=unrecorded,
         )
         self._stopping = asyncio.Event()
         self._forced = asyncio.Event()

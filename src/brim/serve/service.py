@@ -78,10 +78,12 @@ class Service:
         progress: Progress = False,
         tokenising: Callable[[TokenizerSource], Tokenising] = Tokenising,
         recording: RecordingWriter | None = None,
+        unrecorded: str = "",
     ) -> None:
-        """`recording`: where steps and events are written; it is closed with the service."""
+        """`recording`: where steps and events are written; it is closed with the service. `unrecorded`: why not."""
         self.lifecycle = ServerLifecycle()
         self._recording = recording
+        self._unrecorded = unrecorded
         self._recorder: ServeRecorder | None = None
         self._settings = settings
         self._starter = starter
@@ -148,6 +150,8 @@ class Service:
             started.engine.observe(self._recorder)
             self.lifecycle.watch.listener = self._recorder.happened
             self._say(f"steps and events are recorded in {self._recording.path}")
+        elif self._unrecorded:
+            self._say(f"warning: steps are not recorded: {self._unrecorded}")
 
     # -- end -----------------------------------------------------------------------------------------------------
 
