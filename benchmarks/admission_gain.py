@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from scheduler import Answered
 from stamp import stamp
 
 from brim.engine.kv.geometry import LayerGroup, pool_shape
@@ -72,7 +73,7 @@ class SimulatedDevice:
     def launch(self, plan: StepPlan, ledger: KvLedger) -> Any:
         prompts = plan.tokens - len(plan.decodes)
         self.now += STEP_SECONDS + len(plan.decodes) * DECODE_SECONDS + prompts * PROMPT_TOKEN_SECONDS
-        return Drawn(plan, [self._draw(sequence.request.id) for sequence in plan.drawing])
+        return Answered(plan, [self._draw(sequence.request.id) for sequence in plan.drawing])
 
     def _draw(self, request: str) -> int:
         self._left[request] -= 1
@@ -80,21 +81,6 @@ class SimulatedDevice:
 
     def accept(self, launched: Any) -> None:
         pass
-
-
-class Drawn:
-    """A step whose tokens are there already."""
-
-    sampled = None
-    read_first = False
-
-    def __init__(self, plan: StepPlan, tokens: list[int]) -> None:
-        self.plan = plan
-        self.prompt: dict[int, Any] = {}
-        self._tokens = tokens
-
-    def tokens(self) -> list[int]:
-        return self._tokens
 
 
 def traffic(requests: int, seed: int) -> list[Arrival]:

@@ -144,7 +144,7 @@ def add_command(commands: Commands) -> None:
         "--record",
         default="auto",
         metavar="FILE|off",
-        help="where its last steps and events are written, 13 MiB, for brim explain; no text of requests (auto: a "
+        help="where its last steps and events are written, 12.1 MiB, for brim explain; no text of requests (auto: a "
         "file of its own among those that Brim keeps)",
     )
     parser.add_argument(

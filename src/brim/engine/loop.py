@@ -1,4 +1,4 @@
-"""The serving loop, the one place where what happens feeds back into what is done.
+"""The serving loop: what happened in the last steps decides what the next one does.
 
 Observe: read a launched step back. Decide: the scheduler plans, `guard` admits. Act: launch. By default the next step
 is launched before the last one is read, so that the device never waits for Python. A step is read at once where the

@@ -128,7 +128,7 @@ class FitSession:
     """A fit that is about to run. With several ranks, each runs one, and all get the same size."""
 
     engine: SizableEngine
-    probe: MemoryProbe  # of the device, whoever shares it
+    probe: MemoryProbe  # of the whole device, shared or not
     price: KvPrice
     adapter: FitAdapter
     options: SessionOptions = SessionOptions()

@@ -1,6 +1,6 @@
-"""Where a request goes. In: the statistics of replicas (`Fleet`) and a request. Out: a `Route`, or a `Refusal`.
+"""Where a request goes. In: the statistics of replicas (`Fleet`) and a request. Out: a `Route`, or a `RouteRefusal`.
 
-For each replica it is reckoned when the request would have its first token there:
+For each replica, when would the request have its first token there?
 
     seconds = wait                                  until its blocks and a slot are free, by the forecast of its guard
             + (prompt - prefix held) / prefill rate   what is left to compute

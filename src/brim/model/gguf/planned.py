@@ -45,7 +45,7 @@ def in_format(spec: ModelSpec, tag: str) -> ModelSpec:
 
 
 def entry_of_repository(repository: str) -> CatalogueEntry | None:
-    """The catalogue's model that a GGUF repository is made from, by its name: whoever made it."""
+    """The catalogue's model that a GGUF repository is made from, by its name."""
     name = _REPOSITORY.sub("", repository.rpartition("/")[2].lower())
     unprefixed = name.partition("_")[2]  # "Qwen_Qwen3-8B": some write the organisation before the name
     for one in filter(None, (name, unprefixed)):
