@@ -65,7 +65,7 @@ class ReplicaStatistics:
     waiting_blocks: int  # that those who wait will hold
     inside: int  # answers that were let in, running and waiting ones too
     places: int  # answers that may be inside
-    prefill_tokens_per_second: float
+    prefill_tokens_per_second: float  # the most that was measured; 0: it has computed nothing yet
     forecast: tuple[Forecast, ...]  # in the order of time; the first is now
     summary: PrefixSummary = PrefixSummary()
     draining: bool = False

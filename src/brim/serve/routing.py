@@ -16,7 +16,6 @@ from brim.records.routing import Forecast, ReplicaStatistics
 from brim.serve.lifecycle import RunningServer, ServerLifecycle
 
 _STEP_SECONDS = 0.02  # before a step was measured
-_PREFILL_RATE = 2000.0  # tokens in a second, before any was measured
 _FADING = 0.995  # of the highest rate, with each report: one lucky step is not remembered for ever
 _NEW_PART = 0.3  # of a mean that follows the latest steps
 
@@ -40,10 +39,6 @@ class MeasuredRates:
         self.step_seconds += _NEW_PART * (seconds / steps - self.step_seconds)
         # The most tokens in a second: steps that only decode say nothing of how fast prompts are computed.
         self.prefill_tokens_per_second = max(self.prefill_tokens_per_second * _FADING, tokens / seconds)
-
-    @property
-    def prefill_rate(self) -> float:
-        return self.prefill_tokens_per_second or _PREFILL_RATE
 
 
 class RoutingReports:
@@ -77,7 +72,7 @@ class RoutingReports:
             waiting_blocks=state.waiting_blocks,
             inside=running.gate.inside,
             places=running.gate.places,
-            prefill_tokens_per_second=self._rates.prefill_rate,
+            prefill_tokens_per_second=self._rates.prefill_tokens_per_second,
             forecast=forecast(state, self._rates.step_seconds),
             summary=summary,
             draining=self._lifecycle.draining,

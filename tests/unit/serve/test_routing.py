@@ -52,7 +52,7 @@ def test_rates_are_of_the_time_that_the_loop_worked() -> None:
     for number in range(1, 40):
         rates.note(replace(STATE, steps=10 * number, tokens=5000 * number, busy_seconds=0.5 * number))
     assert rates.step_seconds == pytest.approx(0.05, rel=1e-3)
-    assert rates.prefill_rate == pytest.approx(10_000)
+    assert rates.prefill_tokens_per_second == pytest.approx(10_000)
 
 
 def test_steps_that_only_decode_do_not_lower_the_rate_of_prompts_at_once() -> None:
@@ -60,7 +60,7 @@ def test_steps_that_only_decode_do_not_lower_the_rate_of_prompts_at_once() -> No
     rates.note(replace(STATE, steps=10, tokens=10_000, busy_seconds=1.0))
     for number in range(20):
         rates.note(replace(STATE, steps=20 + number, tokens=10_001 + number, busy_seconds=1.1 + 0.1 * number))
-    assert rates.prefill_rate > 9_000
+    assert rates.prefill_tokens_per_second > 9_000
 
 
 def test_an_idle_engine_keeps_what_was_measured() -> None:
@@ -69,4 +69,7 @@ def test_an_idle_engine_keeps_what_was_measured() -> None:
     before = replace(rates)
     rates.note(replace(STATE, steps=10, tokens=1000, busy_seconds=1.0))
     rates.note(replace(STATE, steps=0, tokens=0, busy_seconds=0.0))  # built again
-    assert (rates.step_seconds, rates.prefill_rate) == (before.step_seconds, before.prefill_rate)
+    assert (rates.step_seconds, rates.prefill_tokens_per_second) == (
+        before.step_seconds,
+        before.prefill_tokens_per_second,
+    )

@@ -3,12 +3,15 @@
 For each replica, when would the request have its first token there?
 
     seconds = wait                                  until its blocks and a slot are free, by the forecast of its guard
-            + (prompt - prefix held) / prefill rate   what is left to compute
+            + (prompt - prefix held) / prefill rate   what is left to compute, at the highest rate of any of them
               × (1 + load)                            beside what runs there: the fuller of KV pool and batch, 0 to 1
 
 So a conversation stays where its blocks are, unless waiting there takes longer than computing them again elsewhere, and
 a prefix that is a small part of a prompt does not outweigh an empty replica. Degraded replicas come after all healthy
 ones; those that drain or have ended get nothing. It is refused where no replica can start it within its patience.
+
+The rate is one for all: replicas of a deployment are of one kind, and one that has had short prompts only, or none, has
+measured less than it can do. By its own figure it would get no prompt that shows more. A slow one shows in its waits.
 
 All replicas are looked at in each decision, as arrays: what it costs does not depend on the lengths of prompts.
 """
@@ -168,7 +171,8 @@ class Fleet:
         held = figures[_BLOCKS] - figures[_FREE_BLOCKS] + figures[_SENT_BLOCKS]
         running = figures[_RUNNING] + figures[_SENT_ANSWERS]
         load = np.maximum(held / np.maximum(1, figures[_BLOCKS]), running / np.maximum(1, figures[_SLOTS]))
-        return np.asarray(left / np.maximum(1, figures[_PREFILL]) * (1 + np.minimum(1, load)))
+        rate = figures[_PREFILL].max(where=self._alive, initial=0.0) or _UNMEASURED_RATE
+        return np.asarray(left / rate * (1 + np.minimum(1, load)))
 
     def _order(self, usable: Flags, seconds: Floats) -> list[int]:
         """Healthy ones before degraded ones; then the soonest; then the one with the most unused blocks."""
@@ -195,6 +199,7 @@ class Fleet:
         return RouteRefusal(retry, said)
 
 
+_UNMEASURED_RATE = 2000.0  # tokens of prompts in a second, before any replica has computed one
 _LEAST_ROUND = 0.05  # seconds that a batch takes, where no end is foreseen
 _FROM_RECORD: Sequence[str] = (
     "block_size",

@@ -6,6 +6,7 @@ import random
 import time
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,6 +106,13 @@ def test_a_small_shared_prefix_does_not_outweigh_an_empty_replica() -> None:
     assert chosen(fleet(holder=holder, empty=idle()).choose(ASKED)) == "empty"
 
 
+@pytest.mark.parametrize("rate", [0.0, 90.0])
+def test_a_replica_that_has_computed_little_is_not_taken_for_a_slow_one(rate: float) -> None:
+    """By a figure of its own it would get no request until all others are full, and never measure another."""
+    worked = idle(prefill_tokens_per_second=30_000.0, running=1, inside=1, unused_blocks=900)
+    assert chosen(fleet(worked=worked, new=idle(prefill_tokens_per_second=rate)).choose(ASKED)) == "new"
+
+
 def test_degraded_replicas_come_last() -> None:
     limping = idle(status=Status.DEGRADED, summary=summary(*CONVERSATION))
     assert fleet(limping=limping, well=busy(20.0)).choose(ASKED).replicas == ("well", "limping")
@@ -188,7 +196,7 @@ def test_a_report_that_was_seen_changes_nothing() -> None:
 # -- the same, said slowly -----------------------------------------------------------------------------------------
 
 
-def slow_seconds(seen: ReplicaStatistics, asked: RouteRequest) -> tuple[float, float]:
+def slow_seconds(seen: ReplicaStatistics, asked: RouteRequest, rate: float) -> tuple[float, float]:
     """Wait, and seconds to the first token: the formula of the policy, for one replica."""
     held = {seen.summary.digests[i : i + 8] for i in range(0, len(seen.summary.digests), 8)}
     prefix = 0
@@ -201,7 +209,7 @@ def slow_seconds(seen: ReplicaStatistics, asked: RouteRequest) -> tuple[float, f
     wait = enough[0] if enough else max(seen.forecast[-1].seconds, 0.05) * rounds
     load = min(1, max((seen.blocks - seen.free_blocks) / seen.blocks, seen.running / seen.slots))
     left = max(1, asked.tokens - prefix * seen.block_size)
-    return wait, wait + left / max(1, seen.prefill_tokens_per_second) * (1 + load)
+    return wait, wait + left / rate * (1 + load)
 
 
 @st.composite
@@ -228,7 +236,7 @@ def replicas(draw: st.DrawFn) -> ReplicaStatistics:
         waiting_blocks=draw(st.integers(0, 400)),
         inside=running,
         places=draw(st.integers(1, 64)),
-        prefill_tokens_per_second=draw(st.floats(10, 1e5)),
+        prefill_tokens_per_second=draw(st.just(0.0) | st.floats(10, 1e5)),
         forecast=tuple(forecast),
         summary=summary(*CONVERSATION[:held]),
         draining=draw(st.booleans()),
@@ -252,7 +260,8 @@ def test_no_replica_is_sooner_than_the_chosen_one(
         for name, one in names.items()
         if not one.draining and one.status is not Status.ENDED and one.inside + 1 <= one.places
     }
-    in_time = {name: one for name, one in usable.items() if slow_seconds(one, asked)[0] <= patience}
+    rate = max((one.prefill_tokens_per_second for one in seen), default=0.0) or 2000.0
+    in_time = {name: one for name, one in usable.items() if slow_seconds(one, asked, rate)[0] <= patience}
     if isinstance(found, RouteRefusal):
         assert not in_time
         assert 1 <= found.retry_after_seconds <= 120
@@ -262,7 +271,7 @@ def test_no_replica_is_sooner_than_the_chosen_one(
     best = names[found.replicas[0]]
     for one in in_time.values():
         if (one.status is Status.DEGRADED) == (best.status is Status.DEGRADED):
-            assert slow_seconds(best, asked)[1] <= slow_seconds(one, asked)[1] * (1 + 1e-9)
+            assert slow_seconds(best, asked, rate)[1] <= slow_seconds(one, asked, rate)[1] * (1 + 1e-9)
         else:
             assert best.status is not Status.DEGRADED
 
