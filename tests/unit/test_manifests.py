@@ -1,11 +1,13 @@
 """The manifests under `deploy/`: fields of the Kubernetes, KubeRay and Gateway APIs, and what Brim's own parts say.
 
-The published schemas are not kept here: the checks below are written from the APIs' references, for the fields used.
-A field that is not in these tables fails, so that a misspelt one does.
+Kubernetes' own kinds are held against its published schemas (`tests/data/kubernetes`), pods of a RayService too. Of
+KubeRay, the Gateway API and its inference extension no schemas are kept: the tables below are written from their
+references, for the fields used. A field that is not in them fails, so that a misspelt one does.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import yaml
 from brim.cli.main import read_options
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+SCHEMAS = json.loads((Path(__file__).parents[1] / "data" / "kubernetes" / "schemas.json").read_text())
 
 PROBE = {"httpGet": {"path": str, "port": str}, "periodSeconds": int, "failureThreshold": int}
 AMOUNTS = {str: (str, int)}
@@ -128,6 +131,31 @@ def test_a_misspelt_field_is_found() -> None:
     pool["spec"]["targetPort"] = pool["spec"].pop("targetPorts")
     found = problems(pool, OBJECT | KINDS[pool["apiVersion"], pool["kind"]], "it")
     assert found == ["it.spec.targetPorts is missing", "it.spec.targetPort is not known"]
+
+
+def published(kind: str, found: Any) -> list[str]:
+    """What Kubernetes' schema of a kind has against it."""
+    jsonschema_rs = pytest.importorskip("jsonschema_rs")
+    schema = {"$ref": f"#/$defs/{SCHEMAS['kinds'][kind]}", "$defs": SCHEMAS["$defs"]}
+    return [one.message for one in jsonschema_rs.validator_for(schema).iter_errors(found)]
+
+
+def test_kubernetes_own_kinds_follow_its_schemas() -> None:
+    found = documents("deployment.yaml")
+    assert [one["kind"] for one in found] == ["Secret", "Deployment", "Service"]
+    assert [published(one["kind"], one) for one in found] == [[], [], []]
+    (service,) = documents("rayservice.yaml")
+    cluster = service["spec"]["rayClusterConfig"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert published("PodTemplateSpec", group["template"]) == []
+
+
+def test_the_schemas_find_a_wrong_field_deep_inside() -> None:
+    _, deployment, _ = documents("deployment.yaml")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    container["livenessProbe"]["periodSecond"] = container["livenessProbe"].pop("periodSeconds")
+    container["ports"][0]["containerPort"] = "8000"
+    assert len(published("Deployment", deployment)) == 2
 
 
 def test_the_deployment_says_what_brim_serve_takes() -> None:
