@@ -445,7 +445,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", type=int, default=64)
     parser.add_argument("--conversations", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=400.0, help="in which conversations start")
+    parser.add_argument("--seconds", type=float, default=250.0, help="in which conversations start")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "routing.json")
     parser.add_argument("--svg", type=Path)
