@@ -193,6 +193,7 @@ class Replica:
             inside=len(self.running) + len(self.waiting),
             places=SLOTS + QUEUE,
             prefill_tokens_per_second=PREFILL_RATE,
+            step_seconds=STEP_SECONDS,
             forecast=tuple(forecast),
             summary=summarise([*self.held, *self.cached]),
         )

@@ -73,6 +73,7 @@ class RoutingReports:
             inside=running.gate.inside,
             places=running.gate.places,
             prefill_tokens_per_second=self._rates.prefill_tokens_per_second,
+            step_seconds=self._rates.step_seconds,
             forecast=forecast(state, self._rates.step_seconds),
             summary=summary,
             draining=self._lifecycle.draining,

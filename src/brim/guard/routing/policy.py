@@ -3,15 +3,18 @@
 For each replica, when would the request have its first token there?
 
     seconds = wait                                  until its blocks and a slot are free, by the forecast of its guard
-            + (prompt - prefix held) / prefill rate   what is left to compute, at the highest rate of any of them
+            + (a step                                 no prompt is so short that its first token takes less
+               + (prompt - prefix held) / prefill rate)   what is left to compute
               × (1 + load)                            beside what runs there: the fuller of KV pool and batch, 0 to 1
 
 So a conversation stays where its blocks are, unless waiting there takes longer than computing them again elsewhere, and
-a prefix that is a small part of a prompt does not outweigh an empty replica. Degraded replicas come after all healthy
-ones; those that drain or have ended get nothing. It is refused where no replica can start it within its patience.
+a prefix that is a small part of a prompt, or computed within a step, does not outweigh an empty replica. Degraded
+replicas come after all healthy ones; those that drain or have ended get nothing. It is refused where no replica can
+start it within its patience.
 
-The rate is one for all: replicas of a deployment are of one kind, and one that has had short prompts only, or none, has
-measured less than it can do. By its own figure it would get no prompt that shows more. A slow one shows in its waits.
+The rate (the highest) and the step (the shortest) are one for all: replicas of a deployment are of one kind, and one
+that has had short prompts only, or none, has measured less than it can do. By its own figure it would get no prompt that
+shows more. A slow one shows in its waits.
 
 All replicas are looked at in each decision, as arrays: what it costs does not depend on the lengths of prompts.
 """
@@ -172,7 +175,8 @@ class Fleet:
         running = figures[_RUNNING] + figures[_SENT_ANSWERS]
         load = np.maximum(held / np.maximum(1, figures[_BLOCKS]), running / np.maximum(1, figures[_SLOTS]))
         rate = figures[_PREFILL].max(where=self._alive, initial=0.0) or _UNMEASURED_RATE
-        return np.asarray(left / rate * (1 + np.minimum(1, load)))
+        step = figures[_STEP].min(where=self._alive, initial=_FAR)
+        return np.asarray((step + left / rate) * (1 + np.minimum(1, load)))
 
     def _order(self, usable: Flags, seconds: Floats) -> list[int]:
         """Healthy ones before degraded ones; then the soonest; then the one with the most unused blocks."""
@@ -213,6 +217,7 @@ _FROM_RECORD: Sequence[str] = (
     "inside",
     "places",
     "prefill_tokens_per_second",
+    "step_seconds",
 )
 _FIGURES = (*_FROM_RECORD, "degraded", "gone", "sent_blocks", "sent_answers")
 (
@@ -227,6 +232,7 @@ _FIGURES = (*_FROM_RECORD, "degraded", "gone", "sent_blocks", "sent_answers")
     _INSIDE,
     _PLACES,
     _PREFILL,
+    _STEP,
     _DEGRADED,
     _GONE,
     _SENT_BLOCKS,

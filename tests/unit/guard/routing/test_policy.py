@@ -44,6 +44,7 @@ def idle(number: int = 1, **changes: object) -> ReplicaStatistics:
         inside=0,
         places=16,
         prefill_tokens_per_second=1000.0,
+        step_seconds=0.02,
         forecast=(Forecast(0.0, 1000, 8),),
     )
     return replace(found, **changes)
@@ -104,6 +105,13 @@ def test_a_small_shared_prefix_does_not_outweigh_an_empty_replica() -> None:
     """A system prompt that all conversations begin with would send all of them to the first that had one."""
     holder = idle(summary=summary(*CONVERSATION[:2]), free_blocks=500, running=4, inside=4)
     assert chosen(fleet(holder=holder, empty=idle()).choose(ASKED)) == "empty"
+
+
+def test_short_prompts_do_not_all_go_where_their_template_is_held() -> None:
+    """All but a token of a prompt is found there, and computing the rest elsewhere takes less than a step."""
+    asked = RouteRequest(CONVERSATION[:1], tokens=BLOCK + 1, blocks=3)
+    holder = idle(summary=summary(*CONVERSATION[:1]), running=4, inside=4, prefill_tokens_per_second=5000.0)
+    assert chosen(fleet(holder=holder, empty=idle()).choose(asked)) == "empty"
 
 
 @pytest.mark.parametrize("rate", [0.0, 90.0])
@@ -196,7 +204,7 @@ def test_a_report_that_was_seen_changes_nothing() -> None:
 # -- the same, said slowly -----------------------------------------------------------------------------------------
 
 
-def slow_seconds(seen: ReplicaStatistics, asked: RouteRequest, rate: float) -> tuple[float, float]:
+def slow_seconds(seen: ReplicaStatistics, asked: RouteRequest, rate: float, step: float) -> tuple[float, float]:
     """Wait, and seconds to the first token: the formula of the policy, for one replica."""
     held = {seen.summary.digests[i : i + 8] for i in range(0, len(seen.summary.digests), 8)}
     prefix = 0
@@ -209,7 +217,7 @@ def slow_seconds(seen: ReplicaStatistics, asked: RouteRequest, rate: float) -> t
     wait = enough[0] if enough else max(seen.forecast[-1].seconds, 0.05) * rounds
     load = min(1, max((seen.blocks - seen.free_blocks) / seen.blocks, seen.running / seen.slots))
     left = max(1, asked.tokens - prefix * seen.block_size)
-    return wait, wait + left / rate * (1 + load)
+    return wait, wait + (step + left / rate) * (1 + load)
 
 
 @st.composite
@@ -237,6 +245,7 @@ def replicas(draw: st.DrawFn) -> ReplicaStatistics:
         inside=running,
         places=draw(st.integers(1, 64)),
         prefill_tokens_per_second=draw(st.just(0.0) | st.floats(10, 1e5)),
+        step_seconds=draw(st.floats(1e-4, 10)),
         forecast=tuple(forecast),
         summary=summary(*CONVERSATION[:held]),
         draining=draw(st.booleans()),
@@ -261,7 +270,8 @@ def test_no_replica_is_sooner_than_the_chosen_one(
         if not one.draining and one.status is not Status.ENDED and one.inside + 1 <= one.places
     }
     rate = max((one.prefill_tokens_per_second for one in seen), default=0.0) or 2000.0
-    in_time = {name: one for name, one in usable.items() if slow_seconds(one, asked, rate)[0] <= patience}
+    step = min((one.step_seconds for one in seen), default=0.0)
+    in_time = {name: one for name, one in usable.items() if slow_seconds(one, asked, rate, step)[0] <= patience}
     if isinstance(found, RouteRefusal):
         assert not in_time
         assert 1 <= found.retry_after_seconds <= 120
@@ -271,7 +281,7 @@ def test_no_replica_is_sooner_than_the_chosen_one(
     best = names[found.replicas[0]]
     for one in in_time.values():
         if (one.status is Status.DEGRADED) == (best.status is Status.DEGRADED):
-            assert slow_seconds(best, asked, rate)[1] <= slow_seconds(one, asked, rate)[1] * (1 + 1e-9)
+            assert slow_seconds(best, asked, rate, step)[1] <= slow_seconds(one, asked, rate, step)[1] * (1 + 1e-9)
         else:
             assert best.status is not Status.DEGRADED
 

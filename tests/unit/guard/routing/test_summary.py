@@ -97,6 +97,7 @@ def test_statistics_survive_the_wire() -> None:
         inside=3,
         places=20,
         prefill_tokens_per_second=123.5,
+        step_seconds=0.25,
         forecast=(Forecast(0.0, 4, 6), Forecast(2.5, 10, 8)),
         summary=PrefixSummary(b"12345678", 2),
         draining=True,
