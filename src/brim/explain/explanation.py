@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from brim.errors import BrimError
 from brim.explain.causes import MemoryCause
 from brim.explain.diagnose import Diagnosis, diagnose
-from brim.explain.facts import Evidence, Incident
+from brim.explain.facts import Evidence, GivenFlag, Incident
 from brim.explain.fixes import BRIM_WOULD, LEDGER, Fix, fixes_for
 from brim.explain.ledger import LedgerRow, ledger_of, who_took
 from brim.explain.model_plan import known_model, plan_of
 from brim.explain.reading import read_incident
+from brim.explain.replay import Replay, replay
 from brim.explain.timeline import timeline_of
 from brim.units import format_bytes
 
@@ -32,6 +34,7 @@ class Explanation:
     ledger: tuple[LedgerRow, ...]
     fixes: tuple[Fix, ...]
     unknown: tuple[str, ...]
+    replays: tuple[Replay, ...] = ()  # of the last steps, where it was asked for
 
     @property
     def brim_would(self) -> str:
@@ -58,16 +61,31 @@ class Explanation:
             "fixes": [fix.to_json() for fix in self.fixes],
             "brim_would": self.brim_would,
             "unknown": list(self.unknown),
+            "replay": [one.to_json() for one in self.replays],
         }
 
 
-def explain(paths: Sequence[Path]) -> Explanation:
+def explain(
+    paths: Sequence[Path], *, model: str | None = None, replayed: bool = False, with_timeline: bool = False
+) -> Explanation:
+    """`model`: what was served, where the files do not say; `replayed`: the last steps run again on the meta device."""
     incident = read_incident(paths)
+    if model is not None:
+        told = GivenFlag("model", model, Evidence("--model", 0, model))
+        incident = replace(incident, flags=(*incident.flags, told))
     diagnosis = diagnose(incident)
     plan = plan_of(incident)
     fixes = fixes_for(diagnosis.cause, incident, plan)
     unknown = (*diagnosis.open_questions, *_not_known(incident, diagnosis, fixes), *incident.unread)
-    return Explanation(incident, diagnosis, timeline_of(incident), ledger_of(incident, plan), fixes, unknown)
+    found = Explanation(incident, diagnosis, timeline_of(incident), ledger_of(incident, plan), fixes, unknown)
+    return _replayed(found, with_timeline) if replayed else found
+
+
+def _replayed(found: Explanation, with_timeline: bool) -> Explanation:
+    try:
+        return replace(found, replays=replay(found.incident, with_timeline=with_timeline))
+    except BrimError as error:  # all else that is known is said all the same
+        return replace(found, unknown=(*found.unknown, f"how the last step fills memory: {error}"))
 
 
 def _not_known(incident: Incident, diagnosis: Diagnosis, fixes: tuple[Fix, ...]) -> list[str]:

@@ -8,6 +8,7 @@ from brim.api import plan
 from brim.errors import BrimError
 from brim.explain.facts import Incident
 from brim.model.catalogue import find_entry
+from brim.model.packaged import packaged_folder
 from brim.records.plan import MemoryPlan
 from brim.units import MIB
 
@@ -16,7 +17,7 @@ _PLANNED = ("vllm", "sglang", "lightllm", "trtllm", "tgi")
 
 
 def known_model(incident: Incident) -> str | None:
-    """A name of the catalogue, or a folder with a config on this machine."""
+    """A name of the catalogue, or a folder with a config: one on this machine, or of a model in the package."""
     for flag in reversed(incident.flags):
         if flag.name not in _MODEL_FLAGS:
             continue
@@ -24,8 +25,9 @@ def known_model(incident: Incident) -> str | None:
         entry = find_entry(name) or find_entry(name.rsplit("/", 1)[-1])
         if entry is not None:
             return entry.name
-        if (Path(name) / "config.json").is_file():
-            return name
+        folder = packaged_folder(name) or Path(name)
+        if (folder / "config.json").is_file():
+            return str(folder)
     return None
 
 

@@ -10,6 +10,7 @@ from brim.explain.difference import StartDifference
 from brim.explain.explanation import Explanation
 from brim.explain.facts import Evidence
 from brim.explain.fixes import Fix
+from brim.explain.replay import Replay
 from brim.units import format_bytes
 
 _SHOWN_TIMELINE = 16
@@ -28,6 +29,7 @@ def show_explanation(found: Explanation) -> None:
         console.print(_ledger(found))
     if found.difference:
         console.print(Text(found.difference))
+    _replays(console, found.replays)
     for fix in found.fixes:
         console.print(Text(f"fix: {described_fix(fix)}", style="bold"))
     if found.brim_would:
@@ -69,6 +71,16 @@ def _lines(console: ReportConsole, title: str, lines: tuple[Evidence, ...]) -> N
         place = f"{one.source}:{one.line}" if one.line else one.source
         when = f" {one.time}" if one.time else ""
         console.print(Text(f"  {place}{when}  {one.text}"), soft_wrap=True)
+
+
+def _replays(console: ReportConsole, replays: tuple[Replay, ...]) -> None:
+    if replays:
+        console.print(Text("replayed on the meta device, beside weights and pool:", style="bold"))
+    for one in replays:
+        console.print(Text(f"  {one.words}"), soft_wrap=True)
+        if (largest := one.largest) is not None:
+            shape = " × ".join(f"{size:,}" for size in largest.shape)
+            console.print(Text(f"    largest: {format_bytes(largest.bytes)}, {shape}, {largest.module} ({largest.op})"))
 
 
 def _ledger(found: Explanation) -> Table:

@@ -83,6 +83,11 @@ def _preemptions(recorded: Recorded, name: str, found: Findings) -> None:
 
 
 def described(step: StepEntry) -> str:
+    """A step's shape in words, and what was free."""
+    return f"{described_step(step)}, {format_bytes(step.free_bytes)} free"
+
+
+def described_step(step: StepEntry) -> str:
     """A step's shape in words."""
     parts = (
         (step.decodes, "decodes"),
@@ -91,8 +96,7 @@ def described(step: StepEntry) -> str:
         (step.scored_rows, "scored rows"),
         (step.draft_tokens, "drafted tokens"),
     )
-    said = ", ".join(f"{count:,} {words}" for count, words in parts if count) or "nothing"
-    return f"{said}, {format_bytes(step.free_bytes)} free"
+    return ", ".join(f"{count:,} {words}" for count, words in parts if count) or "nothing"
 
 
 def clock(time: float) -> str:

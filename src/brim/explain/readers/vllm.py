@@ -38,6 +38,7 @@ _COUNTED = (
     (re.compile(r"GPU KV cache size: ([\d,]{1,15}) tokens"), "kv_tokens"),
     (re.compile(r"max seq len \((\d{1,9})\)"), "max_len"),
     (re.compile(r"can be stored in KV cache \((\d{1,12})\)"), "kv_tokens"),
+    (re.compile(r"total_num_scheduled_tokens=(\d{1,9})\b"), "step_tokens"),
     (re.compile(r"To serve at least one request with the models?'s max seq len \((\d{1,9})\)"), "max_len"),
 )
 _FRACTION = re.compile(r"gpu_memory_utilization(?: \(|=|: ?)(0?\.\d{1,6}|1(?:\.0)?)")
@@ -49,6 +50,7 @@ _AT_START = re.compile(
 _PREEMPTIONS = re.compile(r"total_num_cumulative_preemption=(\d{1,12})")
 _SHARDS = re.compile(r"checkpoint shards: +(\d{1,3})% Completed")
 _MODEL = re.compile(r"Initializing an? (?:LLM|V\d LLM) engine[^\n]{0,40}with config:[^\n]{0,20}model='([^']{1,200})'")
+_SCHEDULED = re.compile(r"\bnum_scheduled_tokens=\{([^}]{1,20000})\}")
 _VERSION = re.compile(r"vLLM (?:API server )?version v?(\d[\w.+]{0,40})|LLM engine \(v(\d[\w.+]{0,40})\)")
 _BLOCK_TOKENS = 16
 
@@ -59,6 +61,7 @@ class VllmLog:
         *("cache blocks", "gpu_memory_utilization", "GPU blocks", "cuda blocks", "non_torch", "Free memory on device"),
         *(
             "checkpoint shards",
+            "num_scheduled_tokens",
             "sampler",
             "Processed prompts",
             "startup complete",
@@ -106,6 +109,8 @@ class VllmLog:
             found.figure("fraction", float(match[3]), evidence)
         if (match := _SHARDS.search(text)) and int(match[1]) < 100:
             found.sign(Sign.LOADING, evidence)
+        if match := _SCHEDULED.search(text):  # what the step that failed was to compute, by request
+            found.figure("step_requests", match[1].count(":"), evidence)
         if match := _MODEL.search(text):
             found.flag("model", match[1], evidence)
         if match := _VERSION.search(text):

@@ -13,8 +13,8 @@ replicas come after all healthy ones; those that drain or have ended get nothing
 start it within its patience.
 
 The rate (the highest) and the step (the shortest) are one for all: replicas of a deployment are of one kind, and one
-that has had short prompts only, or none, has measured less than it can do. By its own figure it would get no prompt that
-shows more. A slow one shows in its waits.
+that has had short prompts only, or none, has measured less than it can do. By its own figure it would get no prompt
+that shows more. A slow one shows in its waits.
 
 All replicas are looked at in each decision, as arrays: what it costs does not depend on the lengths of prompts.
 """
