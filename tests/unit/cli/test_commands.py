@@ -16,6 +16,7 @@ import pytest
 import brim
 from brim.cli.main import COMMANDS, run
 from brim.errors import BrimError
+from brim.install import install_command
 from brim.model.catalogue import entries
 from brim.records.trace import ActivationCurve, CurvePoint, Phase
 from brim.trace.store import CurveStore
@@ -242,7 +243,7 @@ def test_a_trace_that_was_asked_for_is_not_forgotten_without_torch() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "brim plan: trace: tracing needs torch: pip install 'brim[engine]', or leave out --trace"
+        f"brim plan: trace: tracing needs torch: {install_command('engine')}, or leave out --trace"
     ]
 
 
@@ -323,7 +324,7 @@ def test_without_torch_an_engine_is_refused_in_one_line(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        f"brim {command.split()[0]}: running a model needs torch: pip install 'brim[engine]'"
+        f"brim {command.split()[0]}: running a model needs torch: {install_command('engine')}"
     ]
 
 
