@@ -46,6 +46,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("brim serve", "brim-tiny on http://127.0.0.1:8000, on the CPU too"),
         ("brim serve Qwen/Qwen3-8B --max-len 16k --max-seqs 128", "from the hub, on the GPU"),
         ("brim serve ./my-model --host 0.0.0.0 --api-key-file keys", "for other machines, with keys"),
+        ("brim serve --config serve.toml --port 9000", "options from a file; the flag overrides it"),
     ),
     "top": (
         ("brim top", "the server on this machine, live"),

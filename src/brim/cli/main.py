@@ -10,11 +10,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 
 from brim.cli.examples import EXAMPLES, OVERVIEW
 from brim.cli.parser import BAD_INPUT, OneLineParser
 from brim.cli.plain_output import write_plainly_where_needed
-from brim.errors import BrimError, DoesNotFit, OutOfMemory
+from brim.errors import BrimError, DoesNotFit, InvalidRequest, OutOfMemory
 from brim.suggest import near, shown
 from brim.version import __version__
 
@@ -90,9 +91,28 @@ def read_options(words: Sequence[str]) -> argparse.Namespace:
         hint = f"did you mean {meant}?" if meant else f"the commands are {', '.join(COMMANDS)}"
         parser.error(f"'{shown(words[0])}' is no command; {hint}")
     options, unknown = parser.parse_known_args(words)
+    command = commands[options.command]
     if unknown:
-        commands[options.command].refuse(unknown)
+        command.refuse(unknown)
+    if getattr(options, "config", None) is not None:
+        options = parser.parse_args([words[0], *_words_of_file(options.config, command, words[1:]), *words[1:]])
+    if getattr(options, "print_config", False):
+        from brim.cli.config_file import as_config
+
+        print(as_config(command, options), end="")
+        raise SystemExit(0)
     return options
+
+
+def _words_of_file(file: Path, parser: OneLineParser, words: Sequence[str]) -> list[str]:
+    """What a file adds to the words of its command."""
+    from brim.cli.config_file import config_words, written_options
+
+    _, commands = _make_parsers(parser.prog.split()[1])
+    try:
+        return config_words(file, parser, written_options(next(iter(commands.values())), words))
+    except InvalidRequest as error:
+        parser.error(str(error))
 
 
 def main() -> None:

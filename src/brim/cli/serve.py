@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.cli.compiler_caches import usable_compiler_caches
+from brim.cli.config_file import add_config
 from brim.cli.engine_options import add_engine_options, add_model, check_weights, is_in_package, make_engine
 from brim.cli.fit import add_fit_options, budget_probe, engine_place, fit_wishes, gpu_probe
 from brim.cli.neighbours.encoders import encoders_beside
@@ -51,6 +52,7 @@ def add_command(commands: Commands) -> None:
     )
     parser.set_defaults(run=run)
     add_model(parser)
+    add_config(parser)
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, metavar="PORT", help="port; 0: any that is free (8000)")
     parser.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,9 @@ LINES = [(name, line) for name, examples in EXAMPLES.items() for line, _ in exam
 
 
 @pytest.mark.parametrize(("name", "line"), [*LINES, *((line.split()[1], line) for line, _ in OVERVIEW)])
-def test_every_example_is_read(name: str, line: str) -> None:
+def test_every_example_is_read(name: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "serve.toml").write_text("port = 8000")
+    monkeypatch.chdir(tmp_path)
     words = shlex.split(line.partition(" > ")[0])
     assert words[:2] == ["brim", name]
     options = read_options(words[1:])
