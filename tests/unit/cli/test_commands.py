@@ -255,12 +255,18 @@ def test_the_catalogue_of_gpus_says_where_its_figures_are_from(capsys: pytest.Ca
     assert [found["tpu-v6e"][key] for key in keys] == ["Google", "tpu", "published"]
 
 
-@pytest.mark.parametrize("command", ["fit", "serve"])
-def test_a_name_of_the_catalogue_has_no_weights_to_run(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, "qwen3-8b"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert "is a name of the catalogue, which has no weights; write Qwen/Qwen3-8B to download them" in said[0]
+@pytest.mark.parametrize(
+    "words",
+    ["fit qwen3-8b", "serve qwen3-8b", "generate qwen3-8b --prompt hello", "chat qwen3-8b", "serve --draft qwen3-8b"],
+)
+def test_a_name_of_the_catalogue_has_no_weights_to_run(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words.split()) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"brim {words.split()[0]}: {'draft: ' if 'draft' in words else ''}'qwen3-8b' is a name" in said
+    assert "has no weights; write Qwen/Qwen3-8B to download them (15.26 GiB, once)" in said
+    assert "hf download Qwen/Qwen3-8B --local-dir DIR" in said
+    assert "--load-format dummy" in said
+    assert said.endswith("brim plan qwen3-8b")
 
 
 def test_without_a_gpu_a_budget_that_holds_the_model_is_named(
