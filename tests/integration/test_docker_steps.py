@@ -26,7 +26,7 @@ pytestmark = pytest.mark.soak
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
 OF_THE_SYSTEM = ("groupadd", "apt-get")
-ARGUMENTS = {"TORCH_INDEX": "", "EXTRAS": "serve,hub"}  # torchvision of this torch may not be on the index
+ARGUMENTS = {"TORCH_INDEX": "", "EXTRAS": "serve,hub"}  # a torchvision from elsewhere would be for another torch
 FOLDERS = re.compile(r"(?<![\w.:/-])/(opt/brim|src|wheels|cache)\b")
 SECONDS = 900
 
