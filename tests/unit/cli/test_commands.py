@@ -293,7 +293,7 @@ def test_a_lease_without_a_gpu_names_a_budget_on_the_cpu(
 def test_neither_the_command_nor_the_library_imports_a_heavy_library() -> None:
     code = (
         "import sys, brim; from brim.cli.main import make_parser, run; make_parser(); "
-        "run(['plan', 'qwen3-8b', '--gpu', 'h100', '--json']); "
+        "run(['plan', 'qwen3-8b', '--gpu', 'h100', '--json']); run(['completion', 'bash']); "
         "brim.plan('qwen2.5-vl-7b', gpu='rtx-4090', max_len=32768); "
         "heavy = {'torch', 'transformers', 'numpy', 'huggingface_hub', 'rich'} & set(sys.modules); "
         "sys.exit(f'imported {heavy}' if heavy else 0)"
