@@ -30,7 +30,7 @@ def test_the_linter_has_nothing_to_say() -> None:
     [
         ("python:3.12-slim-bookworm", "python:latest", "a base without a version"),
         ("python:3.12-slim-bookworm", "python", "a base without a version"),
-        ("USER brim", "USER root", "it runs as root"),
+        ("USER 10001:10001", "USER root", "it runs as root"),
         (
             "HEALTHCHECK --interval=10s --timeout=5s --start-period=20m --retries=3 \\\n    CMD",
             "ENV",
