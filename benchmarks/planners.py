@@ -1,6 +1,6 @@
 """Brim beside other planners that run offline: time, coverage of real configs, and KV at 8192 tokens.
 
-    pip install 'brim[bench]' && python benchmarks/planners.py [--configs FOLDER]
+    pip install '.[bench]' && python benchmarks/planners.py [--configs FOLDER]
 
 The reference for KV is worked out by hand from the published dimensions: what a model must keep of 8192 tokens.
 """

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from brim.errors import CannotTrace, InvalidRequest
 from brim.folders import curves_folder
+from brim.install import install_command
 from brim.model.source import load_config
 from brim.model.weights import check_tensor_parallel
 from brim.planning.devices import find_devices
@@ -166,7 +167,7 @@ def _check_tracing() -> None:
     """A trace that was asked for needs its libraries, whether or not there is a curve already."""
     for name in ("torch", "transformers"):
         if find_spec(name) is None:
-            raise CannotTrace(f"trace: tracing needs {name}: pip install 'brim[engine]', or leave out --trace")
+            raise CannotTrace(f"trace: tracing needs {name}: {install_command('engine')}, or leave out --trace")
 
 
 def _traced(source: str, phases: tuple[Phase, ...], dtype: str, ranks: int) -> dict[Phase, ActivationCurve]:

@@ -11,6 +11,7 @@ import brim
 from brim.planning.engines import ENGINES
 from brim.planning.placement.adapters import RANKS
 from tests.flags.commands import commands
+from tests.flags.quickstart import flags, rows
 
 pytest.importorskip("vllm", reason="make test-flags installs it")
 
@@ -54,6 +55,11 @@ def test_ranks_of_adapters_are_those_that_vllm_takes() -> None:
     from vllm.config.lora import MaxLoRARanks
 
     assert get_args(MaxLoRARanks) == RANKS
+
+
+def test_vllm_has_the_flags_of_the_quick_start(parser: argparse.ArgumentParser) -> None:
+    named = {flag for row in rows() for flag in flags(row[0])}
+    assert sorted(named - set(parser._option_string_actions)) == []
 
 
 def test_vllm_refuses_what_it_does_not_know(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""A plain `pip install brim`: every module outside of the extras imports with what that installs, and nothing else."""
+"""A plain installation: every module outside of the extras imports with what that installs, and nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def required(name, found):
                 pass  # for another platform
     return found
 
-installed = required("brim", {"brim"})
+installed = required("brim-llm", {"brim-llm"})
 allowed = {
     package for package, names in packages_distributions().items()
     if any(name.lower().replace("_", "-") in installed for name in names)

@@ -141,17 +141,26 @@ def _add_speculation(parser: argparse.ArgumentParser) -> None:
 
 
 def check_weights(options: argparse.Namespace) -> None:
-    """Refuse a name that stands for dimensions alone: what runs a model needs its weights."""
-    model = options.model
-    if options.load_format == "dummy" or is_in_package(model) or Path(model).expanduser().exists() or is_hub_id(model):
+    """Refuse names that stand for dimensions alone: what runs a model needs its weights."""
+    for option, model in (("", options.model), ("draft: ", options.draft)):
+        if model is not None and options.load_format != "dummy":
+            _check_weights(option, model)
+
+
+def _check_weights(option: str, model: str) -> None:
+    from brim.model.weights import weight_bytes
+
+    if is_in_package(model) or Path(model).expanduser().exists() or is_hub_id(model):
         return
     entry = find_entry(model)
     if entry is None:
         load_config(model)  # says what may have been meant
-    at_hub = f"write {entry.hub_id} to download them, " if entry else ""
+    size = format_bytes(weight_bytes(load_model(model)).total_bytes)
+    hub_id = entry.hub_id if entry else "org/name"
     raise InvalidRequest(
-        f"'{shown(model)}' is a name of the catalogue, which has no weights; {at_hub}give a directory that has them, "
-        "or run it with random ones: --load-format dummy"
+        f"{option}'{shown(model)}' is a name of the catalogue, which has no weights; write {hub_id} to download them "
+        f"({size}, once), give a directory that has them (hf download {hub_id} --local-dir DIR), or run it with random "
+        f"ones: --load-format dummy. What it takes, without weights: brim plan {shown(model)}"
     )
 
 

@@ -16,6 +16,7 @@ from brim.cli.engine_options import read_place
 from brim.cli.interpreter import module_command
 from brim.cli.neighbours.options import read_neighbours
 from brim.errors import DeviceError, InvalidRequest
+from brim.install import install_command
 from brim.units import format_bytes, parse_count
 from brim.vllm.settings import SWITCH
 
@@ -61,7 +62,7 @@ def run_vllm(options: argparse.Namespace) -> int:
 
 def check_installed() -> None:
     if importlib.util.find_spec("vllm") is None:
-        raise InvalidRequest("vLLM is not installed; install it with pip install 'brim[vllm]'")
+        raise InvalidRequest(f"vLLM is not installed; install it with {install_command('vllm')}")
 
 
 def proven_report(given: dict[str, Any], wanted: str, *, quiet: bool) -> dict[str, Any]:

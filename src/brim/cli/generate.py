@@ -28,7 +28,7 @@ def add_command(commands: Commands) -> None:
         "generate",
         help="generate text with Brim's own engine",
         description="Generate text with Brim's own engine: stream the answer to one prompt, or batch the prompts of a "
-        "file. Needs torch and transformers (pip install 'brim[engine]').",
+        "file. Needs torch and transformers (the extra 'engine').",
     )
     parser.set_defaults(run=run)
     add_model(parser)

@@ -8,18 +8,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import NoReturn
+from pathlib import Path
 
+from brim.cli.examples import EXAMPLES, OVERVIEW
+from brim.cli.parser import BAD_INPUT, OneLineParser
 from brim.cli.plain_output import write_plainly_where_needed
-from brim.errors import BrimError, DoesNotFit, OutOfMemory
+from brim.errors import BrimError, DoesNotFit, InvalidRequest, OutOfMemory
 from brim.suggest import near, shown
 from brim.version import __version__
 
 DOES_NOT_FIT = 1
-BAD_INPUT = 2
 INTERRUPTED = 130
 COMMANDS = {  # in the order of --help; the module of each adds its options and runs it
     "plan": "brim.cli.plan",
@@ -37,34 +37,8 @@ COMMANDS = {  # in the order of --help; the module of each adds its options and 
     "leases": "brim.cli.neighbours.leases",
     "models": "brim.cli.models",
     "gpus": "brim.cli.gpus",
+    "completion": "brim.cli.completion",
 }
-EXAMPLES = """examples:
-  brim plan qwen3-8b --gpu rtx-4090                      does it fit, and how many tokens of KV cache?
-  brim plan qwen3-8b --gpu h100 --engine vllm            the same as a command of vLLM
-  brim plan qwen3-32b --concurrency 64 --max-len 8k      which GPUs would do, and how many?
-  brim plan ./my-model --gpu 2xl40s --kv-dtype fp8       a directory with a config.json, on two GPUs
-  brim fit ./my-model                                    measured on the GPU of this machine
-  brim serve ./my-model                                  serve it over OpenAI's API
-  brim explain vllm.log                                  why it ran out of memory, and what prevents it
-  brim models, brim gpus                                 what is known by name
-"""
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line that names the option, what may have been meant, and where to read on."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
-        raise SystemExit(BAD_INPUT)
-
-    def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """Words that are left over: options that do not exist, or too many arguments."""
-        word = next((one for one in unknown if one.startswith("-")), unknown[0])
-        name = word.partition("=")[0]
-        known = [option for action in self._actions for option in action.option_strings if action.help != SUPPRESS]
-        what = f"option '{shown(name)}' is not known" if word.startswith("-") else f"'{shown(word)}' is one too many"
-        meant = near(name.replace("_", "-"), known) if word.startswith("--") else ""
-        self.error(f"{what}; did you mean {meant}?" if meant else what)
 
 
 def make_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -72,18 +46,23 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     return _make_parsers(only)[0]
 
 
+def command_parsers() -> Mapping[str, argparse.ArgumentParser]:
+    """The parsers of all commands, by name."""
+    return _make_parsers(None)[1]
+
+
 def _make_parsers(only: str | None) -> tuple[OneLineParser, Mapping[str, OneLineParser]]:
     """The parser, and those of its commands."""
     parser = OneLineParser(
         prog="brim",
         description="Memory for LLM serving, filled to the brim, never spilled.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_examples(OVERVIEW)
     parser.add_argument("--version", action="version", version=f"brim {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=OneLineParser)
     for name in COMMANDS if only is None else (only,):
         import_module(COMMANDS[name]).add_command(commands)
+        commands.choices[name].add_examples(EXAMPLES[name])
     return parser, commands.choices
 
 
@@ -112,9 +91,28 @@ def read_options(words: Sequence[str]) -> argparse.Namespace:
         hint = f"did you mean {meant}?" if meant else f"the commands are {', '.join(COMMANDS)}"
         parser.error(f"'{shown(words[0])}' is no command; {hint}")
     options, unknown = parser.parse_known_args(words)
+    command = commands[options.command]
     if unknown:
-        commands[options.command].refuse(unknown)
+        command.refuse(unknown)
+    if getattr(options, "config", None) is not None:
+        options = parser.parse_args([words[0], *_words_of_file(options.config, command, words[1:]), *words[1:]])
+    if getattr(options, "print_config", False):
+        from brim.cli.config_file import as_config
+
+        print(as_config(command, options), end="")
+        raise SystemExit(0)
     return options
+
+
+def _words_of_file(file: Path, parser: OneLineParser, words: Sequence[str]) -> list[str]:
+    """What a file adds to the words of its command."""
+    from brim.cli.config_file import config_words, written_options
+
+    _, commands = _make_parsers(parser.prog.split()[1])
+    try:
+        return config_words(file, parser, written_options(next(iter(commands.values())), words))
+    except InvalidRequest as error:
+        parser.error(str(error))
 
 
 def main() -> None:

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.cli.compiler_caches import usable_compiler_caches
+from brim.cli.config_file import add_config
 from brim.cli.engine_options import add_engine_options, add_model, check_weights, is_in_package, make_engine
 from brim.cli.fit import add_fit_options, budget_probe, engine_place, fit_wishes, gpu_probe
 from brim.cli.neighbours.encoders import encoders_beside
 from brim.cli.neighbours.options import add_neighbour_options, decide_part, part_of_device
 from brim.errors import InvalidRequest
 from brim.folders import recordings_folder
+from brim.install import install_command
 from brim.model.transformers_classes import check_libraries
 from brim.records.progress import silent
 from brim.units import parse_bytes, parse_count
@@ -46,10 +48,11 @@ def add_command(commands: Commands) -> None:
         help="serve a model over OpenAI's API",
         description="Load a model, size its KV cache by measurement, and serve it over OpenAI's API. With no model it "
         "serves brim-tiny, which is in the package; on the CPU, --memory is the budget. Needs torch, transformers, "
-        "starlette and uvicorn (pip install 'brim[serve]').",
+        "starlette and uvicorn: the extra 'serve'.",
     )
     parser.set_defaults(run=run)
     add_model(parser)
+    add_config(parser)
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, metavar="PORT", help="port; 0: any that is free (8000)")
     parser.add_argument(
@@ -131,12 +134,12 @@ def add_command(commands: Commands) -> None:
         type=int,
         metavar="N",
         help="as many engines on this machine, each on its own GPU, behind one port; requests are routed by memory "
-        "(needs ray: pip install 'brim[ray]')",
+        "(needs the extra 'ray')",
     )
     parser.add_argument(
         "--kv-events",
         metavar="ADDRESS",
-        help="publish block events for gateways that follow prefixes: tcp://*:5557 (pip install 'brim[gateway]')",
+        help="publish block events for gateways that follow prefixes: tcp://*:5557 (needs the extra 'gateway')",
     )
     parser.add_argument("--kv-events-topic", default="", metavar="NAME", help="the topic of block events (none)")
     parser.add_argument("--no-request-log", action="store_true", help="no line for each request on standard error")
@@ -222,7 +225,7 @@ def _serve_replicas(options: argparse.Namespace) -> int:
     try:
         import_module("ray.serve")
     except ImportError as error:
-        raise InvalidRequest(f"replicas: several need {error.name}: pip install 'brim[ray]'") from None
+        raise InvalidRequest(f"replicas: several need {error.name}: {install_command('ray')}") from None
     # Above the commands: an engine of each replica is made by the same options.
     found: int = import_module("brim.ray.local").serve_replicas(options, sys.argv[2:], partial(_say, options))
     return found
@@ -293,7 +296,7 @@ def serve_settings(options: argparse.Namespace) -> ServeSettings:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise InvalidRequest(f"serving needs {error.name}: pip install 'brim[serve]'") from None
+        raise InvalidRequest(f"serving needs {error.name}: {install_command('serve')}") from None
     from brim.serve.key_file import read_key_file
     from brim.serve.parse.table import check_parsers
     from brim.serve.settings import ConnectionLimits, RequestLimits, ServeSettings

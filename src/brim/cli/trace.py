@@ -27,7 +27,7 @@ def add_command(commands: Commands) -> None:
         help="run a model's own code on the meta device: peak memory of a step, and where it occurs",
         description="Run a model's own code on the meta device and record every allocation: the peak above the "
         "weights, where it occurs, which tensors are alive there, and what the CUDA allocator would reserve. Needs "
-        "torch and transformers (pip install 'brim[engine]'), no GPU and no weights.",
+        "torch and transformers (the extra 'engine'), no GPU and no weights.",
     )
     parser.set_defaults(run=run)
     parser.add_argument("model", help="a directory, a config.json, a name of `brim models`, or a hub id")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from brim.cli.interpreter import module_command
 from brim.errors import DeviceError, InvalidRequest
+from brim.install import install_command
 from brim.suggest import shown
 from brim.vllm import WORKER
 from brim.vllm.command import is_written, written_flags
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> NoReturn:
         raise InvalidRequest(f"{said}; write brim vllm serve MODEL")
     found = importlib.util.find_spec("vllm")
     if found is None or found.origin is None:
-        raise InvalidRequest("vLLM is not installed; install it with pip install 'brim[vllm]'")
+        raise InvalidRequest(f"vLLM is not installed; install it with {install_command('vllm')}")
     _become(_sized(words, Path(found.origin).parent), vllm_environment(words))
 
 

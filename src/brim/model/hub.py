@@ -1,7 +1,7 @@
 """The Hugging Face hub, through its own library: the local cache first, the network only when it is there.
 
 Only JSON files are fetched here, for plans; `brim.model.download` fetches whole models. Without the library
-(`pip install 'brim[hub]'`) an error says what to install.
+(the extra `hub`) an error says what to install.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from brim.errors import HubUnreachable, SourceNotFound, first_line
+from brim.install import install_command
 
 _TIMEOUT_S = 5.0
 _REACH_S = 1.0
@@ -104,7 +105,7 @@ def need_library(repository: str) -> Any:
         import huggingface_hub
     except ImportError:
         raise HubUnreachable(
-            f"model '{repository}' is not local; to fetch it from the hub: pip install 'brim[hub]'"
+            f"model '{repository}' is not local; to fetch it from the hub: {install_command('hub')}"
         ) from None
     return huggingface_hub
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from brim.errors import InvalidConfig, InvalidRequest, UnsupportedModel
+from brim.install import install_command
 from brim.model.fields import LARGEST_CONTEXT, LARGEST_EXPERT_COUNT, LARGEST_LAYER_COUNT
 
 _TABLES = ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "SPEECH_SEQ_2_SEQ", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM")
@@ -31,7 +32,7 @@ def check_libraries() -> None:
     """What runs a model is an extra, and may not be installed."""
     missing = missing_library()
     if missing is not None:
-        raise InvalidRequest(f"running a model needs {missing}: pip install 'brim[engine]'")
+        raise InvalidRequest(f"running a model needs {missing}: {install_command('engine')}")
 
 
 def class_name(kind: str, config: Mapping[str, Any]) -> str:

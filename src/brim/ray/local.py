@@ -24,7 +24,7 @@ from brim.units import MIB
 
 _OBJECT_STORE_BYTES = 128 * MIB  # messages are small: what is streamed does not pass through it
 _INTERRUPTED = 130
-_OWN = ("--replicas", "--tp")  # of the application, and not of a replica
+_OWN = ("--replicas", "--tp", "--config")  # of the application, and not of a replica as they are written
 
 
 def serve_replicas(options: argparse.Namespace, words: Sequence[str], say: Callable[[str], object]) -> int:
@@ -58,6 +58,8 @@ def _arguments(options: argparse.Namespace, words: Sequence[str]) -> AppArgument
     _, others = own.parse_known_args(list(words))
     if options.model in others:
         others.remove(options.model)
+    if options.config is not None:  # a replica need not have this folder as its own
+        others += ["--config", str(options.config.absolute())]
     return AppArguments(
         model=options.model,
         options=shlex.join(others),

@@ -15,6 +15,7 @@ from typing import Any
 
 from brim.engine.kv.events import BlockEvent, BlocksRemoved, BlocksStored
 from brim.errors import InvalidRequest
+from brim.install import install_command
 from brim.records.routing import short_digest
 from brim.serve.lifecycle import ServerLifecycle
 
@@ -45,7 +46,7 @@ class BlockPublisher:
             import msgpack
             import zmq
         except ImportError as error:
-            raise InvalidRequest(f"kv-events needs {error.name}: pip install 'brim[gateway]'") from None
+            raise InvalidRequest(f"kv-events needs {error.name}: {install_command('gateway')}") from None
         self._pack = msgpack.packb
         self._topic = topic.encode()
         self._sequence = 0

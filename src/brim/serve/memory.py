@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from brim.records.lease import Lease
-from brim.serve.device_bar import DeviceSnapshot, card_parts, ledger_lines
+from brim.serve.device_bar import BarSegment, DeviceSnapshot, card_parts, ledger_lines
 from brim.serve.lifecycle import RunningServer
 from brim.serve.log import RequestLogEntry
 from brim.version import __version__
@@ -35,12 +35,10 @@ class Asking:
 
 def memory_report(running: RunningServer, asking: Asking) -> dict[str, Any]:
     """The ledger, with stable keys. Reads the leases from disk, so it runs in a thread."""
-    started, figures = running.started, running.engine.figures
+    started = running.started
     own, neighbours = _leases(started.neighbours)
-    now = None if started.probe is None else started.probe.reading()
-    health = running.serving.health
-    whole = None if started.neighbours is None else started.neighbours.device.total_bytes
-    card = DeviceSnapshot(figures, health, started.report, now, whole, neighbours)
+    card = _snapshot(running, neighbours)
+    figures, health, now = card.figures, card.health, card.now
     parts = card_parts(card)
     return {
         "object": "brim.memory",
@@ -72,6 +70,18 @@ def memory_report(running: RunningServer, asking: Asking) -> dict[str, Any]:
         "health": asdict(health),
         **asking.watched,
     }
+
+
+def device_parts(running: RunningServer) -> tuple[BarSegment, ...]:
+    """The device as one bar. Reads the leases from disk too."""
+    return card_parts(_snapshot(running, _leases(running.started.neighbours)[1]))
+
+
+def _snapshot(running: RunningServer, neighbours: tuple[Lease, ...]) -> DeviceSnapshot:
+    started = running.started
+    now = None if started.probe is None else started.probe.reading()
+    whole = None if started.neighbours is None else started.neighbours.device.total_bytes
+    return DeviceSnapshot(running.engine.figures, running.serving.health, started.report, now, whole, neighbours)
 
 
 def _device_name(running: RunningServer) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from brim.serve.device_bar import BarSegment
 from brim.serve.lifecycle import HttpFigures, RunningServer, ServerLifecycle, ServerState
 from brim.serve.log import RequestLogEntry
 
@@ -47,6 +48,22 @@ class Metrics:
         self._whole.observe(entry.seconds)
         if entry.first_token_seconds is not None:
             self._first.observe(entry.first_token_seconds)
+
+    def page(self, parts: Sequence[BarSegment]) -> bytes:
+        """What `/metrics` answers; `parts` are the device as one bar."""
+        return generate_latest(self.registry) + generate_latest(_DeviceCollector(parts))
+
+
+class _DeviceCollector(CollectorRegistry):
+    def __init__(self, parts: Sequence[BarSegment]) -> None:
+        super().__init__()
+        self._parts = parts
+
+    def collect(self) -> Iterator[Metric]:
+        found = GaugeMetricFamily("brim_device_bytes", "Memory of the device, part by part: all of it", labels=["part"])
+        for part in self._parts:
+            found.add_metric([part.name], part.bytes)
+        yield found
 
 
 class _EngineCollector(Collector):

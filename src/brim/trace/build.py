@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brim.errors import CannotTrace, InvalidConfig, UnsupportedModel, first_line
+from brim.install import install_command
 from brim.model.transformers_classes import check_sizes, config_object, find_class, missing_library, named_class
 from brim.trace.attention import FUSED, register_fused
 
@@ -23,7 +24,7 @@ def require_transformers() -> None:
     """Refuse, with what to install, where the libraries are missing."""
     missing = missing_library()
     if missing is not None:
-        raise CannotTrace(f"a trace needs {missing}: pip install 'brim[engine]'")
+        raise CannotTrace(f"a trace needs {missing}: {install_command('engine')}")
     import transformers
 
     transformers.logging.set_verbosity(logging.CRITICAL)  # errors are raised too

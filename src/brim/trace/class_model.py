@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from brim.errors import CannotTrace, UnsupportedModel
+from brim.install import install_command
 from brim.model.architectures import generates
 from brim.model.families.common import TextModelSpec
 from brim.model.families.multimodal import Multimodal
@@ -49,7 +50,7 @@ def read_from_class(config: Mapping[str, Any]) -> Multimodal:
     if missing is not None:
         raise UnsupportedModel(
             f"config field 'model_type': {kind!r} is not a family that Brim reads by itself; to read it from its "
-            f"transformers class, install {missing}: pip install 'brim[engine]'"
+            f"transformers class, install {missing}: {install_command('engine')}"
         )
     ways: tuple[Callable[[], Multimodal], ...] = (
         lambda: _built(config, FUSED, find_caches),

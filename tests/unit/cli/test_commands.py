@@ -16,6 +16,7 @@ import pytest
 import brim
 from brim.cli.main import COMMANDS, run
 from brim.errors import BrimError
+from brim.install import install_command
 from brim.model.catalogue import entries
 from brim.records.trace import ActivationCurve, CurvePoint, Phase
 from brim.trace.store import CurveStore
@@ -242,7 +243,7 @@ def test_a_trace_that_was_asked_for_is_not_forgotten_without_torch() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "brim plan: trace: tracing needs torch: pip install 'brim[engine]', or leave out --trace"
+        f"brim plan: trace: tracing needs torch: {install_command('engine')}, or leave out --trace"
     ]
 
 
@@ -254,12 +255,18 @@ def test_the_catalogue_of_gpus_says_where_its_figures_are_from(capsys: pytest.Ca
     assert [found["tpu-v6e"][key] for key in keys] == ["Google", "tpu", "published"]
 
 
-@pytest.mark.parametrize("command", ["fit", "serve"])
-def test_a_name_of_the_catalogue_has_no_weights_to_run(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, "qwen3-8b"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert "is a name of the catalogue, which has no weights; write Qwen/Qwen3-8B to download them" in said[0]
+@pytest.mark.parametrize(
+    "words",
+    ["fit qwen3-8b", "serve qwen3-8b", "generate qwen3-8b --prompt hello", "chat qwen3-8b", "serve --draft qwen3-8b"],
+)
+def test_a_name_of_the_catalogue_has_no_weights_to_run(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words.split()) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"brim {words.split()[0]}: {'draft: ' if 'draft' in words else ''}'qwen3-8b' is a name" in said
+    assert "has no weights; write Qwen/Qwen3-8B to download them (15.26 GiB, once)" in said
+    assert "hf download Qwen/Qwen3-8B --local-dir DIR" in said
+    assert "--load-format dummy" in said
+    assert said.endswith("brim plan qwen3-8b")
 
 
 def test_without_a_gpu_a_budget_that_holds_the_model_is_named(
@@ -286,7 +293,7 @@ def test_a_lease_without_a_gpu_names_a_budget_on_the_cpu(
 def test_neither_the_command_nor_the_library_imports_a_heavy_library() -> None:
     code = (
         "import sys, brim; from brim.cli.main import make_parser, run; make_parser(); "
-        "run(['plan', 'qwen3-8b', '--gpu', 'h100', '--json']); "
+        "run(['plan', 'qwen3-8b', '--gpu', 'h100', '--json']); run(['completion', 'bash']); "
         "brim.plan('qwen2.5-vl-7b', gpu='rtx-4090', max_len=32768); "
         "heavy = {'torch', 'transformers', 'numpy', 'huggingface_hub', 'rich'} & set(sys.modules); "
         "sys.exit(f'imported {heavy}' if heavy else 0)"
@@ -323,7 +330,7 @@ def test_without_torch_an_engine_is_refused_in_one_line(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        f"brim {command.split()[0]}: running a model needs torch: pip install 'brim[engine]'"
+        f"brim {command.split()[0]}: running a model needs torch: {install_command('engine')}"
     ]
 
 

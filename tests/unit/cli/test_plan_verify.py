@@ -15,6 +15,7 @@ import pytest
 
 from brim.cli.main import run
 from brim.errors import DeviceError
+from brim.install import install_command
 from brim.planning.devices import find_device
 
 WORDS = [
@@ -136,7 +137,7 @@ def test_what_cannot_be_verified_is_refused_with_the_remedy(
 def test_without_vllm_it_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert run(WORDS) == 2
-    assert "pip install 'brim[vllm]'" in capsys.readouterr().err
+    assert install_command("vllm") in capsys.readouterr().err
 
 
 def test_without_a_gpu_it_is_refused(

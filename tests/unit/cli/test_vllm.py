@@ -15,6 +15,7 @@ import pytest
 from brim.cli.main import make_parser, run
 from brim.cli.vllm import vllm_environment, vllm_words
 from brim.errors import InvalidRequest
+from brim.install import install_command
 
 WORKER = ["--worker-cls", "brim.vllm.BrimWorker"]
 
@@ -88,7 +89,7 @@ def test_without_vllm_one_line_says_how_to_get_it(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert run(["vllm", "serve", "m"]) == 2
-    assert capsys.readouterr().err == ("brim vllm: vLLM is not installed; install it with pip install 'brim[vllm]'\n")
+    assert capsys.readouterr().err == f"brim vllm: vLLM is not installed; install it with {install_command('vllm')}\n"
 
 
 @pytest.fixture

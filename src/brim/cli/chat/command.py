@@ -29,7 +29,7 @@ def add_command(commands: Commands) -> None:
         help="talk with a model, for as long as you like",
         description="Talk with a model in the terminal. A conversation that outgrows its memory loses its oldest "
         "turns, and says so; the instruction and pinned turns stay. Without a terminal, every line of standard input "
-        "is a turn. Needs torch and transformers (pip install 'brim[chat]').",
+        "is a turn. Needs torch and transformers (the extra 'chat').",
     )
     parser.set_defaults(run=run)
     add_model(parser)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from brim.errors import InvalidRequest
 from brim.folders import history_file
+from brim.install import install_command
 
 
 class Reader(Protocol):
@@ -43,7 +44,7 @@ class Terminal:
             from prompt_toolkit.history import FileHistory
         except ImportError:
             raise InvalidRequest(
-                "chat needs prompt_toolkit in a terminal; install it with pip install 'brim[chat]'"
+                f"chat needs prompt_toolkit in a terminal; install it with {install_command('chat')}"
             ) from None
         history = history_file()
         history.parent.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ def need_library() -> Any:
     try:
         import llguidance
     except ImportError:
-        raise InvalidRequest("grammar: answers that follow one need llguidance: pip install 'brim[serve]'") from None
+        raise InvalidRequest("grammar: answers that follow one need llguidance: pip install llguidance") from None
     return llguidance
 
 

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any
 
 from brim.errors import InvalidRequest, UnsupportedModel, first_line
+from brim.install import install_command
 
 
 def read_image(image: Any, number: int) -> Any:
@@ -73,5 +74,5 @@ def _without_videos(folder: str, missing: ImportError) -> Any:
     except (OSError, ValueError, KeyError, AttributeError, TypeError, ImportError):
         raise InvalidRequest(
             f"images: the model's processor needs a library that is not installed ({first_line(missing)}); "
-            "install it with pip install 'brim[vision]'"
+            f"install it with {install_command('vision')}"
         ) from missing

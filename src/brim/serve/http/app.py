@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
@@ -25,7 +25,7 @@ from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body
 from brim.serve.lifecycle import ServerLifecycle, served_model
 from brim.serve.log import RequestLog, RequestLogEntry
-from brim.serve.memory import Asking, memory_report
+from brim.serve.memory import Asking, device_parts, memory_report
 from brim.serve.metrics import Metrics
 from brim.serve.openapi.document import document
 from brim.serve.plans import Planning
@@ -119,7 +119,9 @@ class _About:
         return JSONResponse(found, status)
 
     async def metrics(self, request: Request) -> Response:
-        return Response(generate_latest(self._metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        running = self._lifecycle.running
+        parts = () if running is None else await asyncio.to_thread(device_parts, running)
+        return Response(self._metrics.page(parts), media_type=CONTENT_TYPE_LATEST)
 
     async def openapi(self, request: Request) -> Response:
         """What the server takes and gives, as far as it is known now."""
