@@ -20,6 +20,9 @@ from brim.serve.responses.completion import CompletionFormatter
 from brim.serve.settings import ServeSettings
 
 
+MOST_CONTEXTS = 8  # of a prompt that is cut to one
+
+
 @dataclass(frozen=True, slots=True)
 class CompletionsEndpoint:
     settings: ServeSettings
@@ -60,13 +63,13 @@ class CompletionsEndpoint:
 
 
 async def _tokens(asked: CompletionRequest, running: RunningServer) -> tuple[Prepared, ...]:
-    """Tokens of the prompts, as many as are kept; a text of which not all are may be longer than a context."""
+    """Tokens of the prompts, as many as are kept; a text that is cut may be longer than a context, within bounds."""
     texts = [prompt for prompt in asked.prompts if isinstance(prompt, str)]
     made = iter(
         await running.tokenising.texts(
             texts,
             special=asked.add_special_tokens,
-            longest=running.engine.longest_request,
+            longest=running.engine.longest_request * (1 if asked.kept is None else MOST_CONTEXTS),
             only_counted=asked.kept is not None,
         )
         if texts
