@@ -313,3 +313,19 @@ def test_harmless_fields_are_taken_and_others_are_warned_of(tiny: Served) -> Non
     assert stored["brim"]["warnings"] == ["wings: there is no such field; it was ignored"]
     counted = tiny.post("/tokenize", {"prompt": "a", "wings": 2})
     assert (counted.status_code, "wings" in counted.headers["x-brim-warning"]) == (200, True)
+
+
+def test_a_prediction_is_used_as_a_draft_and_counted() -> None:
+    fields = {"messages": ADA, "temperature": 0, "max_tokens": 40, "ignore_eos": True}
+    with served(engine_of(copy=42), threads=True) as plain:
+        without = answered(plain, CHAT, **fields, prediction={"type": "content", "content": "anything"})
+    said = without["choices"][0]["message"]["content"]
+    assert without["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 0
+    parts = [{"type": "text", "text": said[:20]}, {"type": "text", "text": said[20:]}]
+    with served(engine_of(copy=42, speculate="lookup", speculate_max_weight=1.0), threads=True) as drafting:
+        found = answered(drafting, CHAT, **fields, prediction={"type": "content", "content": parts})
+        assert refused(drafting, CHAT, messages=ADA, prediction={"type": "x"}) == (400, "prediction.type")
+    assert found["choices"][0]["message"]["content"] == said
+    details = found["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] > 0  # a random model's text is cut into other tokens than it drew
+    assert details["rejected_prediction_tokens"] >= 0

@@ -32,6 +32,8 @@ class Completion:
     preemptions: int = 0
     error: str | None = None  # why, where the reason is `error`
     passing: bool = False  # an error that the same request may not meet again
+    predicted_tokens: int = 0  # of the client's prediction, that were tried
+    accepted_tokens: int = 0  # of them
     stop: str | int | None = None  # what ended it, where the reason is `stop`: a stop string, or a token
 
 
@@ -194,6 +196,8 @@ def _completion(
         request_id=request.id,
         index=request.index,
         prompt_tokens=len(request.prompt),
+        predicted_tokens=event.sequence.predicted,
+        accepted_tokens=event.sequence.predicted_accepted,
         reused_tokens=min(event.sequence.reused, len(request.prompt)),
         tokens=(*choice.tokens, *tokens),
         text=choice.text,

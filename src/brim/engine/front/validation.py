@@ -37,6 +37,7 @@ class GenerationRequest:
     salt: bytes = b""  # only requests of the same find each other's prefixes
     priority: int = 0
     share: ClientShare = EVERYBODY
+    prediction: tuple[int, ...] = ()  # tokens that the answer may have; it is the same without them, only slower
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +96,7 @@ class RequestValidator:
             salt=given.salt,
             priority=given.priority,
             share=share,
+            prediction=given.prediction,
         )
         others = (replace(first, index=number, seed=first.seed + number) for number in range(1, params.n))
         return (first, *others)

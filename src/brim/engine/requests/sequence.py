@@ -26,6 +26,8 @@ class Sequence:
     digests: list[bytes] = field(default_factory=list)
     reused: int = 0  # prompt tokens found in the prefix cache
     preemptions: int = 0
+    predicted: int = 0  # tokens of its client's prediction that were drafted
+    predicted_accepted: int = 0  # of them
     snapshot: int | None = None  # the row that keeps its recurrent state of before its last drafted tokens
     passed: int = 0  # requests that came later and started before it
     account: Account | None = None  # of its share, once it was submitted

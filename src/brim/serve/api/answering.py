@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import Request
@@ -19,7 +19,8 @@ from brim.engine.front.answers import Update
 from brim.engine.front.validation import GenerationRequest
 from brim.engine.media.prepare import GivenMedia
 from brim.engine.requests.params import SamplingParams
-from brim.errors import BrimError, InvalidRequest
+from brim.errors import BrimError
+from brim.serve.api.word_tokens import TextsAsTokens, token_texts
 from brim.serve.gate import QueuedRequest
 from brim.serve.http.keys import Tenant, share_of
 from brim.serve.http.parsing import parsed
@@ -28,11 +29,10 @@ from brim.serve.http.reply import HttpReply
 from brim.serve.lifecycle import RunningServer, ServerLifecycle
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.problems import Problem, invalid, problem_of
+from brim.serve.problems import Problem, problem_of
 from brim.serve.requests.answer_warnings import current_warnings
 from brim.serve.requests.sampling import AnswerRequest, sooner
 from brim.serve.responses.answers import FinishedAnswer, ResponseFormatter
-from brim.serve.responses.details import AnswerDetails
 from brim.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -141,8 +141,9 @@ class Answering:
         wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))
         share = share_of(tenant, entry.address)
         with running.gate.entered(asked.answers, share, asyncio.current_task()) as place:
-            prepared = await _with_bans(await asked.prepare(), wanted, running)
-            updates = merged(_streams(context, prepared, wanted))
+            prepared = await asked.prepare()
+            texts = await token_texts(wanted, prepared.params, running)
+            updates = merged(_streams(context, prepared, wanted, texts))
             async with aclosing(updates):
                 numbered = Numbered(updates, prepared.params.n, entry, place)
                 respond = _events if wanted.stream else _whole
@@ -150,7 +151,7 @@ class Answering:
 
 
 def _streams(
-    context: RequestContext, prepared: PreparedRequest, wanted: AnswerRequest
+    context: RequestContext, prepared: PreparedRequest, wanted: AnswerRequest, texts: TextsAsTokens
 ) -> list[AsyncGenerator[Update, None]]:
     """A request to the engine for each prompt; several are numbered behind the id that the client gets."""
     entry, tenant, prompts = context.entry, context.tenant, prepared.prompts
@@ -160,55 +161,18 @@ def _streams(
         context.running.serving.stream_request(
             GenerationRequest(
                 one.tokens,
-                prepared.params,
+                texts.params,
                 _media(one),
                 deadline_seconds=deadline,
                 request_id=request_id,
                 salt=wanted.salt(tenant.salt),
                 priority=wanted.priority,
                 share=share_of(tenant, entry.address),
+                prediction=texts.prediction,
             )
         )
         for one, request_id in zip(prompts, ids, strict=True)
     ]
-
-
-def details_of(wanted: AnswerRequest, running: RunningServer) -> AnswerDetails:
-    """What the answers to a request say of their tokens."""
-    return AnswerDetails(
-        running.texts,
-        running.engine.loaded.eos_ids,
-        token_ids=wanted.token_ids,
-        prompt_scores=wanted.prompt_scores,
-        continuous_usage=wanted.continuous_usage,
-    )
-
-
-async def _with_bans(prepared: PreparedRequest, wanted: AnswerRequest, running: RunningServer) -> PreparedRequest:
-    """With the tokens of words that an answer may not have, as they are spelled inside of a text and at its start."""
-    if not wanted.bad_words:
-        return prepared
-    words = [word.lstrip() or word for word in wanted.bad_words]
-    spelled = await running.tokenising.texts([*words, *(f" {word}" for word in words)], special=False)
-    try:
-        params = replace(prepared.params, banned_sequences=banned(spelled[: len(words)], spelled[len(words) :]))
-    except InvalidRequest as error:
-        raise invalid("bad_words", str(error)) from None
-    return replace(prepared, params=params)
-
-
-def banned(words: Sequence[tuple[int, ...]], spaced: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Words as tokens, and the same behind a space where that is spelled otherwise, as in vLLM.
-
-    Where a space is a token of its own, or makes none, the word is found without it.
-    """
-    found: dict[tuple[int, ...], None] = {}
-    for word, behind in zip(words, spaced, strict=True):
-        if word:
-            found[word] = None
-        if behind and (not word or (len(behind) == len(word) and behind[0] != word[0])):
-            found[behind] = None
-    return tuple(found)
 
 
 def _deadline_left(wanted: AnswerRequest, entry: RequestLogEntry) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 from brim.engine.requests.grammar import Grammar
 from brim.engine.requests.params import SamplingParams
 from brim.errors import InvalidRequest
-from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext, details_of
+from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext
 from brim.serve.http.parsing import checked
 from brim.serve.lifecycle import RunningServer, served_model
 from brim.serve.parse.grammar import calls_answer, formed_answer
@@ -21,6 +21,7 @@ from brim.serve.requests.chat import ChatRequest, read_chat
 from brim.serve.requests.sampling import AnswerRequest
 from brim.serve.responses.answers import Reading, ResponseHeader
 from brim.serve.responses.chat import ChatFormatter
+from brim.serve.responses.details import AnswerDetails
 from brim.serve.responses.scores import Scores
 from brim.serve.settings import RequestLimits, ServeSettings
 
@@ -45,7 +46,7 @@ class ChatEndpoint:
             answers=asked.wanted.params.n,
             scores=scores_of(asked.wanted, context.running),
             include_usage=asked.wanted.include_usage,
-            details=details_of(asked.wanted, context.running),
+            details=AnswerDetails.of(asked.wanted, context.running.texts, context.running.engine.loaded.eos_ids),
         )
         params = await answer_params(asked, prompt, context.running, "response_format")
         return PreparedRequest((prompt,), params, formatter)

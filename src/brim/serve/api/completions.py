@@ -9,7 +9,7 @@ from typing import Any
 
 from brim.engine.requests.params import SamplingParams
 from brim.errors import InvalidRequest
-from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext, details_of
+from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext
 from brim.serve.http.parsing import checked
 from brim.serve.lifecycle import RunningServer, served_model
 from brim.serve.prepare.jobs import Prepared
@@ -17,8 +17,8 @@ from brim.serve.problems import invalid
 from brim.serve.requests.completion import CompletionRequest, read_completion
 from brim.serve.responses.answers import ResponseHeader
 from brim.serve.responses.completion import CompletionFormatter
+from brim.serve.responses.details import AnswerDetails
 from brim.serve.settings import ServeSettings
-
 
 MOST_CONTEXTS = 8  # of a prompt that is cut to one
 
@@ -45,7 +45,7 @@ class CompletionsEndpoint:
             scored_only=asked.scored_only,
             include_usage=asked.wanted.include_usage,
             texts=texts,
-            details=details_of(asked.wanted, context.running),
+            details=AnswerDetails.of(asked.wanted, texts, context.running.engine.loaded.eos_ids),
             by_id=asked.wanted.tokens_as_ids,
         )
         return PreparedRequest(prompts, params, formatter)

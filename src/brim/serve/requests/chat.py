@@ -15,6 +15,9 @@ from brim.serve.requests.tools import TOOL_CHOICE, TOOLS, RequestedTools, ToolCh
 
 DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls
 TRUNCATION = t.choice(("auto", "disabled"))
+_PARTS = t.listed(t.tagged({"text": t.wrapped("text", t.TEXT)}), most=lambda model: model.limits.messages)
+_JOINED = t.JsonType((list,), lambda value, path, model: "".join(_PARTS.convert(value, path, model)), _PARTS.schema)
+PREDICTION = t.tagged({"content": t.wrapped("content", t.either(t.TEXT, _JOINED))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class ChatBody(TokenDetailBody):
     truncation: str = t.optional(TRUNCATION, default="disabled")
     modalities: t.Json = t.optional(t.only(["text"], "only text is supported"))
     response_format: Grammar | None = t.optional(FORMAT)
+    prediction: str | None = t.optional(PREDICTION)
     echo: bool = t.optional(t.only(False, "an answer is given without what it goes on from"), default=False)
     tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
     tool_choice: ToolChoice = t.optional(TOOL_CHOICE, default="auto")
@@ -63,9 +67,8 @@ def read_chat(found: Mapping[str, t.Json], model: t.ServedModel) -> ChatRequest:
     params = body.params(max_tokens=most or model.longest, logprobs=alternatives, prompt_logprobs=body.prompt_logprobs)
     room = room_for(most, model.longest)
     rolls = body.truncation == "auto"
-    return ChatRequest(
-        body.answer(params), dialogue, rolls, room, tools, body.form("response_format", body.response_format)
-    )
+    form = body.form("response_format", body.response_format)
+    return ChatRequest(body.answer(params, prediction=body.prediction), dialogue, rolls, room, tools, form)
 
 
 def room_for(most: int | None, longest: int) -> int:

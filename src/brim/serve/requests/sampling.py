@@ -60,7 +60,6 @@ NOT_YET = (
     "function_call",
     "functions",
     "logprob_token_ids",
-    "prediction",
     "prompt_embeds",
     "reasoning_effort",
     "repetition_detection",
@@ -319,6 +318,7 @@ class AnswerRequest:
     request_id: str | None = None  # the client's own, for the answer; None: it gets one
     cache_salt: str | None = None  # prefixes are found by requests of the same only
     bad_words: tuple[str, ...] = ()
+    prediction: str | None = None  # a text that the answer may have much of
 
     def salt(self, tenant: bytes) -> bytes:
         """What the prefixes of this request are kept under: it begins with what is the tenant's."""

@@ -106,7 +106,14 @@ class ChatFormatter:
 
     def _usage(self, ended: Sequence[FinishedAnswer]) -> Json:
         thought = sum(self._reading.reasoning_tokens(one.completion.tokens) for one in ended)
-        return usage([self._prepared], ended) | {"completion_tokens_details": {"reasoning_tokens": thought}}
+        details = {
+            "reasoning_tokens": thought,
+            "accepted_prediction_tokens": sum(one.completion.accepted_tokens for one in ended),
+            "rejected_prediction_tokens": sum(
+                one.completion.predicted_tokens - one.completion.accepted_tokens for one in ended
+            ),
+        }
+        return usage([self._prepared], ended) | {"completion_tokens_details": details}
 
     def _chunk(self, choices: list[Json]) -> Json:
         found = self._head.of(CHUNK, choices)

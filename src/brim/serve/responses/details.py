@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from brim.engine.front.answers import Completion, Update
 from brim.engine.schedule.events import TokenLogprobs
+from brim.serve.requests.sampling import AnswerRequest
 from brim.serve.responses.answers import Json, score_of
 from brim.serve.token_texts import TokenTexts
 
@@ -23,6 +24,10 @@ class AnswerDetails:
     token_ids: bool = False
     prompt_scores: int | None = None  # alternatives beside each token; None: the prompt's scores were not asked for
     continuous_usage: bool = False
+
+    @staticmethod
+    def of(wanted: AnswerRequest, texts: TokenTexts, eos_ids: Collection[int]) -> AnswerDetails:
+        return AnswerDetails(texts, eos_ids, wanted.token_ids, wanted.prompt_scores, wanted.continuous_usage)
 
     def of_prompt(self, tokens: Sequence[int], scores: Iterable[TokenLogprobs]) -> Json:
         return {
