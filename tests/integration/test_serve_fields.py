@@ -13,6 +13,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("llguidance")
 
+from brim.serve.api import answering
 from tests.integration.served import Served, events, served
 from tests.integration.test_chat import engine_of, tokenizer
 
@@ -180,6 +181,20 @@ def test_scores_of_a_prompt(tiny: Served) -> None:
     pieces = streamed(tiny, COMPLETIONS, prompt=prompt, prompt_logprobs=3, max_tokens=3)
     assert [one for chunk in pieces if (one := chunk["choices"][0].get("prompt_logprobs"))] == [scores]
     assert refused(tiny, CHAT, messages=ADA, prompt_logprobs=-1) == (400, "prompt_logprobs")
+
+
+def test_scores_of_many_tokens_are_bounded_and_written_beside_the_loop(
+    tiny: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = ids("The sky is blue and the grass is green.")
+    small = completion(tiny, prompt=prompt, prompt_logprobs=2)
+    monkeypatch.setattr(answering, "MOST_SCORES_AT_ONCE", 2)
+    assert completion(tiny, prompt=prompt, prompt_logprobs=2)["choices"] == small["choices"]
+    chunks = streamed(tiny, COMPLETIONS, prompt=prompt, prompt_logprobs=2, max_tokens=2, wings=1)
+    assert chunks[0]["choices"][0]["prompt_logprobs"] == small["choices"][0]["prompt_logprobs"]
+    assert chunks[0]["brim"]["warnings"]
+    prompts = [list(range(5, 505))] * 15
+    assert refused(tiny, COMPLETIONS, prompt=prompts[:13], prompt_logprobs=20, n=1) == (400, "prompt_logprobs")
 
 
 def test_usage_in_every_event(tiny: Served) -> None:

@@ -47,6 +47,16 @@ _USAGE = {
     "total_tokens": COUNT,
     "prompt_tokens_details": _CACHED,
 }
+_PREDICTED = {"accepted_prediction_tokens": COUNT, "rejected_prediction_tokens": COUNT}
+_OF_PROMPT = {
+    "prompt_token_ids": optional(listed(COUNT)),
+    "prompt_logprobs": optional(listed(optional(OBJECT))),
+}
+_OF_ANSWER = {
+    "stop_reason": optional(either(TEXT, COUNT)),
+    "matched_stop": optional(either(TEXT, COUNT)),
+    "token_ids": optional(listed(COUNT)),
+}
 _HEAD = {"id": TEXT, "created": COUNT, "model": TEXT}
 
 PROBLEM = given({"error": given({"message": TEXT, "type": TEXT, "param": optional(TEXT), "code": optional(TEXT)})})
@@ -85,10 +95,12 @@ CHAT = given(
                     ),
                     "logprobs": optional(given({"content": listed(OBJECT)})),
                     "finish_reason": one_of([*REASONS, "tool_calls"]),
+                    **_OF_ANSWER,
                 }
             )
         ),
-        "usage": given({**_USAGE, "completion_tokens_details": _THOUGHT}),
+        "usage": given({**_USAGE, "completion_tokens_details": given({"reasoning_tokens": COUNT, **_PREDICTED})}),
+        **_OF_PROMPT,
     },
     {"brim": _OWN},
 )
@@ -97,7 +109,16 @@ COMPLETION = given(
         **_HEAD,
         "object": {"const": "text_completion"},
         "choices": listed(
-            given({"index": COUNT, "text": TEXT, "logprobs": optional(OBJECT), "finish_reason": one_of(REASONS)})
+            given(
+                {
+                    "index": COUNT,
+                    "text": TEXT,
+                    "logprobs": optional(OBJECT),
+                    "finish_reason": one_of(REASONS),
+                    **_OF_ANSWER,
+                    **_OF_PROMPT,
+                }
+            )
         ),
         "usage": given(_USAGE),
     },
