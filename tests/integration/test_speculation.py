@@ -17,6 +17,8 @@ import torch
 
 from brim.engine.drafts.speculator import Speculator
 from brim.engine.engine import Engine
+from brim.engine.front.answers import Completion
+from brim.engine.front.validation import GenerationRequest
 from brim.engine.requests.request import FinishReason
 from brim.engine.requests.sequence import Sequence as RunningSequence
 from brim.engine.run.graphs import batch_sizes
@@ -62,6 +64,9 @@ class Remembered:
     def _draft(self, sequence: RunningSequence, depth: int) -> tuple[int, ...]:
         coming = self.answers[sequence.request.prompt][sequence.generated : sequence.generated + depth]
         return tuple(token if self.numbers.random() < self.right else (token + 1) % VOCAB for token in coming)
+
+    def is_predicted(self, sequence: RunningSequence) -> bool:
+        return False
 
     def forget(self, sequence: RunningSequence) -> None:
         pass
@@ -120,6 +125,33 @@ def test_drawn_tokens_and_their_log_probabilities_are_those_without_speculation(
                 assert [each.token for each in mine] == [each.token for each in its]
                 assert [each.logprob for each in mine] == pytest.approx([each.logprob for each in its], abs=1e-4)
         assert nothing_is_held(engine)
+
+
+def test_what_a_client_predicts_is_drafted_and_the_answer_is_the_same() -> None:
+    model = family("llama")
+    prompts = prompts_of([12, 9], seed=11)
+    asked = [greedy(30), drawn(30, 4)]
+
+    def answers(engine: Engine, predictions: Sequence[tuple[int, ...]]) -> list[Completion]:
+        given = zip(prompts, asked, predictions, strict=True)
+        names = [engine.submit_request(GenerationRequest(one, how, prediction=said)) for one, how, said in given]
+        return [one for answers in run(engine, names).values() for one in answers]
+
+    with model.engine() as engine:
+        plain = answers(engine, [(), ()])
+    right = tuple(plain[0].tokens)
+    wrong = (*plain[1].tokens[:10], *prompts_of([6], seed=12)[0], *plain[1].tokens[12:])
+    with model.engine(**SPECULATES) as engine:
+        found = answers(engine, [right, wrong])
+        assert [one.tokens for one in found] == [one.tokens for one in plain]
+        assert engine.figures.steps < 30
+        assert nothing_is_held(engine)
+    assert (found[0].predicted_tokens, found[0].accepted_tokens >= 20) == (found[0].accepted_tokens, True)
+    assert 0 < found[1].accepted_tokens < found[1].predicted_tokens
+    with model.engine() as engine:  # without speculation it means nothing
+        assert [(one.tokens, one.predicted_tokens) for one in answers(engine, [right, wrong])] == [
+            (one.tokens, 0) for one in plain
+        ]
 
 
 def test_texts_that_repeat_themselves_are_found_again() -> None:

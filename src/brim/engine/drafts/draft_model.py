@@ -72,6 +72,9 @@ class DraftModel:
             self._start_over()
             raise
 
+    def is_predicted(self, sequence: Sequence) -> bool:
+        return False
+
     def forget(self, sequence: Sequence) -> None:
         if sequence in self._followers:
             self._drop(sequence)

@@ -19,6 +19,10 @@ class Proposer(Protocol):
         """Drafts of up to so many tokens for these requests, all of whose tokens are known."""
         ...
 
+    def is_predicted(self, sequence: Sequence) -> bool:
+        """Whether its last draft was a part of what its client predicts."""
+        ...
+
     def forget(self, sequence: Sequence) -> None:
         """This request has ended, or was preempted."""
         ...

@@ -179,6 +179,9 @@ class Speculator:
         self._drafts += 1
         self._proposed += drafted
         self._accepted += accepted
+        if self._proposer.is_predicted(sequence):
+            sequence.predicted += drafted
+            sequence.predicted_accepted += accepted
         known = self._known.get(sequence)
         if known is None:
             return

@@ -50,6 +50,7 @@ class Request:
     session: str | None = None  # the conversation that its tokens belong to
     priority: int = 0  # those of a higher one start first, among those of one share
     share: ClientShare = EVERYBODY  # shares take turns
+    prediction: tuple[int, ...] = ()  # what its client expects of the answer: drafts may be taken from it
     index: int = 0  # which of the answers; those after the first may share its prompt's blocks
 
     @property

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import Request
@@ -20,15 +21,17 @@ from brim.engine.front.validation import GenerationRequest
 from brim.engine.media.prepare import GivenMedia
 from brim.engine.requests.params import SamplingParams
 from brim.errors import BrimError
+from brim.serve.api.word_tokens import TextsAsTokens, token_texts
 from brim.serve.gate import QueuedRequest
 from brim.serve.http.keys import Tenant, share_of
 from brim.serve.http.parsing import parsed
 from brim.serve.http.reading import ClientGone, read_body, until_gone
-from brim.serve.http.reply import HttpReply
+from brim.serve.http.reply import HttpReply, dumped_beside, event_line
 from brim.serve.lifecycle import RunningServer, ServerLifecycle
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.problems import Problem, problem_of
+from brim.serve.problems import Problem, invalid, problem_of
+from brim.serve.requests.answer_warnings import current_warnings
 from brim.serve.requests.sampling import AnswerRequest, sooner
 from brim.serve.responses.answers import FinishedAnswer, ResponseFormatter
 from brim.serve.settings import ServeSettings
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 
 CLIENT_LEFT = 499  # as proxies log it
 DEADLINE_HEADER = "x-deadline-seconds"
+MOST_SCORES = 1 << 17  # log-probabilities of prompts in one answer
+MOST_SCORES_AT_ONCE = 1024  # tokens of prompts whose scores are written by the event loop itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,9 @@ class Answering:
         share = share_of(tenant, entry.address)
         with running.gate.entered(asked.answers, share, asyncio.current_task()) as place:
             prepared = await asked.prepare()
-            updates = merged(_streams(context, prepared, wanted))
+            _check_scores(wanted, prepared)
+            texts = await token_texts(wanted, prepared.params, running)
+            updates = merged(_streams(context, prepared, wanted, texts))
             async with aclosing(updates):
                 numbered = Numbered(updates, prepared.params.n, entry, place)
                 respond = _events if wanted.stream else _whole
@@ -148,7 +155,7 @@ class Answering:
 
 
 def _streams(
-    context: RequestContext, prepared: PreparedRequest, wanted: AnswerRequest
+    context: RequestContext, prepared: PreparedRequest, wanted: AnswerRequest, texts: TextsAsTokens
 ) -> list[AsyncGenerator[Update, None]]:
     """A request to the engine for each prompt; several are numbered behind the id that the client gets."""
     entry, tenant, prompts = context.entry, context.tenant, prepared.prompts
@@ -158,17 +165,29 @@ def _streams(
         context.running.serving.stream_request(
             GenerationRequest(
                 one.tokens,
-                prepared.params,
+                texts.params,
                 _media(one),
                 deadline_seconds=deadline,
                 request_id=request_id,
-                salt=tenant.salt,
+                salt=wanted.salt(tenant.salt),
                 priority=wanted.priority,
                 share=share_of(tenant, entry.address),
+                prediction=texts.prediction,
             )
         )
         for one, request_id in zip(prompts, ids, strict=True)
     ]
+
+
+def _check_scores(wanted: AnswerRequest, prepared: PreparedRequest) -> None:
+    """Refuse prompts with more scores than an answer may have."""
+    if wanted.prompt_scores is None:
+        return
+    tokens = sum(len(one.tokens) for one in prepared.prompts) * prepared.params.n
+    if tokens * (wanted.prompt_scores + 1) > MOST_SCORES:
+        most = MOST_SCORES // (wanted.prompt_scores + 1)
+        said = f"{tokens} tokens of prompts are scored for all answers, with {wanted.prompt_scores} alternatives each"
+        raise invalid("prompt_logprobs", f"{said}; at most {most} may be: ask for fewer, or send shorter prompts")
 
 
 def _deadline_left(wanted: AnswerRequest, entry: RequestLogEntry) -> float | None:
@@ -263,16 +282,40 @@ async def merged(streams: Sequence[AsyncGenerator[Update, None]]) -> AsyncGenera
 
 async def _events(formatter: ResponseFormatter, numbered: Numbered, reply: HttpReply) -> None:
     """Stream an answer. What is refused is refused before anything is sent: the first update is waited for."""
+    said = False
     async for number, update in numbered:
-        found = (formatter.opening() if not reply.status else []) + formatter.events(number, update)
+        opening = formatter.opening() if not reply.status else []
+        beside = len(update.prompt_logprobs) > MOST_SCORES_AT_ONCE
+        make = partial(formatter.events, number, update)
+        found = opening + (await asyncio.to_thread(make) if beside else make())
         if not reply.status:
             await reply.begin_events()
-        await reply.events(found)
-    await reply.events(formatter.closing(numbered.ended))
+        if found and not said:
+            found[0], said = warned(found[0]), True
+        await (reply.lines(await asyncio.to_thread(_lines, found)) if beside else reply.events(found))
+    await reply.events([warned(one) if "response" in one else one for one in formatter.closing(numbered.ended)])
     await reply.end_events(formatter.last_line)
 
 
 async def _whole(formatter: ResponseFormatter, numbered: Numbered, reply: HttpReply) -> None:
     async for number, update in numbered:
         formatter.note(number, update)
-    await reply.json(formatter.whole(sorted(numbered.ended, key=lambda one: one.number)))
+    ended = sorted(numbered.ended, key=lambda one: one.number)
+    if sum(len(one.completion.prompt_logprobs) for one in ended) > MOST_SCORES_AT_ONCE:
+        await reply.written(await asyncio.to_thread(lambda: dumped_beside(warned(formatter.whole(ended)))))
+    else:
+        await reply.json(warned(formatter.whole(ended)))
+
+
+def _lines(events: Sequence[dict[str, Any]]) -> bytes:
+    return b"".join(event_line(one, dumped_beside) for one in events)
+
+
+def warned(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer, or an event that has one, with what must be said of its request (`brim.warnings`)."""
+    texts = current_warnings().texts
+    if not texts:
+        return answer
+    if "response" in answer:  # an event of `/v1/responses`
+        return answer | {"response": warned(answer["response"])}
+    return answer | {"brim": answer.get("brim", {}) | {"warnings": texts}}

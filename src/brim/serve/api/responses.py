@@ -40,14 +40,14 @@ class ResponsesEndpoint:
     async def _prepare(self, asked: ResponseRequest, context: RequestContext) -> PreparedRequest:
         chat, running = asked.chat, context.running
         prompt = await chat_prompt(chat, context, self.settings.limits, "input")
-        head = ResponseHeader.new("resp", self.settings.model_name)
+        head = ResponseHeader.new("resp", self.settings.model_name, asked.wanted.request_id)
         formatter = ResponsesApiFormatter(
-            replace(head, id=head.id.replace("-", "_")),
+            head if asked.wanted.request_id else replace(head, id=head.id.replace("-", "_")),
             prompt,
             reading_of(chat, prompt, running),
             asked.said_back,
             partial(self._keep, context.tenant, asked.items) if asked.store else None,
-            scores_of(asked.wanted.params, running),
+            scores_of(asked.wanted, running),
         )
         params = await answer_params(chat, prompt, running, "text.format")
         return PreparedRequest((prompt,), params, formatter)

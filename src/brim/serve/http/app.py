@@ -23,6 +23,7 @@ from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body
+from brim.serve.http.warning_header import WarningHeaderApp
 from brim.serve.lifecycle import ServerLifecycle, served_model
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.memory import Asking, device_parts, memory_report
@@ -91,7 +92,7 @@ def make_app(
             Exception: _bug,
         },
     )
-    return guarded(app, settings, tuple(route.path for route in page))
+    return guarded(WarningHeaderApp(app), settings, tuple(route.path for route in page))
 
 
 def guarded(app: ASGIApp, settings: ServeSettings, open_paths: Sequence[str] = ()) -> KeyCheckedApp:
@@ -207,7 +208,8 @@ class _Plans:
 
     async def plan(self, request: Request) -> Response:
         body = await read_body(request, self._settings.limits)
-        return JSONResponse(await self._planning.plan(PlanQuery.read_body(await parsed(body), ServedModel())))
+        query = PlanQuery.read_body(await parsed(body), ServedModel(lenient=self._settings.lenient))
+        return JSONResponse(await self._planning.plan(query))
 
 
 def _after(request: Request) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from brim.serve.problems import Problem
@@ -21,10 +21,15 @@ def dumped(found: Json | list[Any]) -> bytes:
     return _ENCODER.encode(found).encode(errors="replace")
 
 
-def _line(event: Json) -> bytes:
+def dumped_beside(found: Json) -> bytes:
+    """The same of something large: in a thread, others may run meanwhile, which takes longer."""
+    return "".join(_ENCODER.iterencode(found)).encode(errors="replace")
+
+
+def event_line(event: Json, dump: Callable[[Json], bytes] = dumped) -> bytes:
     """One event; those of a type are named after it."""
     name = f"event: {event['type']}\n".encode() if "type" in event else b""
-    return name + b"data: " + dumped(event) + b"\n\n"
+    return name + b"data: " + dump(event) + b"\n\n"
 
 
 class HttpReply:
@@ -35,7 +40,10 @@ class HttpReply:
         self.ended = False  # all of it was sent
 
     async def json(self, found: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        body = dumped(found)
+        await self.written(dumped(found), status, headers)
+
+    async def written(self, body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """A JSON object that is written already."""
         own = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
         await self._begin(status, own)
         await self._end(body)
@@ -45,8 +53,11 @@ class HttpReply:
 
     async def events(self, found: list[dict[str, Any]]) -> None:
         """Several events in one write."""
-        if found:
-            body = b"".join(_line(one) for one in found)
+        await self.lines(b"".join(event_line(one) for one in found))
+
+    async def lines(self, body: bytes) -> None:
+        """Events that are written already."""
+        if body:
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def end_events(self, last_line: bytes) -> None:

@@ -40,12 +40,22 @@ def given(properties: Mapping[str, Schema], optionally: Mapping[str, Schema] | N
 REASONS = ("stop", "length", "deadline")
 _CACHED = given({"cached_tokens": COUNT})
 _THOUGHT = given({"reasoning_tokens": COUNT})
-_DROPPED = given({"evicted_turns": COUNT, "evicted_tokens": COUNT})
+_OWN = given({}, {"evicted_turns": COUNT, "evicted_tokens": COUNT, "warnings": listed(TEXT)})  # what Brim says
 _USAGE = {
     "prompt_tokens": COUNT,
     "completion_tokens": COUNT,
     "total_tokens": COUNT,
     "prompt_tokens_details": _CACHED,
+}
+_PREDICTED = {"accepted_prediction_tokens": COUNT, "rejected_prediction_tokens": COUNT}
+_OF_PROMPT = {
+    "prompt_token_ids": optional(listed(COUNT)),
+    "prompt_logprobs": optional(listed(optional(OBJECT))),
+}
+_OF_ANSWER = {
+    "stop_reason": optional(either(TEXT, COUNT)),
+    "matched_stop": optional(either(TEXT, COUNT)),
+    "token_ids": optional(listed(COUNT)),
 }
 _HEAD = {"id": TEXT, "created": COUNT, "model": TEXT}
 
@@ -85,22 +95,34 @@ CHAT = given(
                     ),
                     "logprobs": optional(given({"content": listed(OBJECT)})),
                     "finish_reason": one_of([*REASONS, "tool_calls"]),
+                    **_OF_ANSWER,
                 }
             )
         ),
-        "usage": given({**_USAGE, "completion_tokens_details": _THOUGHT}),
+        "usage": given({**_USAGE, "completion_tokens_details": given({"reasoning_tokens": COUNT, **_PREDICTED})}),
+        **_OF_PROMPT,
     },
-    {"brim": _DROPPED},
+    {"brim": _OWN},
 )
 COMPLETION = given(
     {
         **_HEAD,
         "object": {"const": "text_completion"},
         "choices": listed(
-            given({"index": COUNT, "text": TEXT, "logprobs": optional(OBJECT), "finish_reason": one_of(REASONS)})
+            given(
+                {
+                    "index": COUNT,
+                    "text": TEXT,
+                    "logprobs": optional(OBJECT),
+                    "finish_reason": one_of(REASONS),
+                    **_OF_ANSWER,
+                    **_OF_PROMPT,
+                }
+            )
         ),
         "usage": given(_USAGE),
-    }
+    },
+    {"brim": _OWN},
 )
 RESPONSE = given(
     {
@@ -138,6 +160,6 @@ RESPONSE = given(
         "top_p": NUMBER,
         "truncation": TEXT,
     },
-    {"brim": _DROPPED},
+    {"brim": _OWN},
 )
 DELETED: Schema = given({"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}})

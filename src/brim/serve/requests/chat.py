@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from brim.engine.requests.params import MAX_ALTERNATIVES
+from brim.engine.requests.grammar import Grammar
 from brim.serve.problems import invalid
 from brim.serve.requests import types as t
-from brim.serve.requests.answer_format import FORMAT, AnswerSchema
+from brim.serve.requests.answer_format import FORMAT, AnswerForm
 from brim.serve.requests.dialogue import MESSAGES, Dialogue, Message, check_counts, dialogue_of
-from brim.serve.requests.sampling import TOKENS, AnswerRequest, GenerationBody
+from brim.serve.requests.sampling import ALTERNATIVES, TOKENS, AnswerRequest, TokenDetailBody
 from brim.serve.requests.tools import TOOL_CHOICE, TOOLS, RequestedTools, ToolChoice, ToolFunction, requested_tools
 
 DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls
 TRUNCATION = t.choice(("auto", "disabled"))
-ALTERNATIVES = t.integer(0, MAX_ALTERNATIVES)
+_PARTS = t.listed(t.tagged({"text": t.wrapped("text", t.TEXT)}), most=lambda model: model.limits.messages)
+_JOINED = t.JsonType((list,), lambda value, path, model: "".join(_PARTS.convert(value, path, model)), _PARTS.schema)
+PREDICTION = t.tagged({"content": t.wrapped("content", t.either(t.TEXT, _JOINED))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatBody(GenerationBody):
+class ChatBody(TokenDetailBody):
     messages: tuple[Message, ...] = t.required(MESSAGES)
     max_tokens: int | None = t.optional(TOKENS)
     max_completion_tokens: int | None = t.optional(TOKENS)
@@ -27,7 +29,9 @@ class ChatBody(GenerationBody):
     top_logprobs: int | None = t.optional(ALTERNATIVES)
     truncation: str = t.optional(TRUNCATION, default="disabled")
     modalities: t.Json = t.optional(t.only(["text"], "only text is supported"))
-    response_format: AnswerSchema | None = t.optional(FORMAT)
+    response_format: Grammar | None = t.optional(FORMAT)
+    prediction: str | None = t.optional(PREDICTION)
+    echo: bool = t.optional(t.only(False, "an answer is given without what it goes on from"), default=False)
     tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
     tool_choice: ToolChoice = t.optional(TOOL_CHOICE, default="auto")
     parallel_tool_calls: bool = t.optional(t.FLAG, default=True)
@@ -48,7 +52,7 @@ class ChatRequest:
     rolls: bool  # the oldest exchanges are dropped where all of them do not fit
     room: int  # tokens for the answer, where it rolls
     tools: RequestedTools = field(default_factory=RequestedTools)
-    schema: AnswerSchema | None = None  # the answer is JSON of this schema
+    form: AnswerForm | None = None  # what the answer must look like
 
 
 def read_chat(found: Mapping[str, t.Json], model: t.ServedModel) -> ChatRequest:
@@ -60,10 +64,11 @@ def read_chat(found: Mapping[str, t.Json], model: t.ServedModel) -> ChatRequest:
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "it needs logprobs to be true")
     most, alternatives = body.most_tokens, (body.top_logprobs or 0) if body.logprobs else None
-    params = body.params(max_tokens=most or model.longest, logprobs=alternatives)
+    params = body.params(max_tokens=most or model.longest, logprobs=alternatives, prompt_logprobs=body.prompt_logprobs)
     room = room_for(most, model.longest)
     rolls = body.truncation == "auto"
-    return ChatRequest(body.answer(params), dialogue, rolls, room, tools, body.response_format)
+    form = body.form("response_format", body.response_format)
+    return ChatRequest(body.answer(params, prediction=body.prediction), dialogue, rolls, room, tools, form)
 
 
 def room_for(most: int | None, longest: int) -> int:

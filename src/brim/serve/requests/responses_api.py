@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from brim.engine.requests.grammar import Grammar
 from brim.serve.problems import Problem
 from brim.serve.requests import types as t
-from brim.serve.requests.answer_format import FLAT_FORMAT, AnswerSchema
-from brim.serve.requests.chat import ALTERNATIVES, TRUNCATION, ChatRequest, room_for
+from brim.serve.requests.answer_format import FLAT_FORMAT
+from brim.serve.requests.chat import TRUNCATION, ChatRequest, room_for
 from brim.serve.requests.dialogue import check_counts, dialogue_of, message_of
 from brim.serve.requests.items import ITEMS, Item, MessageItem, messages_of
-from brim.serve.requests.sampling import HARMLESS, TOKENS, AnswerRequest, GenerationBody
+from brim.serve.requests.sampling import ALTERNATIVES, HARMLESS, TOKENS, AnswerRequest, GenerationBody
 from brim.serve.requests.tools import FLAT_TOOL_CHOICE, FLAT_TOOLS, ToolChoice, ToolFunction, requested_tools
 
 Items = tuple[dict[str, Any], ...]
@@ -25,7 +26,7 @@ class ResponseBody(GenerationBody):
     max_output_tokens: int | None = t.optional(TOKENS)
     n: int | None = t.optional(t.only(1, "one answer is given"))
     previous_response_id: str | None = t.optional(t.TEXT)
-    text: AnswerSchema | None = t.optional(
+    text: Grammar | None = t.optional(
         t.record(t.wrapped("format", FLAT_FORMAT, default=None, UNSUPPORTED=("verbosity",)))
     )
     truncation: str = t.optional(TRUNCATION, default="disabled")
@@ -80,7 +81,7 @@ def read_response(
     dialogue = dialogue_of(messages, tools.tools, model.limits, "input")
     most = body.max_output_tokens
     params = body.params(max_tokens=most or model.longest, logprobs=body.alternatives)
-    wanted = AnswerRequest(body.model, params, body.stream, True, body.deadline_seconds, body.priority)
+    wanted = body.answer(params, include_usage=True)
     said_back = {
         "instructions": body.instructions,
         "max_output_tokens": most,
@@ -97,7 +98,7 @@ def read_response(
         "user": body.user,
     }
     rolls, room = body.truncation == "auto", room_for(most, model.longest)
-    chat = ChatRequest(wanted, dialogue, rolls, room, tools, body.text)
+    chat = ChatRequest(wanted, dialogue, rolls, room, tools, body.form("text.format", body.text))
     return ResponseRequest(chat, (*before, *own), body.store, said_back)
 
 

@@ -33,6 +33,28 @@ def test_it_finds_what_a_search_of_the_text_finds_at_every_length(tokens: list[i
         assert index.match() == longest_match(text)
 
 
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=20), st.lists(st.integers(0, 2), max_size=40))
+def test_a_prediction_is_looked_through_as_if_it_stood_before_the_text(predicted: list[int], tokens: list[int]) -> None:
+    text: list[int] = []
+    index = PairIndex(text, predicted)
+    for token in tokens:
+        text.append(token)
+        assert index.match() == longest_match([*predicted, *text])
+
+
+def test_a_prediction_is_drafted_from_its_first_token_on_and_known_as_one() -> None:
+    request = Request("r", (7, 8, 9), SamplingParams(), 0, 8, prediction=(1, 2, 3, 4))
+    sequence = Sequence(request, [7, 8, 9])
+    lookup = PromptLookup()
+    assert not lookup.is_predicted(sequence)
+    assert lookup.propose({sequence: 2}) == {sequence: (1, 2)}
+    assert lookup.is_predicted(sequence)
+    sequence.tokens += [1, 2, 5, 8, 9]  # it went another way, and the prompt comes again
+    assert lookup.propose({sequence: 1}) == {sequence: (1,)}
+    lookup.forget(sequence)
+    assert not lookup.is_predicted(sequence)
+
+
 def test_longer_matches_come_before_later_ones() -> None:
     text = [1, 2, 3, 4, 9, 3, 4, 8, 1, 2, 3, 4]
     index = PairIndex(text)

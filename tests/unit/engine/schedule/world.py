@@ -295,6 +295,9 @@ class Guesses:
         self._numbers = numbers
         self._right = right
 
+    def is_predicted(self, sequence: Sequence) -> bool:
+        return False
+
     def has_one(self, sequence: Sequence) -> bool:
         return True
 
