@@ -56,7 +56,7 @@ def make_app(
         metrics.count(entry)
         lifecycle.watch.ended(evicted_tokens=entry.evicted_tokens, status=entry.status)
 
-    request_log = RequestLog(write_log, count)
+    request_log = RequestLog(write_log, count, lifecycle.watch.latencies)
     about = _About(lifecycle, settings, metrics, request_log)
     tokens = TokenEndpoints(lifecycle, settings)
     plans = _Plans(settings, planning or Planning())
