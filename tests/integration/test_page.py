@@ -167,7 +167,10 @@ def test_top_shows_the_server(
     assert "kv_free" in shown
     assert "1 running, 0 waiting, 1 of 260 queue slots used" in shown
     assert run([*asked, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["object"] == "brim.memory"
+    found = json.loads(capsys.readouterr().out)
+    assert (found["object"], found["servers"][0]["engine"]) == ("brim.memory", "brim")
+    assert found["servers"][0]["generated_tokens"] > 0
+    assert found["latency"]["between_tokens"]["p99_ms"] >= found["latency"]["between_tokens"]["p50_ms"] > 0
 
 
 def test_top_says_what_is_wrong_in_one_line(
@@ -178,7 +181,7 @@ def test_top_says_what_is_wrong_in_one_line(
     for address, code, said in (
         ("http://127.0.0.1:1", 1, "no server answers at http://127.0.0.1:1"),
         (tiny.url, 1, "the API key is missing or wrong; give --api-key"),
-        (f"{tiny.url}/health?", 1, "is not a server of this version of Brim"),
+        (f"{tiny.url}/health?", 1, "has no metrics of Brim, vLLM, SGLang or TGI"),
         (url, 1, "the model is being loaded (load (weights): 3 of 8)"),
         ("127.0.0.1:8000", 2, "is not an address"),
     ):

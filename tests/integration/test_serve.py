@@ -20,7 +20,7 @@ pytest.importorskip("openai")
 import httpx
 import openai
 
-from brim import SamplingParams
+from brim import SamplingParams, __version__
 from brim.engine.front.chat_template import chat_tokens
 from brim.serve.settings import RequestLimits
 from tests.integration.served import Served, events, served, wait
@@ -288,10 +288,27 @@ def test_bodies_that_are_not_json(tiny: Served) -> None:
 def test_a_key_is_needed_everywhere_but_for_health(tiny: Served) -> None:
     for key in ("", "wrong", KEYS[0] + "x"):
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        for path in ("/v1/models", "/metrics", "/v1/memory", "/v1/chat/completions", "/nowhere"):
+        for path in ("/v1/models", "/metrics", "/load", "/version", "/tokenizer_info", "/v1/memory", "/nowhere"):
             found = httpx.get(tiny.url + path, headers=headers)
             assert (found.status_code, found.json()["error"]["code"]) == (401, "invalid_api_key")
     assert httpx.get(tiny.url + "/health").json() == {"status": "ready"}
+    for method in ("GET", "POST"):
+        ping = httpx.request(method, tiny.url + "/ping")
+        assert (ping.status_code, ping.content) == (200, b"")
+
+
+def test_what_others_ask_of_a_server(tiny: Served) -> None:
+    """The endpoints of vLLM's server that tools for operators know."""
+    assert tiny.get("/version").json() == {"version": __version__}
+    assert tiny.get("/load").json() == {"server_load": 0}
+    asked = {"prompt": "a", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with tiny.client() as client, client.stream("POST", "/v1/completions", json=asked) as response:
+        assert response.status_code == 200
+        assert tiny.get("/load").json() == {"server_load": 1}
+    assert tiny.is_empty()
+    info = tiny.get("/tokenizer_info").json()
+    assert info["tokenizer_class"] == type(tokenizer()).__name__
+    assert info["chat_template"] == tokenizer().chat_template
 
 
 # -- many clients --------------------------------------------------------------------------------------------------

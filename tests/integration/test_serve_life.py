@@ -154,7 +154,9 @@ def test_a_model_without_a_template_takes_no_chat(server: Served) -> None:
     assert (found.status_code, found.json()["error"]["param"]) == (400, "messages")
     assert "no chat template" in found.json()["error"]["message"]
     tokens = server.post("/tokenize", {"prompt": "Hi"}).json()
-    assert tokens == {"count": 3, "max_model_len": 2048, "tokens": [1, ord("H") + 3, ord("i") + 3]}
+    ids = [1, ord("H") + 3, ord("i") + 3]
+    assert tokens == {"count": 3, "max_model_len": 2048, "tokens": ids, "token_strs": None}
+    assert server.post("/detokenize", {"tokens": ids}).json() == {"prompt": "Hi"}
     plain = server.post("/tokenize", {"prompt": "Hi", "add_special_tokens": False})
     assert (plain.status_code, plain.json()["error"]["param"]) == (400, "add_special_tokens")
 
@@ -165,6 +167,7 @@ def test_an_engine_that_ends_is_not_hidden(server: Served) -> None:
     assert (found.status_code, found.json()["error"]["code"]) == (503, "engine_unavailable")
     health = server.get("/health")
     assert (health.status_code, health.json()["status"]) == (503, "failed")
+    assert server.get("/ping").status_code == 503
     assert "out of luck" in health.json()["reason"]
     later = server.post("/v1/completions", SHORT)
     assert (later.status_code, later.json()["error"]["code"]) == (503, "server_failed")

@@ -22,11 +22,12 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from brim.engine.requests.params import SamplingParams
 from brim.serve.openapi.document import document
 from brim.serve.problems import Problem
-from brim.serve.requests.chat import ChatBody, read_chat, read_tokenize, tokenize_schema
+from brim.serve.requests.chat import ChatBody, read_chat
 from brim.serve.requests.completion import CompletionBody, read_completion
 from brim.serve.requests.plan import PlanQuery
 from brim.serve.requests.responses_api import ResponseBody, read_response
 from brim.serve.requests.sampling import decimals_below
+from brim.serve.requests.tokenize import DetokenizeBody, read_tokenize, tokenize_schema
 from brim.serve.requests.types import JsonObject, ServedModel
 from tests.integration.served import Served, served
 from tests.integration.test_chat import engine_of
@@ -39,6 +40,7 @@ NEEDED = {
     "input": "a",
     "model": "llama-3.1-8b",
     "gpu": "h200",
+    "tokens": [1, 2],
 }
 # What a schema cannot say: how fields agree with each other, with the context, and with what is stored.
 RELATED = {
@@ -113,7 +115,7 @@ def tried(api: Served, path: str, method: str, examples: int) -> None:
     ask()
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/detokenize"])
 def test_the_server_does_what_its_document_says(api: Served, path: str) -> None:
     tried(api, path, "post", examples=4)
 
@@ -131,6 +133,7 @@ def test_the_same_for_all_of_it_for_a_long_time(api: Served, path: str, method: 
         (CompletionBody.openapi(MODEL), lambda body: read_completion(body, MODEL)),
         (ResponseBody.openapi(MODEL), lambda body: read_response(body, MODEL, lambda name: None)),
         (PlanQuery.openapi(MODEL), lambda body: PlanQuery.read_body(body, MODEL)),
+        (DetokenizeBody.openapi(MODEL), lambda body: DetokenizeBody.read_body(body, MODEL)),
         *((one, lambda body: read_tokenize(body, MODEL)) for one in tokenize_schema(MODEL)["anyOf"]),
     ],
 )

@@ -155,6 +155,14 @@ def test_health_is_that_of_the_best_replica() -> None:
     expected = {"status": "degraded", "reason": "x", "replicas": {"a": "degraded", "b": "draining"}}
     assert over_all.health(some) == (200, expected)
     assert ask(Fakes([], some), "GET", "/health").json() == expected
+    for method in ("GET", "POST"):
+        ping = ask(Fakes([], some), method, "/ping")
+        assert (ping.status_code, ping.content) == (200, b"")
+
+
+def test_the_load_is_that_of_all_replicas() -> None:
+    some = [whole("a", {"server_load": 2}), whole("b", {"server_load": 3})]
+    assert ask(Fakes([], some), "GET", "/load").json() == {"server_load": 5}
 
 
 def test_metrics_are_told_apart_by_replica() -> None:

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brim.cli.top import KEY_VARIABLE, URL, checked_url
+from brim.cli.top import KEY_VARIABLE
 from brim.errors import BrimError, InvalidRequest
 from brim.folders import recordings_folder
+from brim.monitor.server import DEFAULT_URL, checked_url
 from brim.probes.visible import visible_gpus
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def add_command(commands: Commands) -> None:
         "lines of its log that are about memory, as a recording for brim explain. Ends with Ctrl-C, or --seconds.",
     )
     parser.set_defaults(run=run)
-    parser.add_argument("--url", default=URL, metavar="URL", help=f"the server ({URL})")
+    parser.add_argument("--url", default=DEFAULT_URL, metavar="URL", help=f"the server ({DEFAULT_URL})")
     parser.add_argument("--api-key", metavar="KEY", help=f"its key, where it has one ({KEY_VARIABLE})")
     parser.add_argument("--pid", type=int, metavar="PID", help="its process: who else is on the GPU is then known")
     parser.add_argument("--log", type=Path, metavar="FILE", help="its log, read as it grows")

@@ -8,9 +8,8 @@ what a reader found in it about memory, and the message of a refusal; no text of
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +17,8 @@ from typing import BinaryIO
 from brim.errors import BrimError
 from brim.explain.findings import Findings
 from brim.explain.reading import shown_to_readers
+from brim.monitor.asking import ask
+from brim.monitor.engines import PoolUse, figures_from
 from brim.probes.host import available_host_bytes
 from brim.probes.usage import gpu_usage, program_name
 from brim.record.entries import Note, NoteKind, StartEntry, StepEntry, StepState
@@ -25,16 +26,9 @@ from brim.record.holders import DeviceHolder, DeviceUse, HolderNotes
 from brim.record.writer import RecordingWriter
 
 EVERY_SECONDS = 1.0
-_SECONDS = 5.0  # that a server may take for its metrics
-_LARGEST_ANSWER = 8 << 20
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]{0,100})(\{[^}]{0,2000}\})? ([0-9.eE+-]{1,40})$", re.MULTILINE)
-_STATE = re.compile(r'state="(\w{1,20})"')
-_WHOLE_POOL = 1_000_000  # where only the share of the pool is known: its parts per million
+_OK = 200
+_EMPTY_POOL = PoolUse(0, 0, 1_000_000)
 _LOG_PIECE = 1 << 20
-_RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs", "brim_running", "tgi_batch_current_size")
-_WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "brim_waiting", "tgi_queue_size")
-_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
-_PREEMPTED = ("vllm:num_preemptions_total", "vllm:num_preemptions", "brim_preemptions_total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +45,16 @@ class ServerLook:
 
 def look_from(text: str) -> ServerLook:
     """From the text of `/metrics`; what it does not have is 0."""
-    values: dict[str, float] = {}
-    blocks: dict[str, float] = {}
-    for match in _SAMPLE.finditer(text):
-        try:
-            value = float(match[3])
-        except ValueError:
-            continue
-        if not 0 <= value <= 1e15:
-            continue
-        state = _STATE.search(match[2] or "")
-        if match[1] == "brim_kv_blocks" and state:
-            blocks[state[1]] = value
-        values[match[1]] = values.get(match[1], 0.0) + value
-    if blocks:
-        held, cached, free = (int(blocks.get(name, 0)) for name in ("held", "cached", "free"))
-    else:
-        held, cached = int(min(1.0, _first(values, _USAGE)) * _WHOLE_POOL), 0
-        free = _WHOLE_POOL - held
+    found = figures_from(text)
+    pool = found.pool or _EMPTY_POOL
     return ServerLook(
-        running=int(_first(values, _RUNNING)),
-        waiting=int(_first(values, _WAITING)),
-        held=held,
-        cached=cached,
-        free=free,
-        preemptions=int(_first(values, _PREEMPTED)),
+        running=found.running or 0,
+        waiting=found.waiting or 0,
+        held=pool.held,
+        cached=pool.cached,
+        free=pool.free,
+        preemptions=found.preemptions or 0,
     )
-
-
-def _first(values: Mapping[str, float], names: tuple[str, ...]) -> float:
-    return next((values[name] for name in names if name in values), 0.0)
 
 
 class ServerRecorder:
@@ -182,17 +156,11 @@ class ServerRecorder:
 
 
 def metrics_of(url: str, key: str | None = None) -> str:
-    """The text of `/metrics`; `OSError` where nothing answers."""
-    import http.client
-    import urllib.request
-
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        request = urllib.request.Request(f"{url}/metrics", headers=headers)
-        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
-            return str(answer.read(_LARGEST_ANSWER).decode("utf-8", "replace"))
-    except (http.client.HTTPException, ValueError) as error:
-        raise OSError(f"{url}/metrics: {error}") from None
+    """The text of `/metrics`; `OSError` where nothing answers, or something else."""
+    answer = ask(f"{url}/metrics", key)
+    if answer.status != _OK:
+        raise OSError(f"{url}/metrics: it answered {answer.status}")
+    return answer.body.decode("utf-8", "replace")
 
 
 def _resident_bytes(pid: int) -> int:

@@ -41,7 +41,8 @@ _ATTEMPTS = 2
 _UNAVAILABLE = 503
 _NOBODY = RouteRefusal(5, "no replica is serving at present")
 _RESPONSES, _MODELS = "/v1/responses/", "/v1/models/"
-_OF_ALL = ("/health", "/metrics", "/v1/memory", "/v1/models")
+_OF_ALL = ("/health", "/load", "/metrics", "/ping", "/v1/memory", "/v1/models")
+_WITH_MODEL = ("/tokenize", "/detokenize")  # their bodies name it
 
 
 class _Refused(Exception):
@@ -184,7 +185,7 @@ class FrontEnd:
 
     async def _other(self, scope: Scope, receive: Receive, send: Send, reply: HttpReply) -> None:
         path, plain = scope["path"], plain_scope(scope)
-        if scope["method"] == "GET" and path in _OF_ALL:
+        if (scope["method"] == "GET" and path in _OF_ALL) or (scope["method"] == "POST" and path == "/ping"):
             await self._of_all(path, plain, send, reply)
         elif path.startswith(_RESPONSES):
             await self._first_found(plain, send)
@@ -201,7 +202,7 @@ class FrontEnd:
     async def _named(self, path: str, body: bytes) -> Replicas:
         """Those of the model that a request is about; of the first where that is not said."""
         name = path.removeprefix(_MODELS) if path.startswith(_MODELS) else None
-        if path == "/tokenize":
+        if path in _WITH_MODEL:
             name = (await parsed(body)).get("model")
         found = self._models.get(name) if isinstance(name, str) else None
         return found or next(iter(self._models.values()))
@@ -210,6 +211,11 @@ class FrontEnd:
         if path == "/health":
             status, found = over_all.health(await self._every(plain))
             await reply.json(found, status)
+        elif path == "/ping":
+            asked = {**plain, "method": "GET", "path": "/health"}
+            await _send_whole(send, over_all.health(await self._every(asked))[0], [(b"content-length", b"0")], b"")
+        elif path == "/load":
+            await reply.json(over_all.load(await self._every(plain)))
         elif path == "/v1/memory":
             chosen = _take_replica(plain)
             await reply.json(over_all.memory(await self._every(plain), chosen))

@@ -34,6 +34,11 @@ def health(found: Sequence[Whole]) -> tuple[int, dict[str, Any]]:
     return status, {**best, "replicas": {name: one["status"] for name, one in states.items()}}
 
 
+def load(found: Sequence[Whole]) -> dict[str, int]:
+    """Requests under way at all of them."""
+    return {"server_load": sum(json.loads(one.body)["server_load"] for one in found)}
+
+
 def memory(found: Sequence[Whole], chosen: str | None = None) -> dict[str, Any]:
     """The report of one replica, as `brim serve` gives it, and in `replicas` that of each."""
     reports = {one.replica: json.loads(one.body) for one in in_order(found) if one.status == 200}

@@ -13,6 +13,7 @@ from typing import Any
 
 from brim.engine.front.answers import Completion
 from brim.serve.prepare.jobs import Prepared
+from brim.serve.watch.latencies import TokenLatencies
 
 
 @dataclass(slots=True)
@@ -37,6 +38,8 @@ class RequestLogEntry:
     prepare_seconds: float | None = None  # None: it was refused before
     first_token_seconds: float | None = None
     seconds: float = 0.0
+    latencies: TokenLatencies | None = None  # of all requests
+    _last_tokens: dict[int, float] = field(default_factory=dict)  # when each answer had its last
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
@@ -53,10 +56,16 @@ class RequestLogEntry:
         self.images = sum(one.images for one in prompts)
         self.audios = sum(one.audios for one in prompts)
 
-    def took_token(self) -> None:
+    def took_token(self, answer: int = 0) -> None:
         """Counted one by one: an answer that is cut off has tokens too."""
+        now = time.monotonic()
         if self.first_token_seconds is None:
-            self.first_token_seconds = time.monotonic() - self.began
+            self.first_token_seconds = now - self.began
+            if self.latencies is not None:
+                self.latencies.first_token.observe(self.first_token_seconds)
+        elif self.latencies is not None and answer in self._last_tokens:
+            self.latencies.between_tokens.observe(now - self._last_tokens[answer])
+        self._last_tokens[answer] = now
         self.completion_tokens += 1
 
     def ended(self, completion: Completion) -> None:
@@ -94,13 +103,19 @@ def _milliseconds(seconds: float | None) -> float | None:
 class RequestLog:
     """Requests under way, and where their entries go when they are done."""
 
-    def __init__(self, write: Callable[[str], object] | None, count: Callable[[RequestLogEntry], None]) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], object] | None,
+        count: Callable[[RequestLogEntry], None],
+        latencies: TokenLatencies | None = None,
+    ) -> None:
+        self._latencies = latencies
         self.under_way: dict[str, RequestLogEntry] = {}  # by id
         self._write = write
         self._count = count
 
     def entry(self, path: str, tenant: str, address: str | None = None) -> RequestLogEntry:
-        entry = RequestLogEntry(path, tenant, address)
+        entry = RequestLogEntry(path, tenant, address, latencies=self._latencies)
         self.under_way[entry.id] = entry
         return entry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from brim.serve.device_bar import BarSegment
@@ -78,6 +78,8 @@ class _EngineCollector(Collector):
             state.add_metric([str(one)], float(one is now))
         yield state
         yield from _of_connections(self._lifecycle.http)
+        buckets, seconds = self._lifecycle.watch.latencies.between_tokens.published()
+        yield HistogramMetricFamily("brim_inter_token_seconds", "From a token to the next", buckets, seconds)
         if self._lifecycle.running is not None:
             yield from _of_engine(self._lifecycle.running)
             yield from of_gateways(self._lifecycle.running)

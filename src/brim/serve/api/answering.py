@@ -238,7 +238,7 @@ class Numbered:
             self._place.begun = True
             number = prompt * self._answers + update.index
             if update.token is not None:
-                self._entry.took_token()
+                self._entry.took_token(number)
             if update.completion is not None:
                 self.ended.append(FinishedAnswer(number, update.completion))
                 self._entry.ended(update.completion)

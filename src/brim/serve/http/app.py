@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -21,8 +20,9 @@ from brim.serve.api.completions import CompletionsEndpoint
 from brim.serve.api.responses import ResponsesEndpoint
 from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share_of
 from brim.serve.http.page import page_routes
-from brim.serve.http.parsing import checked, parsed
+from brim.serve.http.parsing import parsed
 from brim.serve.http.reading import ClientGone, read_body
+from brim.serve.http.tokens import TokenEndpoints
 from brim.serve.http.warning_header import WarningHeaderApp
 from brim.serve.lifecycle import ServerLifecycle, served_model
 from brim.serve.log import RequestLog, RequestLogEntry
@@ -30,13 +30,12 @@ from brim.serve.memory import Asking, device_parts, memory_report
 from brim.serve.metrics import Metrics
 from brim.serve.openapi.document import document
 from brim.serve.plans import Planning
-from brim.serve.prepare.jobs import ChatJob
 from brim.serve.problems import SERVER, Problem, invalid, problem_of
-from brim.serve.requests.chat import TokenizedPrompt, read_tokenize
 from brim.serve.requests.plan import PlanQuery
 from brim.serve.requests.types import ServedModel
 from brim.serve.settings import ServeSettings
 from brim.serve.stored import StoredResponses
+from brim.version import __version__
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -58,8 +57,9 @@ def make_app(
         metrics.count(entry)
         lifecycle.watch.ended(evicted_tokens=entry.evicted_tokens, status=entry.status)
 
-    request_log = RequestLog(write_log, count)
+    request_log = RequestLog(write_log, count, lifecycle.watch.latencies)
     about = _About(lifecycle, settings, metrics, request_log)
+    tokens = TokenEndpoints(lifecycle, settings)
     plans = _Plans(settings, planning or Planning())
     page = page_routes()
 
@@ -69,6 +69,9 @@ def make_app(
     app = Starlette(
         routes=[
             Route("/health", about.health),
+            Route("/ping", about.ping, methods=["GET", "POST"]),
+            Route("/load", about.load),
+            Route("/version", about.version),
             Route("/metrics", about.metrics),
             Route("/openapi.json", about.openapi),
             Route("/v1/models", about.models),
@@ -76,7 +79,9 @@ def make_app(
             Route("/v1/memory", about.memory),
             Route("/v1/catalogue", plans.catalogue),
             Route("/v1/plan", plans.plan, methods=["POST"]),
-            Route("/tokenize", about.tokenize, methods=["POST"]),
+            Route("/tokenize", tokens.tokenize, methods=["POST"]),
+            Route("/detokenize", tokens.detokenize, methods=["POST"]),
+            Route("/tokenizer_info", tokens.tokenizer_info),
             generating("/v1/chat/completions", ChatEndpoint(settings)),
             generating("/v1/completions", CompletionsEndpoint(settings)),
             generating("/v1/responses", ResponsesEndpoint(settings, about.stored)),
@@ -96,7 +101,7 @@ def make_app(
 
 
 def guarded(app: ASGIApp, settings: ServeSettings, open_paths: Sequence[str] = ()) -> KeyCheckedApp:
-    """An application behind the keys of a server; `open_paths` ask for none, besides `/health`."""
+    """An application behind the keys of a server; `open_paths` ask for none, besides those that say how it is."""
     local_only = not settings.api_keys and not settings.insecure
     keys = Keys(settings.api_keys, settings.key_weights, settings.salt_secret)
     return KeyCheckedApp(app, keys, local_only=local_only, open_to_all=frozenset((*OPEN_TO_ALL, *open_paths)))
@@ -118,6 +123,17 @@ class _About:
     async def health(self, request: Request) -> Response:
         status, found = self._lifecycle.report()
         return JSONResponse(found, status)
+
+    async def ping(self, request: Request) -> Response:
+        """The status of `/health` alone, as SageMaker asks for it."""
+        return Response(status_code=self._lifecycle.report()[0])
+
+    async def load(self, request: Request) -> Response:
+        """How many requests for answers are under way, those that wait included."""
+        return JSONResponse({"server_load": len(self._request_log.under_way)})
+
+    async def version(self, request: Request) -> Response:
+        return JSONResponse({"version": __version__})
 
     async def metrics(self, request: Request) -> Response:
         running = self._lifecycle.running
@@ -177,23 +193,6 @@ class _About:
         return JSONResponse(
             {"model": self._settings.model_name, **await asyncio.to_thread(memory_report, running, asking)}
         )
-
-    async def tokenize(self, request: Request) -> Response:
-        """A prompt, or the messages of a chat, as tokens."""
-        limits = self._settings.limits
-        body = await read_body(request, limits)
-        found = await parsed(body)
-        running = self._lifecycle.admit()
-        longest = running.engine.longest_request
-        asked = await checked(partial(read_tokenize, found, served_model(self._settings, running)), len(body))
-        if isinstance(asked, TokenizedPrompt):
-            (tokens,) = await running.tokenising.texts(
-                [asked.prompt], special=asked.add_special_tokens, longest=longest, only_counted=True
-            )
-        else:
-            job = ChatJob(asked, limits, longest, None, salt=request.state.tenant.salt)
-            tokens = (await running.tokenising.chat(job, only_counted=True)).tokens
-        return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
 
 
 class _Plans:

@@ -18,7 +18,7 @@ from brim.serve.settings import is_loopback
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-OPEN_TO_ALL = ("/health",)
+OPEN_TO_ALL = ("/health", "/ping")
 _SALT_BYTES = 16
 _IPV6_PREFIX = 64  # bits: what one client is given by its provider
 

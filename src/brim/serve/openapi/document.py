@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from brim.serve.openapi import responses
-from brim.serve.requests.chat import ChatBody, tokenize_schema
+from brim.serve.requests.chat import ChatBody
 from brim.serve.requests.completion import CompletionBody
 from brim.serve.requests.plan import PlanQuery
 from brim.serve.requests.responses_api import ResponseBody
+from brim.serve.requests.tokenize import DetokenizeBody, tokenize_schema
 from brim.serve.requests.types import Schema, ServedModel
 from brim.version import __version__
 
@@ -88,7 +89,17 @@ def _paths(model: ServedModel) -> Json:
             "post": _operation("Text as tokens", {JSON: responses.TOKENIZED}, (*_ASKING, 404))
             | _body(tokenize_schema(model))
         },
-        "/health": {"get": _health()},
+        "/detokenize": {
+            "post": _operation("Tokens as text", {JSON: responses.DETOKENIZED}, (*_ASKING, 404))
+            | _body(DetokenizeBody.openapi(model))
+        },
+        "/tokenizer_info": {
+            "get": _operation("The tokenizer's settings", {JSON: responses.TOKENIZER_INFO}, (400, 503))
+        },
+        "/health": {"get": _health({JSON: {"schema": responses.HEALTH}})},
+        "/ping": {"get": _health({}), "post": _health({})},
+        "/load": {"get": _operation("How many requests are under way", {JSON: responses.LOAD})},
+        "/version": {"get": _operation("The version of Brim", {JSON: responses.VERSION})},
         "/metrics": {"get": _operation("Metrics for Prometheus", {PLAIN: {"type": "string"}})},
         "/openapi.json": {"get": _operation("This document", {JSON: {"type": "object"}})},
     }
@@ -112,13 +123,14 @@ def _operation(said: str, answers: dict[str, Schema], refusals: tuple[int, ...] 
     return {"summary": said, "responses": {"200": done, **refused}}
 
 
-def _health() -> Json:
-    content = {JSON: {"schema": responses.HEALTH}}
+def _health(content: Json) -> Json:
+    """The same by its status alone where there is no content."""
+    body = {"content": content} if content else {}
     answers = {
-        "200": {"description": "ready or degraded", "content": content},
+        "200": {"description": "ready or degraded", **body},
         "405": _refusal(405),
         "421": _refusal(421),
-        "503": {"description": "starting, draining or failed", "content": content},
+        "503": {"description": "starting, draining or failed", **body},
     }
     return {"summary": "How the server is", "responses": answers, "security": []}
 

@@ -63,7 +63,13 @@ PROBLEM = given({"error": given({"message": TEXT, "type": TEXT, "param": optiona
 HEALTH = given({"status": one_of(map(str, ServerState))}, {"phase": TEXT, "reason": TEXT})
 MODEL = given({"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT}, {"max_model_len": COUNT})
 MODELS = given({"object": {"const": "list"}, "data": listed(MODEL)})
-TOKENIZED = given({"count": COUNT, "max_model_len": COUNT, "tokens": listed(COUNT)})
+TOKENIZED = given(
+    {"count": COUNT, "max_model_len": COUNT, "tokens": listed(COUNT), "token_strs": optional(listed(TEXT))}
+)
+DETOKENIZED = given({"prompt": TEXT})
+TOKENIZER_INFO = given({"tokenizer_class": TEXT})
+LOAD = given({"server_load": COUNT})
+VERSION = given({"version": TEXT})
 MEMORY = given(
     {
         "object": {"const": "brim.memory"},

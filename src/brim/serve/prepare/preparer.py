@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
+from math import isfinite
 from typing import Any
 
 from brim.engine.front.chat_template import ChatTemplate, has_chat_template
@@ -15,6 +16,9 @@ from brim.serve.prepare.lengths import check_dialogue, check_length, check_rolle
 from brim.serve.prepare.media import MediaDialogue, check_taken, processor_of
 from brim.serve.prepare.rolling import check_unicode, rolled, written
 from brim.serve.requests.dialogue import Dialogue
+
+_PATHS = ("_file", "_path", "_dir")  # how settings end that say where a file is
+_OF_LOADING = ("local_files_only", "token", "trust_remote_code", "backend", "is_local")
 
 
 class PromptPreparer:
@@ -42,6 +46,45 @@ class PromptPreparer:
             raise InvalidRequest("add_special_tokens: this model's tokenizer always adds them; leave it out")
         options = {} if special else {"add_special_tokens": False}
         return tuple(self._tokenizer(text, **options)["input_ids"])
+
+    # -- about tokens ----------------------------------------------------------------------------------------------
+
+    def decoded(self, tokens: Sequence[int]) -> str:
+        return str(self._known_tokenizer("tokens").decode(list(tokens), skip_special_tokens=False))
+
+    def token_texts(self, tokens: Sequence[int]) -> list[str]:
+        """Each as the tokenizer's vocabulary writes it; one that it does not have is empty."""
+        tokenizer = self._known_tokenizer("return_token_strs")
+        if self._source.bytes_only:
+            return [tokenizer.decode([token]) for token in tokens]
+        return [text or "" for text in tokenizer.convert_ids_to_tokens(list(tokens))]
+
+    def with_special(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """With what the tokenizer puts around a text, besides what a template has written."""
+        tokenizer, probe = self._known_tokenizer("add_special_tokens"), "a"
+        whole, plain = list(self.tokens(probe)), list(tokenizer(probe, add_special_tokens=False)["input_ids"])
+        starts = range(len(whole) - len(plain) + 1)
+        start = next((one for one in starts if whole[one : one + len(plain)] == plain), 0)
+        return (*whole[:start], *tokens, *whole[start + len(plain) :])
+
+    def tokenizer_info(self) -> dict[str, Any]:
+        """The tokenizer's own settings, as its `tokenizer_config.json` has them; no path of this machine."""
+        tokenizer = self._known_tokenizer("tokenizer_info")
+        kept = {
+            name: value
+            for name, value in getattr(tokenizer, "init_kwargs", {}).items()
+            if not name.endswith(_PATHS) and name not in _OF_LOADING
+        }
+        template = getattr(tokenizer, "chat_template", None)
+        named = {"tokenizer_class": type(tokenizer).__name__} | ({"chat_template": template} if template else {})
+        return {**plain_json(kept), **named}
+
+    def _known_tokenizer(self, field: str) -> Any:
+        if self._tokenizer is None:
+            raise InvalidRequest(f"{field}: the model has no tokenizer")
+        return self._tokenizer
+
+    # -- chats -----------------------------------------------------------------------------------------------------
 
     def chat(self, job: ChatJob, known: Mapping[str, SeenImage] = {}) -> Prepared:
         """`known` has images that were prepared before, by their URIs."""
@@ -84,3 +127,16 @@ def _find(source: TokenizerSource) -> Any:
 def preparer_of(source: TokenizerSource) -> PromptPreparer:
     """One for each process."""
     return PromptPreparer(source)
+
+
+def plain_json(found: Any) -> Any:
+    """Settings as JSON: tokens as their text, what JSON does not know as a text."""
+    if isinstance(found, Mapping):
+        return {str(name): plain_json(value) for name, value in found.items()}
+    if isinstance(found, list | tuple | set | frozenset):
+        return [plain_json(one) for one in found]
+    if found is None or isinstance(found, str | int | bool):
+        return found
+    if isinstance(found, float):
+        return found if isfinite(found) else None
+    return str(getattr(found, "content", found))

@@ -90,6 +90,27 @@ class Tokenising:
                 found += await lane.run(_texts, self._source, list(some), special, longest, only_counted)
         return found
 
+    async def decoded(self, tokens: Sequence[int]) -> str:
+        return str(await self._about_tokens("decoded", tokens))
+
+    async def token_texts(self, tokens: Sequence[int]) -> list[str]:
+        found: list[str] = await self._about_tokens("token_texts", tokens)
+        return found
+
+    async def with_special(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        found: tuple[int, ...] = await self._about_tokens("with_special", tokens)
+        return found
+
+    async def tokenizer_info(self) -> dict[str, Any]:
+        found: dict[str, Any] = await self._about_tokens("tokenizer_info")
+        return found
+
+    async def _about_tokens(self, question: str, *tokens: Sequence[int]) -> Any:
+        """Nobody will be answered by it, so that it waits for others who only ask."""
+        lane = self._text_lane(tokens)
+        async with self._turn(lane, only_counted=True):
+            return await lane.run(_asked, self._source, question, tokens)
+
     async def ready(self) -> None:
         """Wait until the tokenizer is loaded, and the processor of a model that takes media."""
         await asyncio.gather(self._quick.ready(), *([self._media.ready()] if self._source.media is not None else []))
@@ -147,6 +168,13 @@ def _texts(
 
     with _plain_errors():
         return [preparer_of(source).tokens(text, special, longest, counted) for text in texts]
+
+
+def _asked(source: TokenizerSource, question: str, given: tuple[Sequence[int], ...]) -> Any:
+    from brim.serve.prepare.preparer import preparer_of
+
+    with _plain_errors():
+        return getattr(preparer_of(source), question)(*given)
 
 
 @contextmanager

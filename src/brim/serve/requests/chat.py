@@ -1,4 +1,4 @@
-"""The request of `/v1/chat/completions`, and the messages that `/tokenize` counts."""
+"""The request of `/v1/chat/completions`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ChatRequest:
 
 def read_chat(found: Mapping[str, t.Json], model: t.ServedModel) -> ChatRequest:
     """A chat request. An answer of open length may fill what the engine holds of one request."""
-    _count_messages(found, model, rolls=found.get("truncation") == "auto")
+    count_messages(found, model, rolls=found.get("truncation") == "auto")
     body = ChatBody.read_body(found, model)
     tools = requested_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
     dialogue = dialogue_of(body.messages, tools.tools, model.limits, "messages")
@@ -76,41 +76,8 @@ def room_for(most: int | None, longest: int) -> int:
     return max(1, min(DEFAULT_ROOM, longest // 4) if most is None else min(most, longest // 2))
 
 
-def _count_messages(found: Mapping[str, t.Json], model: t.ServedModel, *, rolls: bool) -> None:
+def count_messages(found: Mapping[str, t.Json], model: t.ServedModel, *, rolls: bool) -> None:
+    """Before any of them is looked into."""
     messages = found.get("messages")
     if isinstance(messages, list):
         check_counts(messages, "messages", model, rolls=rolls)
-
-
-# -- to be counted ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizedPrompt(t.JsonObject):
-    prompt: str = t.required(t.TEXT)
-    add_special_tokens: bool = t.optional(t.FLAG, default=True)
-    model: str | None = t.optional(t.MODEL_NAME)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizedChat(t.JsonObject):
-    messages: tuple[Message, ...] = t.required(MESSAGES)
-    model: str | None = t.optional(t.MODEL_NAME)
-    tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
-    tool_choice: ToolChoice = t.optional(TOOL_CHOICE, default="auto")
-    parallel_tool_calls: bool = t.optional(t.FLAG, default=True)
-    UNSUPPORTED = ("prompt",)
-
-
-def read_tokenize(found: Mapping[str, t.Json], model: t.ServedModel) -> TokenizedPrompt | Dialogue:
-    """The request of `/tokenize`: a prompt, or the messages of a chat."""
-    if found.get("prompt") is not None:
-        return TokenizedPrompt.read_body(found, model)
-    _count_messages(found, model, rolls=False)
-    body = TokenizedChat.read_body(found, model)
-    tools = requested_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-    return dialogue_of(body.messages, tools.tools, model.limits, "messages")
-
-
-def tokenize_schema(model: t.ServedModel) -> t.Schema:
-    return {"anyOf": [TokenizedPrompt.openapi(model), TokenizedChat.openapi(model)]}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from brim.records.health import Health, Status
 from brim.serve.watch.changes import Change, ChangeDetector
+from brim.serve.watch.latencies import TokenLatencies
 from brim.serve.watch.record import SAMPLE_COLUMNS, Counts, EventKind, GateState, Sample, WatchEvent
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class ServerWatch:
     ) -> None:
         self.began = wall_clock()
         self.gate = GateState()
+        self.latencies = TokenLatencies(clock)
         self._clock = clock
         self._wall_clock = wall_clock
         self._changes = ChangeDetector(clock)
@@ -74,7 +76,7 @@ class ServerWatch:
         return drawn, sum(one.computed_per_second for one in recent) / count
 
     def report(self, after: int = 0) -> dict[str, Any]:
-        """For `/v1/memory`: the gate, rates, and the events and samples whose number is above `after`."""
+        """For `/v1/memory`: the gate, rates, latencies, and the events and samples whose number is above `after`."""
         drawn, computed = self.rates()
         return {
             "began": round(self.began, 3),
@@ -85,6 +87,7 @@ class ServerWatch:
                 "drawn_tokens_per_second": round(drawn, 1),
                 "computed_tokens_per_second": round(computed, 1),
             },
+            "latency": self.latencies.report(),
             "events": [event.to_json() for event in _newer(self._events, after)],
             "samples": {"columns": SAMPLE_COLUMNS, "rows": [one.row() for one in _newer(self._samples, after)]},
         }

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from brim.cli.show.top import server_view
+from brim.cli.show.top.brim_server import server_view
 
 
 def request(number: int) -> dict[str, Any]:

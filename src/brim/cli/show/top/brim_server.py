@@ -15,6 +15,7 @@ from rich.text import Text
 
 from brim.cli.show.bars import Item, bar_key, memory_bar
 from brim.cli.show.palette import item_colour
+from brim.cli.show.top.rows import delays_text, figures_table, plain_table, seconds_text, size_text
 from brim.units import format_bytes
 
 Json = Mapping[str, Any]
@@ -46,7 +47,7 @@ def _headline(report: Json) -> Text:
     line.append(str(health["status"]), style=_STATES.get(str(health["status"]), ""))
     if health["reason"]:
         line.append(f": {health['reason']}", style="dim")
-    return line.append(f"  up {_seconds(report['time'] - report['began'])}", style="dim")
+    return line.append(f"  up {seconds_text(report['time'] - report['began'])}", style="dim")
 
 
 def _items(report: Json) -> list[Item]:
@@ -64,10 +65,10 @@ def _figures(report: Json) -> Table:
         ("headroom", Text(_headroom(report["now"]))),
         ("so far", Text(_so_far(report))),
     ]
-    table = Table.grid(padding=(0, 2))
-    for name, text in rows:
-        table.add_row(Text(name, style="dim"), text)
-    return table
+    latency = _latency(report.get("latency"))
+    if latency:
+        rows.insert(3, ("latency", Text(latency)))
+    return figures_table(rows)
 
 
 def _pool(kv: Json) -> str:
@@ -79,6 +80,16 @@ def _pool(kv: Json) -> str:
 def _rates(rates: Json) -> str:
     drawn, computed = rates["drawn_tokens_per_second"], rates["computed_tokens_per_second"]
     return f"{drawn:,.0f} ({computed:,.0f} with those of prompts)"
+
+
+def _latency(latency: Json | None) -> str:
+    """Of the last minute; empty where nothing was generated in it."""
+
+    def both(name: str) -> tuple[float, float] | None:
+        found: Json = latency[name] if latency else {}
+        return (found["p50_ms"] / 1000, found["p99_ms"] / 1000) if found.get("p50_ms") is not None else None
+
+    return delays_text(both("first_token"), both("between_tokens"), "last minute")
 
 
 def _inside(requests: Json) -> str:
@@ -102,16 +113,16 @@ def _gate(report: Json) -> Text:
     gate = report["gate"]
     if gate["state"] == "open":
         return Text("open")
-    return Text(f"holding for {_seconds(report['time'] - gate['since'])}: {gate['reason']}", style="yellow")
+    return Text(f"holding for {seconds_text(report['time'] - gate['since'])}: {gate['reason']}", style="yellow")
 
 
 def _leases(leases: Sequence[Json] | None) -> list[RenderableType]:
     if not leases:
         return []
-    table = _table("pid", "role", "state", "promised", "held")
+    table = plain_table("pid", "role", "state", "promised", "held")
     for number, one in enumerate(leases):
         role = f"{one['role']} (this server)" if number == 0 else str(one["role"])
-        sizes = (_size(one["promised_bytes"]), _size(one["held_bytes"]))
+        sizes = (size_text(one["promised_bytes"]), size_text(one["held_bytes"]))
         table.add_row(str(one["pid"]), Text(role), str(one["state"]), *sizes)
     return [Text(), table]
 
@@ -119,11 +130,11 @@ def _leases(leases: Sequence[Json] | None) -> list[RenderableType]:
 def _requests(requests: Json, most: int | None) -> list[RenderableType]:
     active, others = requests["active"], requests["others"]
     shown = active[:most]
-    table = _table("request", "state", "prompt", "cached", "answer", "blocks", "age")
+    table = plain_table("request", "state", "prompt", "cached", "answer", "blocks", "age")
     for one in shown:
         answer = f"{one['drawn_tokens']:,} of {one['max_tokens']:,}"
         figures = (f"{one['prompt_tokens']:,}", f"{one['cached_tokens']:,}", answer, f"{one['blocks']:,}")
-        table.add_row(Text(str(one["id"])), str(one["state"]), *figures, _seconds(one["seconds"]))
+        table.add_row(Text(str(one["id"])), str(one["state"]), *figures, seconds_text(one["seconds"]))
     left = len(active) - len(shown) + requests["active_left_out"]
     notes = [f"{left:,} more"] if left else []
     if others["count"]:
@@ -140,24 +151,3 @@ def _events(events: Sequence[Json]) -> list[RenderableType]:
         when = time.strftime("%H:%M:%S", time.localtime(one["time"]))
         table.add_row(Text(when, style="dim"), str(one["kind"]), Text(str(one["text"])))
     return [Text(), table]
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("request", "role", "state") else "right", no_wrap=True)
-    return table
-
-
-def _size(size: int | None) -> str:
-    return "" if size is None else format_bytes(size)
-
-
-def _seconds(seconds: float | None) -> str:
-    """42 s, 3 min, 5 h."""
-    if seconds is None:
-        return ""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{round(minutes / 60)} h"

@@ -1,0 +1,65 @@
+"""`/tokenize`, `/detokenize` and `/tokenizer_info`: the tokenizer's own endpoints, in the shapes of vLLM's.
+
+The work is done in the processes that make prompts, one question of this kind at a time, so that prompts that are to be
+answered do not wait for it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import JSONResponse, Response
+
+from brim.serve.http.parsing import checked, parsed
+from brim.serve.http.reading import read_body
+from brim.serve.lifecycle import RunningServer, ServerLifecycle, served_model
+from brim.serve.prepare.jobs import ChatJob
+from brim.serve.requests.tokenize import DetokenizeBody, TokenizeRequest, read_tokenize
+from brim.serve.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+
+class TokenEndpoints:
+    def __init__(self, lifecycle: ServerLifecycle, settings: ServeSettings) -> None:
+        self._lifecycle = lifecycle
+        self._settings = settings
+
+    async def tokenize(self, request: Request) -> Response:
+        """A prompt, or the messages of a chat, as tokens."""
+        running, asked = await self._read(request, read_tokenize)
+        tokens = await self._tokens(asked, running, request)
+        texts = await running.tokenising.token_texts(tokens) if asked.with_texts else None
+        longest = running.engine.longest_request
+        return JSONResponse(
+            {"count": len(tokens), "max_model_len": longest, "tokens": list(tokens), "token_strs": texts}
+        )
+
+    async def detokenize(self, request: Request) -> Response:
+        running, asked = await self._read(request, DetokenizeBody.read_body)
+        return JSONResponse({"prompt": await running.tokenising.decoded(asked.tokens)})
+
+    async def tokenizer_info(self, request: Request) -> Response:
+        return JSONResponse(await self._lifecycle.admit().tokenising.tokenizer_info())
+
+    async def _read(self, request: Request, read: Callable[..., Any]) -> tuple[RunningServer, Any]:
+        body = await read_body(request, self._settings.limits)
+        found = await parsed(body)
+        running = self._lifecycle.admit()
+        return running, await checked(partial(read, found, served_model(self._settings, running)), len(body))
+
+    async def _tokens(self, asked: TokenizeRequest, running: RunningServer, request: Request) -> tuple[int, ...]:
+        longest = running.engine.longest_request
+        if asked.text is not None:
+            (tokens,) = await running.tokenising.texts(
+                [asked.text], special=asked.special, longest=longest, only_counted=True
+            )
+            return tokens
+        assert asked.dialogue is not None
+        job = ChatJob(asked.dialogue, self._settings.limits, longest, None, salt=request.state.tenant.salt)
+        tokens = (await running.tokenising.chat(job, only_counted=True)).tokens
+        return await running.tokenising.with_special(tokens) if asked.special else tokens
