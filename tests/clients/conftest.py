@@ -42,5 +42,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def vision_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the model that sees; its weights are random."""
-    with serving(f"brim-tiny-vl --kv-tokens 2048 --image-pixels 65536 --api-key {KEY}", tmp_path_factory.mktemp("vision")) as found:
+    with serving(
+        f"brim-tiny-vl --kv-tokens 2048 --image-pixels 65536 --api-key {KEY}", tmp_path_factory.mktemp("vision")
+    ) as found:
         yield found

@@ -10,7 +10,9 @@ import pytest
 
 from tests.clients.serving import ADA, ADA_ANSWER, KEY, MODEL, WEATHER_SCHEMA
 
-ASKED: Any = {"model": MODEL, "messages": [{"role": "user", "content": ADA}], "temperature": 0, "max_tokens": 24}
+MESSAGES: Any = [{"role": "user", "content": ADA}]
+GREEDY: Any = {"temperature": 0}  # the API has it, this client does not know it any more
+ASKED: Any = {"model": MODEL, "messages": MESSAGES, "max_tokens": 24, "extra_body": GREEDY}
 WEATHER: Any = {"name": "weather", "description": "The weather in a city.", "input_schema": WEATHER_SCHEMA}
 
 
@@ -81,7 +83,7 @@ def test_a_call_of_a_tool(client: anthropic.Anthropic, choice: Any, stream: bool
     assert call.input["city"] in ("Paris", "London")
     result: Any = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": "20 degrees"}]}
     messages = [
-        *ASKED["messages"],
+        *MESSAGES,
         {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in answer.content]},
         {"role": "user", "content": [result]},
     ]
@@ -90,17 +92,17 @@ def test_a_call_of_a_tool(client: anthropic.Anthropic, choice: Any, stream: bool
 
 
 def test_tokens_are_counted_as_a_message_counts_them(client: anthropic.Anthropic) -> None:
-    counted: Any = {"model": MODEL, "messages": ASKED["messages"], "tools": [WEATHER], "system": "Be kind."}
+    counted: Any = {"model": MODEL, "messages": MESSAGES, "tools": [WEATHER], "system": "Be kind."}
     found = client.messages.count_tokens(**counted).input_tokens
     usage = client.messages.create(**ASKED, tools=[WEATHER], system="Be kind.").usage
     read = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     assert found == usage.input_tokens + read
-    assert found > client.messages.count_tokens(model=MODEL, messages=ASKED["messages"]).input_tokens
+    assert found > client.messages.count_tokens(model=MODEL, messages=MESSAGES).input_tokens
 
 
 def test_errors_are_the_clients_own(client: anthropic.Anthropic, url: str) -> None:
     with pytest.raises(anthropic.BadRequestError, match="temperature"):
-        client.messages.create(**{**ASKED, "temperature": "warm"})
+        client.messages.create(**{**ASKED, "extra_body": {"temperature": "warm"}})
     with anthropic.Anthropic(base_url=url, api_key="wrong") as stranger, pytest.raises(anthropic.AuthenticationError):
         stranger.messages.create(**ASKED)
     with pytest.raises(anthropic.NotFoundError):

@@ -75,7 +75,9 @@ def test_many_at_once_of_the_async_client(url: str) -> None:
 
 
 def test_logprobs_of_a_completion(client: openai.OpenAI) -> None:
-    whole = client.completions.create(model=MODEL, prompt="1 2 3 4 5", max_tokens=2, temperature=0, logprobs=2, echo=True)
+    whole = client.completions.create(
+        model=MODEL, prompt="1 2 3 4 5", max_tokens=2, temperature=0, logprobs=2, echo=True
+    )
     scores = whole.choices[0].logprobs
     assert scores is not None
     assert scores.token_logprobs is not None
@@ -100,7 +102,10 @@ def test_a_call_of_a_tool(client: openai.OpenAI, choice: Any, stream: bool) -> N
     assert json.loads(call.function.arguments)["city"] in ("Paris", "London")
     answered = [
         *asked["messages"],
-        {"role": "assistant", "tool_calls": [call.model_dump(exclude={"function": {"parsed_arguments"}, "index": True})]},
+        {
+            "role": "assistant",
+            "tool_calls": [call.model_dump(exclude={"function": {"parsed_arguments"}, "index": True})],
+        },
         {"role": "tool", "tool_call_id": call.id, "content": "20 degrees"},
     ]
     after = client.chat.completions.create(**{**asked, "messages": answered, "tool_choice": "none"})
