@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.clients.serving import KEY, MODEL, serving
+from tests.clients.serving import MODEL, serving
 
 OFFLINE = {
     "DO_NOT_TRACK": "1",
@@ -35,14 +35,12 @@ else:
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the text model, without the `/v1`; in fp32, so that figures can be compared with a reference."""
-    with serving(f"{MODEL} --dtype fp32 --kv-tokens 8192 --api-key {KEY}", tmp_path_factory.mktemp("text")) as found:
+    with serving(f"{MODEL} --dtype fp32 --kv-tokens 8192", tmp_path_factory.mktemp("text")) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def vision_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the model that sees; its weights are random."""
-    with serving(
-        f"brim-tiny-vl --kv-tokens 2048 --image-pixels 65536 --api-key {KEY}", tmp_path_factory.mktemp("vision")
-    ) as found:
+    with serving("brim-tiny-vl --kv-tokens 2048 --image-pixels 65536", tmp_path_factory.mktemp("vision")) as found:
         yield found

@@ -26,6 +26,7 @@ WEATHER_SCHEMA = {
 def serving(options: str, folder: Path) -> Iterator[str]:
     """The address of that server, while the block runs."""
     own = {"BRIM_CACHE": str(folder / "cache"), "BRIM_LEASES": str(folder / "leases"), "OMP_NUM_THREADS": "1"}
-    with patch.dict(os.environ, own), demo_server(f"{options} --device cpu --record off") as server:
+    options = f"{options} --device cpu --memory 1GiB --api-key {KEY} --record off"
+    with patch.dict(os.environ, own), demo_server(options) as server:
         asyncio.run(server.ready())
         yield server.url

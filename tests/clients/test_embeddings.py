@@ -23,9 +23,7 @@ TEXTS = ["the cat sat on the mat", "a deep river", "the quiet star"]
 def embedding_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of a tiny encoder; its weights are random."""
     folder = tiny_pooling.bert(tmp_path_factory.mktemp("bert") / NAME)
-    with serving(
-        f"{folder} --dtype fp32 --memory 256MiB --api-key {KEY}", tmp_path_factory.mktemp("embedding")
-    ) as found:
+    with serving(f"{folder} --dtype fp32", tmp_path_factory.mktemp("embedding")) as found:
         yield found
 
 

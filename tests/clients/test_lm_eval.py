@@ -1,4 +1,4 @@
-"""lm-eval over the network: log-likelihoods as transformers computes them on the same weights, and generated answers."""
+"""lm-eval over HTTP: log-likelihoods as transformers computes them on the same weights, and generated answers."""
 
 from __future__ import annotations
 

@@ -50,12 +50,10 @@ def test_a_chat(client: openai.OpenAI) -> None:
 
 
 def test_a_stream_is_put_together_by_the_client(client: openai.OpenAI) -> None:
-    kinds = []
     with client.chat.completions.stream(**ASKED, stream_options={"include_usage": True}) as stream:
-        for event in stream:
-            kinds.append(event.type)
+        kinds = {event.type for event in stream}
         final = stream.get_final_completion()
-    assert {"chunk", "content.delta", "content.done"} <= set(kinds)
+    assert {"chunk", "content.delta", "content.done"} <= kinds
     assert final.choices[0].message.content == ADA_ANSWER
     assert final.usage is not None
     assert final.usage.completion_tokens > 0

@@ -22,9 +22,7 @@ waits = pytest.mark.xfail(strict=False, reason="/v1/audio/transcriptions is buil
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     """Of a tiny Qwen2-Audio, which hears a second at most."""
     folder = qwen2_audio_folder(tmp_path_factory.mktemp("audio"))
-    options = (
-        f"{folder} --load-format dummy --served-model-name {NAME} --kv-tokens 2048 --memory 256MiB --api-key {KEY}"
-    )
+    options = f"{folder} --load-format dummy --served-model-name {NAME} --kv-tokens 2048"
     with serving(options, tmp_path_factory.mktemp("served")) as url:
         yield openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
 
