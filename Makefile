@@ -14,10 +14,12 @@ VLLM_OLDEST_VENV := .venv-vllm-oldest
 
 RAY_VENV := .venv-ray
 
+CLIENTS_VENV := .venv-clients
+
 LATEST_VENV := .venv-latest
 LOCK_VENV := .venv-lock
 
-.PHONY: help setup browser demo test check lint types layers test-oldest test-latest test-flags test-vllm test-ray soak soak-ray bench lock clean
+.PHONY: help setup browser demo test check lint types layers test-oldest test-latest test-flags test-vllm test-ray test-clients soak soak-ray bench lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -27,7 +29,7 @@ setup: $(STAMP)  ## make .venv and install Brim with what its tests need
 # Everything is locked: by hash, and torch by version, since one version has builds with and without CUDA.
 $(STAMP): pyproject.toml locks/$(LOCK).txt locks/$(LOCK)-torch.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: --require-hashes --requirement locks/$(LOCK).txt
+	$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: $(SOURCES) --require-hashes --requirement locks/$(LOCK).txt
 	$(BIN)/python -m pip install --quiet --constraint locks/$(LOCK)-torch.txt torch
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m compileall -q src/brim
@@ -108,6 +110,11 @@ $(VLLM_OLDEST_VENV)/.installed: $(VLLM_VENV)/.installed tests/vllm/oldest.txt
 # One after the other: each test has replicas, proxies and a controller of its own.
 test-ray: $(RAY_VENV)/.installed  ## replicas on a local Ray, on the CPU
 	$(RAY_VENV)/bin/python -m pytest -q -p no:cacheprovider -m 'not soak' tests/ray
+
+# lm-eval needs three packages that the index has as sources only.
+test-clients:  ## real clients (openai, anthropic, litellm, lm-eval ...) against a server on the CPU
+	$(MAKE) setup VENV=$(CLIENTS_VENV) LOCK=clients SOURCES='--no-binary rouge-score,sqlitedict,word2number'
+	$(CLIENTS_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/clients
 
 soak-ray: $(RAY_VENV)/.installed  ## 200 random faults: replicas, proxies and the controller are killed under load
 	$(RAY_VENV)/bin/python -m pytest -q -p no:cacheprovider -m soak tests/ray

@@ -1,7 +1,8 @@
 """Locks what the tests and the demo install: `make lock` writes `locks/` from the ranges in `pyproject.toml`.
 
-For each of `test` (the newest that is allowed, within `locks/test.in`) and `oldest` (the lowest version of everything
-that `pyproject.toml` names) two files come out, for Python 3.11 to 3.13 and every platform:
+For each of `test` (the newest that is allowed, within `locks/test.in`), `oldest` (the lowest version of everything
+that `pyproject.toml` names) and `clients` (as `test`, with the clients of `tests/clients/clients.in` and what they ask
+of the rest) two files come out, for Python 3.11 to 3.13 and every platform:
 
 - `NAME.txt`: all packages but torch, with transitive ones and hashes;
 - `NAME-torch.txt`: versions of torch and of the CUDA libraries that some of its builds ask for, without hashes, because
@@ -23,6 +24,7 @@ TORCH = re.compile(r"(torch|cuda-[\w-]+|nvidia-(?!ml-py)[\w-]+)==")
 WAYS = {
     "test": ["--constraint", "locks/test.in"],
     "oldest": ["--resolution", "lowest-direct"],
+    "clients": ["tests/clients/clients.in", "--constraint", "locks/test.in"],
 }
 
 

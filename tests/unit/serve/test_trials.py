@@ -13,6 +13,10 @@ import pytest
 pytest.importorskip("llguidance")
 pytest.importorskip("tokenizers")
 
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+
 from brim.engine.front.grammars import Grammars
 from brim.engine.requests.grammar import Grammar, GrammarKind
 from brim.engine.weights.builtin import ByteTokenizer
@@ -139,3 +143,17 @@ def test_after_its_end_no_process_is_left(trials: Trials) -> None:
     assert process.poll() is None
     trials.close()
     assert process.poll() is not None
+
+
+def test_a_tokenizer_that_cannot_be_read_refuses_grammars_and_nothing_else() -> None:
+    words = Tokenizer(WordLevel({"<unk>": 0, "yes": 1, "no": 2}, unk_token="<unk>"))  # it has no decoder
+    grammars = Grammars(PreTrainedTokenizerFast(tokenizer_object=words), 3, (0,))
+    grammars.prepare()  # a server starts nevertheless
+    trials = Trials(grammars)
+    trials.prepare()
+    try:
+        for _ in range(2):
+            with pytest.raises(InvalidRequest, match="llguidance cannot read its tokens"):
+                asyncio.run(trials.check(schema(type="boolean")))
+    finally:
+        trials.close()

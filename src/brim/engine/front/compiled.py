@@ -34,7 +34,11 @@ class TokenVocabulary:
         library = need_library()
         if self.tokenizer_json is None:
             return library.LLTokenizer(library.TokenizerWrapper(_ByteTokens(self.special, self.eos_ids[0])))
-        found = library.LLTokenizer(self.tokenizer_json, n_vocab=self.size, eos_token=list(self.eos_ids))
+        try:
+            found = library.LLTokenizer(self.tokenizer_json, n_vocab=self.size, eos_token=list(self.eos_ids))
+        except ValueError as error:
+            said = f"llguidance cannot read its tokens ({first_line(error)})"
+            raise InvalidRequest(f"grammar: this kind of tokenizer is not supported: {said}; leave it out") from None
         if found.decode_bytes(found.tokenize_str(_SAMPLE)) == _SAMPLE.encode():
             return found
         # It puts a space before a text: what a grammar forces is cut into tokens without it.

@@ -36,7 +36,11 @@ class Grammars:
     def prepare(self) -> None:
         """Read the vocabulary; where no grammar can be followed, the first request with one is told why."""
         with suppress(InvalidRequest):
-            _ = self._tokens
+            self.read()
+
+    def read(self) -> None:
+        """Read the vocabulary, or refuse grammars with the reason why none can be followed."""
+        _ = self._tokens
 
     def knows(self, grammar: Grammar) -> bool:
         """Whether it is compiled already."""

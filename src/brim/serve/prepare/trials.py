@@ -168,6 +168,7 @@ class _Lane:
     def _started(self) -> subprocess.Popen[str]:
         if self._process is not None:
             return self._process
+        self._grammars.read()  # the process would die of a vocabulary that cannot be read
         vocabulary = json.dumps(asdict(self._grammars.vocabulary))
         if self._closed:
             raise DeviceError("the server has ended")
