@@ -28,7 +28,6 @@ OF_VLLM = {  # of its own /metrics, and not of Brim's server
     "vllm:time_to_first_token_seconds_bucket",
     "vllm:inter_token_latency_seconds_bucket",
 }
-TO_COME = {"brim_inter_token_seconds_bucket"}  # published by the latencies of the page
 ENDINGS = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 _NAME = re.compile(r"\b((?:brim|vllm)[_:][a-z_]+)")
 _GROUPED = re.compile(r"by \(([a-z, ]+)\) \((?:\w+\()?((?:brim|vllm)[_:][a-z_]+)")
@@ -70,7 +69,7 @@ def test_every_metric_of_the_dashboard_is_published(server: Served) -> None:
     known = published(server)
     used = {name for query in QUERIES for name in _NAME.findall(query)}
     assert len(used) > 30
-    assert sorted(used - known.keys() - inside_vllm() - OF_VLLM - TO_COME) == []
+    assert sorted(used - known.keys() - inside_vllm() - OF_VLLM) == []
 
 
 def test_every_label_of_the_dashboard_is_published(server: Served) -> None:

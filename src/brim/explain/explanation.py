@@ -15,7 +15,7 @@ from brim.explain.fixes import BRIM_WOULD, LEDGER, Fix, fixes_for
 from brim.explain.ledger import LedgerRow, ledger_of, who_took
 from brim.explain.model_plan import known_model, plan_of
 from brim.explain.reading import read_incident
-from brim.explain.replay import Replay, replay
+from brim.explain.replay import StepReplay, replay
 from brim.explain.timeline import timeline_of
 from brim.units import format_bytes
 
@@ -34,7 +34,7 @@ class Explanation:
     ledger: tuple[LedgerRow, ...]
     fixes: tuple[Fix, ...]
     unknown: tuple[str, ...]
-    replays: tuple[Replay, ...] = ()  # of the last steps, where it was asked for
+    replays: tuple[StepReplay, ...] = ()  # of the last steps, where it was asked for
 
     @property
     def brim_would(self) -> str:

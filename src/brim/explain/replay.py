@@ -42,7 +42,7 @@ class ReplayedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class StepReplay:
     """A step, and what it takes beside the weights and the pool."""
 
     step: ReplayedStep
@@ -78,7 +78,7 @@ class Replay:
         }
 
 
-def replay(incident: Incident, *, with_timeline: bool = False) -> tuple[Replay, ...]:
+def replay(incident: Incident, *, with_timeline: bool = False) -> tuple[StepReplay, ...]:
     """The refused step first, then the largest that ran; `CannotTrace` says what is missing."""
     steps = _steps(incident)
     if not steps:
@@ -91,12 +91,12 @@ def replay(incident: Incident, *, with_timeline: bool = False) -> tuple[Replay, 
     from brim.trace.tracer import trace_config
 
     dtype, ranks = _DTYPES.get(_flag(incident, "dtype"), "bf16"), _ranks(incident)
-    found: list[Replay] = []
+    found: list[StepReplay] = []
     for step in steps:
         shape = TraceShape(Phase.PACKED, step.tokens, logit_rows=step.logit_rows, attention=FUSED, head_sees_last=True)
         pictured = with_timeline and not found
         trace = trace_config(config, shape, name=name, dtype=dtype, ranks=ranks, with_timeline=pictured)
-        found.append(Replay(step, trace))
+        found.append(StepReplay(step, trace))
     return tuple(found)
 
 

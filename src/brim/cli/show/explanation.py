@@ -10,7 +10,7 @@ from brim.explain.difference import StartDifference
 from brim.explain.explanation import Explanation
 from brim.explain.facts import Evidence
 from brim.explain.fixes import Fix
-from brim.explain.replay import Replay
+from brim.explain.replay import StepReplay
 from brim.units import format_bytes
 
 _SHOWN_TIMELINE = 16
@@ -73,7 +73,7 @@ def _lines(console: ReportConsole, title: str, lines: tuple[Evidence, ...]) -> N
         console.print(Text(f"  {place}{when}  {one.text}"), soft_wrap=True)
 
 
-def _replays(console: ReportConsole, replays: tuple[Replay, ...]) -> None:
+def _replays(console: ReportConsole, replays: tuple[StepReplay, ...]) -> None:
     if replays:
         console.print(Text("replayed on the meta device, beside weights and pool:", style="bold"))
     for one in replays:
