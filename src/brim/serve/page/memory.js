@@ -79,7 +79,7 @@ function showTiles({ throughput, latency, requests, kv, gate, time, health, bega
   showDelay("between", latency?.between_tokens);
   say($("inside"), `${count(requests.running)} running`);
   say($("inside-more"), `${count(requests.waiting)} waiting; ${count(requests.inside)} of ${plural(requests.places, "queue slot")} used`);
-  say($("kv"), `${percent(kv.blocks_held, kv.blocks)} used`);
+  say($("kv"), percent(kv.blocks_held, kv.blocks));
   say($("kv-more"), `${percent(kv.blocks_cached, kv.blocks)} cached; ${count(kv.tokens)} tokens`);
   const holding = gate.state === "holding";
   $("gate").dataset.holds = holding;
