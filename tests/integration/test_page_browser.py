@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,23 +15,17 @@ pytest.importorskip("torch")
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from brim.engine.engine import Engine
 from brim.engine.front.answers import Update
 from brim.engine.injection import failing_launches
-from brim.engine.settings import EngineSettings
-from brim.probes.cpu import CpuProbe
-from brim.serving import fit_engine
-from brim.units import MIB
 from tests.integration.browser import DESK, PHONE, Visit, chromium, visiting
 from tests.integration.faults import out_of_memory
-from tests.integration.served import Built, Served, served
+from tests.integration.page_server import ACCESSIBLE, fitted_tiny, looking
+from tests.integration.served import Served, served
 from tests.integration.test_serve_life import Slow, small, starting
 
-CONTEXT = 192
 LONG = {"prompt": "Once upon a time", "max_tokens": 150, "ignore_eos": True, "stream": True, "n": 2}
-READY = "['ready', 'degraded'].includes(document.getElementById('state').textContent)"
+TEXTS = "document.querySelectorAll('#timeline text')"
 PLANNED = "document.getElementById('plan-result').getAttribute('aria-busy') === 'false'"
-ACCESSIBLE = Path(__file__).with_name("accessible.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -43,25 +36,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def tiny(browser: Any) -> Iterator[Served]:
-    """The model of the package in a budget on the CPU, fitted."""
-    probe = CpuProbe(32 * MIB)
-    settings = EngineSettings(max_batch=4, max_batch_tokens=64, max_length=CONTEXT)
-    engine = Engine("brim-tiny", kv_tokens=0, device="cpu", settings=settings, probe=probe)
-    report = fit_engine(engine, probe=probe, canary_bytes=4 * MIB, progress=False, scaling="off")
-    with served(Built(engine, probe, report), threads=True, model_name="brim-tiny") as found:
+    with fitted_tiny() as found:
         yield found
-
-
-@contextmanager
-def looking(browser: Any, server: Served, tab: str = "memory", **options: Any) -> Iterator[Visit]:
-    """The page at a tab; at the end nothing may have gone wrong, and nobody else may have been asked."""
-    with visiting(browser, f"{server.url}/#{tab}", **options) as visit:
-        visit.until(READY)
-        if tab == "planner":
-            visit.until("document.querySelectorAll('#plan-bar .part').length > 3")
-        yield visit
-        assert visit.problems == []
-        assert all(url.startswith(f"{server.url}/") for url in visit.asked)
 
 
 @contextmanager
@@ -102,7 +78,7 @@ def test_the_device_is_one_bar_that_adds_up(browser: Any, tiny: Served) -> None:
         assert "Canary 4.0 MiB" in said
         assert visit.text("#device") == "CPU · 32.0 MiB"
         ledger = visit.text("#ledger")
-        assert "Activation reserve" in ledger
+        assert "Activations" in ledger
         assert "Canary\t4.0 MiB\t4.0 MiB\t0 %\t4.0 MiB" in ledger
 
 
@@ -115,6 +91,9 @@ def test_requests_and_rates_are_live(browser: Any, tiny: Served) -> None:
             assert "of 150" in visit.text("#requests")
             visit.until("document.querySelector('#card .part-kv_used') !== null")
             visit.until("Number(document.getElementById('rate').textContent) > 0")
+            visit.until("document.getElementById('between').textContent.endsWith('ms')")
+            assert visit.text("#between-more").startswith("p99 ")
+            assert visit.text("#first").endswith(" s") or visit.text("#first").endswith("ms")
 
 
 def test_what_happens_is_on_the_timeline(browser: Any, tiny: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +102,14 @@ def test_what_happens_is_on_the_timeline(browser: Any, tiny: Served, monkeypatch
             assert tiny.post("/v1/completions", {"prompt": "Once", "max_tokens": 3}).status_code == 500
         visit.until("document.querySelector('#timeline .mark-rescue') !== null")
         assert "ran out of memory" in visit.text("#events")
+        lane = "(node) => node.getBoundingClientRect().y + node.getBoundingClientRect().height / 2"
+        lanes = {
+            name: visit.page.evaluate(f"({lane})([...{TEXTS}].find((one) => one.textContent === '{name}'))")
+            for name in ("State", "Rescues")
+        }
+        for kind, name in (("state", "State"), ("rescue", "Rescues")):
+            where = visit.page.evaluate(f"({lane})(document.querySelector('#timeline .mark-{kind}'))")
+            assert abs(where - lanes[name]) < 8, (kind, where, lanes)
         visit.until("document.getElementById('state').textContent === 'degraded'")
         visit.picture("memory-after-a-rescue")
 
@@ -139,6 +126,24 @@ def test_nobody_is_asked_while_nobody_looks(browser: Any, tiny: Served) -> None:
         visit.page.evaluate(hide.format("false") + event)
         visit.page.wait_for_timeout(500)
         assert len(visit.asked) > before
+
+
+def test_marks_of_axes_are_round(browser: Any, tiny: Served) -> None:
+    with looking(browser, tiny) as visit:
+        asked = [[1, 4], [3, 4], [7.2, 4], [254, 4], [1999, 4], [5, 2], [100_001, 2]]
+        script = "asked => import('/page/timeline.js').then(({ ticks }) => asked.map((one) => ticks(...one)))"
+        assert visit.page.evaluate(script, asked) == [
+            [0, 1],
+            [0, 1, 2, 3],
+            [0, 2, 4, 6, 8],
+            [0, 100, 200, 300],
+            [0, 500, 1000, 1500, 2000],
+            [0, 5],
+            [0, 100_000, 200_000],
+        ]
+        times = visit.page.eval_on_selector_all("#timeline text", "nodes => nodes.map((node) => node.textContent)")
+        assert "now" in times
+        assert all(int(one[1:-2]) % 15 == 0 for one in times if one.startswith("−") and one.endswith(" s"))
 
 
 # -- planner -------------------------------------------------------------------------------------------------------
@@ -158,7 +163,7 @@ def test_a_plan_follows_its_controls(browser: Any, tiny: Served) -> None:
         visit.until("document.getElementById('plan-command').textContent.includes('fp8')")
         page.fill("#plan-concurrency", "11")
         visit.until("document.getElementById('plan-answer').dataset.fits === 'false'")
-        assert "missing" in visit.text("#plan-answer")
+        assert "GiB short" in visit.text("#plan-answer")
         assert page.query_selector("#plan-bar .part-missing") is not None
         assert not page.is_visible("#plan-image")
         page.fill("#plan-concurrency", "0")
@@ -286,38 +291,6 @@ def test_every_row_of_advice_can_be_tried(browser: Any, tiny: Served, asked: dic
                 assert value in {str(found) for found in sent.values()}, (label, sent)
 
 
-# -- chat ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_conversation_streams_and_rolls(browser: Any, tiny: Served) -> None:
-    with looking(browser, tiny, "chat") as visit:
-        page = visit.page
-        page.fill("#chat-temperature", "0")
-        page.fill("#chat-tokens", "24")
-        for number in range(1, 5):
-            page.fill("#chat-text", "My name is Ada. What is my name?" + " I like the sea." * (8 * (number > 1)))
-            page.press("#chat-text", "Enter")
-            visit.until(f"document.querySelectorAll('.turn .cost').length === {number}")
-            if number == 1:
-                assert "Ada" in visit.text(".turn.assistant")
-                assert "of answer" in visit.text(".turn.assistant .cost")
-                assert page.query_selector(".turn.dropped") is None
-        visit.until("document.querySelector('.cut') !== null")
-        dropped = page.eval_on_selector_all(".turn.dropped", "nodes => nodes.length")
-        assert visit.text(".cut").startswith(f"{dropped} messages above")
-        assert f"of {CONTEXT} tokens of context" in visit.text("#context-said")
-        assert page.evaluate("document.activeElement.id") == "chat-text"
-        visit.picture("chat")
-        page.fill("#chat-text", "word " * 400)
-        page.press("#chat-text", "Enter")
-        visit.until("document.querySelector('.turn .wrong') !== null")
-        assert "Not answered: messages: " in visit.text(".turn .wrong")
-        assert page.input_value("#chat-text").startswith("word word"), "it can be sent again"
-        visit.problems.remove("Failed to load resource: the server responded with a status of 400 (Bad Request)")
-        page.click("#chat-clear")
-        assert page.eval_on_selector_all(".turn", "nodes => nodes.length") == 0
-
-
 # -- everybody -----------------------------------------------------------------------------------------------------
 
 
@@ -338,6 +311,32 @@ def test_it_can_be_read_on_any_screen(browser: Any, tiny: Served, tab: str) -> N
             assert visit.page.evaluate(ACCESSIBLE) == [], (scheme, viewport)
             if (scheme == "light") == (viewport is DESK):
                 visit.picture(f"{tab}-{scheme}-{viewport['width']}")
+
+
+def test_a_verdict_is_above_its_form_on_a_phone(browser: Any, tiny: Served) -> None:
+    with looking(browser, tiny, "planner", viewport=PHONE) as visit:
+        visit.until(PLANNED)
+        verdict, form = (visit.page.locator(name).bounding_box() for name in ("#plan-answer", "#plan-form"))
+        assert verdict["y"] < form["y"]
+        visit.page.set_viewport_size(DESK)
+        verdict, form = (visit.page.locator(name).bounding_box() for name in ("#plan-answer", "#plan-form"))
+        assert verdict["x"] > form["x"] + form["width"]
+        assert verdict["y"] < form["y"] + 60
+
+
+def test_a_screen_reader_hears_what_is_shown(browser: Any, tiny: Served) -> None:
+    """The tree that assistive software gets: landmarks, tabs, figures with their names, and the log of a chat."""
+    with looking(browser, tiny) as visit:
+        tree = visit.page.locator("body").aria_snapshot()
+        for part in (
+            'tablist "Views"',
+            'tab "Memory" [selected]',
+            "main",
+            'heading "Time to first token"',
+            "status",
+            'img "Memory, 32.0 MiB',
+        ):
+            assert part in tree, part
 
 
 def test_tabs_follow_the_keyboard(browser: Any, tiny: Served) -> None:

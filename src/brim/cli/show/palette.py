@@ -41,7 +41,7 @@ ITEM_COLOURS = {
     "graphs": SAND,
     "state": shade(GREEN, 1),
     "neighbours": ROSE,
-    "canary": VERMILION,
+    "canary": shade(GREY, 1),  # kept back on purpose: nothing to be alarmed about
     "keep_free": shade(SAND, 1),
     "kv": GREEN,
     "kv_used": GREEN,  # of a pool that serves: by requests

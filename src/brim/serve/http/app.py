@@ -162,7 +162,11 @@ class _About:
             "owned_by": "brim",
         }
         running = self._lifecycle.running
-        return found if running is None else found | {"max_model_len": running.engine.longest_request}
+        if running is None:
+            return found
+        model = served_model(self._settings, running)
+        takes = ["text", *(["image"] if model.images else []), *(["audio"] if model.audio else [])]
+        return found | {"max_model_len": model.longest, "input_modalities": takes}
 
     async def response(self, request: Request) -> Response:
         """A stored answer."""

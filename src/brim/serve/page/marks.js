@@ -3,17 +3,17 @@
 import { svg } from "./dom.js";
 
 export const KINDS = {
-  gate: { title: "Gate", lane: "Gate", shape: "square" },
-  refused: { title: "Refused", lane: "Gate", shape: "cross" },
+  state: { title: "State", lane: "State", shape: "circle" },
+  gate: { title: "Admission", lane: "Admission", shape: "square" },
+  refused: { title: "Refused", lane: "Admission", shape: "cross" },
   preempted: { title: "Preempted", lane: "Evictions", shape: "diamond" },
   evicted: { title: "Evicted", lane: "Evictions", shape: "circle" },
-  rolled: { title: "Rolled", lane: "Evictions", shape: "triangle" },
+  rolled: { title: "Truncated", lane: "Evictions", shape: "triangle" },
   rescue: { title: "Rescue", lane: "Rescues", shape: "star" },
   failed: { title: "Failed", lane: "Rescues", shape: "cross" },
-  state: { title: "State", lane: "Rescues", shape: "circle" },
 };
 
-export const LANES = ["Gate", "Evictions", "Rescues"];
+export const LANES = ["State", "Admission", "Evictions", "Rescues"];
 
 const PATHS = {
   square: "M-4-4H4V4H-4Z",
@@ -24,7 +24,7 @@ const PATHS = {
   star: "M0-6.5L1.8-1.9L6.5-1.9L2.8 1.2L4.1 6L0 3.2L-4.1 6L-2.8 1.2L-6.5-1.9L-1.8-1.9Z",
 };
 
-const UNKNOWN = { title: "Event", lane: "Rescues", shape: "circle" };
+const UNKNOWN = { title: "Event", lane: "State", shape: "circle" };
 
 export const kindOf = (name) => KINDS[name] ?? UNKNOWN;
 

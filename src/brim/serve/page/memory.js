@@ -4,7 +4,7 @@ import { drawBar, swatch } from "./bar.js";
 import { $, el, say } from "./dom.js";
 import { kindOf, markIcon } from "./marks.js";
 import { drawTimeline } from "./timeline.js";
-import { bytes, clock, count, partName, percent, plural, seconds } from "./words.js";
+import { bytes, clock, count, milliseconds, partName, percent, plural, seconds } from "./words.js";
 
 const KEPT_SAMPLES = 600, KEPT_EVENTS = 256, LISTED_EVENTS = 40;
 
@@ -72,17 +72,19 @@ function showReplicas({ replicas = [], replica }) {
   });
 }
 
-function showTiles({ throughput, requests, kv, gate, time, health, preemption, began }) {
+function showTiles({ throughput, latency, requests, kv, gate, time, health, began }) {
   say($("rate"), count(throughput.drawn_tokens_per_second));
-  say($("rate-more"), `${count(throughput.computed_tokens_per_second)} with those of prompts`);
+  say($("rate-more"), `${count(throughput.computed_tokens_per_second)} with prompt tokens`);
+  showDelay("first", latency?.first_token);
+  showDelay("between", latency?.between_tokens);
   say($("inside"), `${count(requests.running)} running`);
-  say($("inside-more"), `${count(requests.waiting)} waiting; ${count(requests.inside)} of ${plural(requests.places, "place")} taken`);
-  say($("kv"), `${percent(kv.blocks_held, kv.blocks)} used`);
-  say($("kv-more"), `${percent(kv.blocks_cached, kv.blocks)} cached; ${count(kv.tokens)} tokens in all`);
+  say($("inside-more"), `${count(requests.waiting)} waiting; ${count(requests.inside)} of ${plural(requests.places, "queue slot")} used`);
+  say($("kv"), percent(kv.blocks_held, kv.blocks));
+  say($("kv-more"), `${percent(kv.blocks_cached, kv.blocks)} cached; ${count(kv.tokens)} tokens`);
   const holding = gate.state === "holding";
   $("gate").dataset.holds = holding;
   say($("gate"), holding ? "holding" : "open");
-  say($("gate-more"), holding ? `for ${seconds(time - gate.since)}: ${gate.reason}` : "requests start as they come");
+  say($("gate-more"), holding ? `for ${seconds(time - gate.since)}: ${gate.reason}` : "requests start at once");
   say(
     $("counters"),
     [
@@ -93,6 +95,13 @@ function showTiles({ throughput, requests, kv, gate, time, health, preemption, b
       `${count(kv.blocks_evicted)} blocks evicted`,
     ].join(" · "),
   );
+}
+
+// p50 and p99 of the last minute.
+function showDelay(id, found) {
+  const known = found && found.p50_ms !== null;
+  say($(id), known ? milliseconds(found.p50_ms) : "–");
+  say($(`${id}-more`), known ? `p99 ${milliseconds(found.p99_ms)}; last minute` : "no token in the last minute");
 }
 
 function listEvents() {

@@ -81,8 +81,8 @@ function redraw() {
 }
 
 function headline(plan) {
-  if (!plan.fits) return `Does not fit: ${bytes(plan.shortfall_bytes)} missing`;
-  return `Fits: ${plural(plan.concurrency, "request")} of ${count(plan.max_len)} tokens at once`;
+  if (!plan.fits) return `Does not fit: ${bytes(plan.shortfall_bytes)} short`;
+  return `Fits: ${plural(plan.concurrency, "concurrent request")} of ${count(plan.max_len)} tokens`;
 }
 
 function details(plan) {
@@ -121,7 +121,7 @@ function changes(one, plan) {
 const gpus = (tp, plan) => Number(tp) * plan.data_parallel * (plan.engine === "llama.cpp" ? 1 : plan.pipeline_parallel);
 
 const knobName = (knob) =>
-  knob.replaceAll("_", " ").replace("tp", "GPUs").replace("kv dtype", "KV type").replace("cpu moe", "host experts of layers").replace(/^gpu\b/, "GPU");
+  knob.replaceAll("_", " ").replace("tp", "GPUs").replace("kv dtype", "KV cache dtype").replace("cpu moe", "CPU MoE layers").replace(/^gpu\b/, "GPU");
 
 function advice(plan) {
   if (!plan.advice.length) return [el("li", {}, "No setting would gain anything.")];

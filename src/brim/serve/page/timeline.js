@@ -5,14 +5,15 @@ import { LANES, kindOf, mark } from "./marks.js";
 import { clock, count } from "./words.js";
 
 const SPANS = [60, 120, 300]; // seconds: the shortest that holds all samples
-const POOL_SHARES = [0.1, 0.25, 0.5, 1];
-const LEFT = 74, RIGHT = 8;
-const HEIGHT = 308;
+const POOL_SHARES = [0.1, 0.2, 0.5, 1];
+const EVERY = { 60: [15, 30], 120: [30, 60], 300: [60, 60] }; // seconds between two marks of time: on a wide screen, and on a narrow one
+const LEFT = 102, RIGHT = 8;
+const HEIGHT = 326;
 const RATE = { top: 10, height: 78 };
 const QUEUE = { top: 106, height: 34 };
 const POOL = { top: 158, height: 66 };
 const LANE = { top: 234, height: 18 };
-const AXIS = 302;
+const AXIS = 320;
 const MARK = 11;
 
 // `samples` are objects by column name; `blocks` is the size of the KV pool. Returns how many minutes are shown.
@@ -36,19 +37,19 @@ export function drawTimeline(box, samples, events, blocks, now) {
 }
 
 function rate(shown, x, width) {
-  const top = nice(Math.max(1, ...shown.map((one) => one.drawn_per_second)));
-  const y = (value) => RATE.top + RATE.height * (1 - value / top);
+  const marks = ticks(Math.max(1, ...shown.map((one) => one.drawn_per_second)), 4);
+  const y = (value) => RATE.top + RATE.height * (1 - value / marks.at(-1));
   return [
-    ...band(RATE, width, "Tokens/s", count(top)),
+    ...band(RATE, width, "Tokens/s", marks.map(count)),
     area("rate-area", shown, x, (one) => y(one.drawn_per_second), y(0)),
     line("rate", shown, x, (one) => y(one.drawn_per_second)),
   ];
 }
 
 function queue(shown, x, width) {
-  const top = nice(Math.max(5, ...shown.map((one) => one.waiting)));
-  const y = (value) => QUEUE.top + QUEUE.height * (1 - value / top);
-  return [...band(QUEUE, width, "Waiting", count(top)), area("queue", shown, x, (one) => y(one.waiting), y(0))];
+  const marks = ticks(Math.max(4, ...shown.map((one) => one.waiting)), 2);
+  const y = (value) => QUEUE.top + QUEUE.height * (1 - value / marks.at(-1));
+  return [...band(QUEUE, width, "Waiting", marks.map(count)), area("queue", shown, x, (one) => y(one.waiting), y(0))];
 }
 
 function pool(shown, x, width, blocks) {
@@ -56,21 +57,22 @@ function pool(shown, x, width, blocks) {
   const top = POOL_SHARES.find((share) => share >= most) ?? 1;
   const y = (value) => POOL.top + POOL.height * (1 - Math.min(1, value / Math.max(1, blocks * top)));
   return [
-    ...band(POOL, width, "KV pool", `${100 * top} %`),
+    ...band(POOL, width, "KV pool", [0, 50 * top, 100 * top].map((share) => `${share} %`)),
     area("cached", shown, x, (one) => y(one.blocks_held + one.blocks_cached), (one) => y(one.blocks_held)),
     area("used", shown, x, (one) => y(one.blocks_held), y(0)),
   ];
 }
 
-function band({ top, height }, width, name, most) {
-  const rule = (y) => svg("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: y, y2: y });
-  return [
-    rule(top),
-    rule(top + height),
-    svg("text", { x: 0, y: top + height / 2 + 4 }, name),
-    svg("text", { x: LEFT - 6, y: top + 4, "text-anchor": "end" }, most),
-    svg("text", { x: LEFT - 6, y: top + height + 4, "text-anchor": "end" }, "0"),
-  ];
+// With a line and a number at equal distances, from the bottom up.
+function band({ top, height }, width, name, marks) {
+  const lines = marks.flatMap((words, number) => {
+    const y = top + height * (1 - number / (marks.length - 1));
+    return [
+      svg("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }),
+      svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, words),
+    ];
+  });
+  return [...lines, svg("text", { class: "name", x: 0, y: top + 4 }, name)];
 }
 
 function lanes(events, x, width) {
@@ -98,7 +100,7 @@ function placed(event, x, y) {
 }
 
 function axis(x, now, span, width) {
-  const every = (span / 60) * (width < 520 ? 20 : 12);
+  const every = EVERY[span][width < 520 ? 1 : 0];
   const found = [];
   for (let ago = span; ago >= 0; ago -= every) {
     const anchor = ago === 0 ? "end" : ago === span ? "start" : "middle";
@@ -123,10 +125,11 @@ function area(name, shown, x, y, base) {
   return svg("path", { class: name, d: `M${points(shown, x, y).join("L")}L${back.join("L")}Z` });
 }
 
-// The next of 1, 2, 5, 10, 20 … above a number.
-function nice(most) {
-  const power = 10 ** Math.floor(Math.log10(most));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= most);
+// Round numbers from 0 to at least `most`, in at most so many steps of 1, 2, 5, 10, 20 …
+export function ticks(most, steps) {
+  const power = 10 ** Math.floor(Math.log10(most / steps));
+  const step = Math.max(1, [1, 2, 5, 10].map((one) => one * power).find((one) => one * steps >= most));
+  return Array.from({ length: Math.max(2, Math.ceil(most / step) + 1) }, (_, number) => number * step);
 }
 
 function words(shown, events, blocks) {

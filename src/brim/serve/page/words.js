@@ -24,6 +24,11 @@ export function seconds(value) {
   return minutes < 100 ? `${minutes} min` : `${Math.round(minutes / 60)} h`;
 }
 
+export function milliseconds(value) {
+  if (value < 10) return `${value.toFixed(1)} ms`;
+  return value < 1000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(value < 9950 ? 1 : 0)} s`;
+}
+
 export const clock = (unix) =>
   new Date(unix * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
@@ -32,9 +37,9 @@ const PARTS = {
   weights: "Weights",
   draft: "Draft model",
   encoder: "Image encoder",
-  activation: "Activation reserve",
+  activation: "Activations",
   workspace: "Workspace",
-  graphs: "Graphs, buffers",
+  graphs: "CUDA graphs",
   state: "Recurrent state",
   neighbours: "Other processes",
   leases: "Leases",
@@ -45,7 +50,7 @@ const PARTS = {
   kv_cached: "KV cached",
   kv_free: "KV free",
   free: "Free",
-  missing: "Missing",
+  missing: "Shortfall",
 };
 
 export const partName = (name) => PARTS[name] ?? name;
