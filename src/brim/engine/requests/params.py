@@ -205,6 +205,8 @@ class SamplingParams:
 def _check_ids(name: str, ids: object, most: int) -> None:
     if not isinstance(ids, tuple) or len(ids) > most:
         raise _refused(name, ids, f"a tuple of at most {most} token ids")
+    if not ids or (set(map(type, ids)) == {int} and min(ids) >= 0):
+        return  # the usual case, where there may be many
     for token in ids:
         if not _is_int(token) or token < 0:
             raise _refused(name, token, "a token id, 0 or above")

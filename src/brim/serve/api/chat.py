@@ -17,8 +17,8 @@ from brim.serve.parse.grammar import calls_answer, formed_answer
 from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import ChatJob, Prepared
 from brim.serve.problems import invalid
+from brim.serve.requests.answer_request import AnswerRequest
 from brim.serve.requests.chat import ChatRequest, read_chat
-from brim.serve.requests.sampling import AnswerRequest
 from brim.serve.responses.answers import Reading, ResponseHeader
 from brim.serve.responses.chat import ChatFormatter
 from brim.serve.responses.details import AnswerDetails

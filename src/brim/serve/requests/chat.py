@@ -9,8 +9,9 @@ from brim.engine.requests.grammar import Grammar
 from brim.serve.problems import invalid
 from brim.serve.requests import types as t
 from brim.serve.requests.answer_format import FORMAT, AnswerForm
+from brim.serve.requests.answer_request import AnswerRequest
 from brim.serve.requests.dialogue import MESSAGES, Dialogue, Message, check_counts, dialogue_of
-from brim.serve.requests.sampling import ALTERNATIVES, TOKENS, AnswerRequest, TokenDetailBody
+from brim.serve.requests.sampling import ALTERNATIVES, TOKENS, TokenDetailBody
 from brim.serve.requests.tools import TOOL_CHOICE, TOOLS, RequestedTools, ToolChoice, ToolFunction, requested_tools
 
 DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls

@@ -136,7 +136,7 @@ class ChatFormatter:
             "message": _message(answered),
             "logprobs": None if self._scores is None else {"content": self._scores.of_answer(done)},
             "finish_reason": _reason(done, len(answered.calls)),
-            **self._details.of_answer(done),
+            **self._details.of_answer(done, done.tokens),
         }
 
 
