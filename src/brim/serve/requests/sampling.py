@@ -58,7 +58,6 @@ NOT_YET = (
     "audio",
     "function_call",
     "functions",
-    "logprob_token_ids",
     "prompt_embeds",
     "reasoning_effort",
     "repetition_detection",
@@ -288,8 +287,14 @@ class TokenDetailBody(GenerationBody):
     """Fields of the endpoints whose answers may say more of their tokens, as vLLM's do."""
 
     prompt_logprobs: int | None = t.optional(ALTERNATIVES)
+    logprob_token_ids: tuple[int, ...] = t.optional(_ids(MAX_ALTERNATIVES), default=())
     return_token_ids: bool = t.optional(t.FLAG, default=False)
     return_tokens_as_token_ids: bool = t.optional(t.FLAG, default=False)
+
+    def params(self, **computed: Any) -> SamplingParams:
+        if self.logprob_token_ids and computed.get("logprobs") is None:
+            raise invalid("logprob_token_ids", "it needs logprobs; ask for them, or leave it out")
+        return GenerationBody.params(self, scored_token_ids=self.logprob_token_ids, **computed)
 
     def answer(self, params: SamplingParams, **asked: Any) -> AnswerRequest:
         details = {
