@@ -322,6 +322,11 @@ def test_what_is_not_done_is_refused_by_its_name_also_by_a_lenient_server(
     assert refused(tiny, COMPLETIONS, prompt="a", **fields) == (400, param)
 
 
+def test_a_field_of_another_endpoint_is_named_as_not_supported_and_null_is_taken(tiny: Served) -> None:
+    assert refused(tiny, CHAT, messages=ADA, truncate_prompt_tokens=4) == (400, "truncate_prompt_tokens")
+    assert chat(tiny, truncate_prompt_tokens=None, suffix=None)["choices"]
+
+
 def test_harmless_fields_are_taken_and_others_are_warned_of(tiny: Served) -> None:
     harmless = {
         "use_beam_search": False,
