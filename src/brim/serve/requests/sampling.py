@@ -54,7 +54,7 @@ HARMLESS = (  # about the caller's account, or hints: they change nothing about 
     "prompt_cache_key",
     "service_tier",
 )
-NOT_YET = (  # null is taken; a field that only some endpoints have is declared there
+NOT_YET = (  # null is taken
     "audio",
     "custom_logit_processor",
     "function_call",
@@ -67,8 +67,6 @@ NOT_YET = (  # null is taken; a field that only some endpoints have is declared 
     "repetition_detection",
     "stop_regex",
     "suffix",
-    "truncate_prompt_tokens",
-    "truncation_side",
     "verbosity",
     "web_search_options",
 )
