@@ -14,8 +14,8 @@ from typing import Any
 
 from brim.engine.front.answers import Completion, Update
 from brim.engine.front.grammars import Grammars
+from brim.engine.front.validation import GenerationRequest
 from brim.engine.pool.figures import EngineFigures
-from brim.engine.requests.params import SamplingParams
 from brim.engine.requests.request import FinishReason
 from brim.engine.schedule.figures import AdmissionFigures
 from brim.engine.schedule.host_copies import PreemptionFigures
@@ -64,7 +64,7 @@ class StubEngine:
 
     @property
     def loaded(self) -> Any:
-        return SimpleNamespace(folder=None, eos_ids=frozenset())
+        return SimpleNamespace(folder=None, eos_ids=frozenset(), vocab=1 << 17)
 
     @property
     def idle(self) -> bool:
@@ -80,11 +80,14 @@ class StubEngine:
         counts = (self.kv_tokens, 0, 0, 0, 0, 0, running, 0, 0, self.steps, self.drawn)
         return EngineFigures(*counts, AdmissionFigures(), PreemptionFigures(), None)
 
-    def submit(self, prompt: Any, params: SamplingParams | None = None, **_: Any) -> str:
+    def submit_request(self, given: GenerationRequest) -> str:
         self._number += 1
-        name = f"request-{self._number}"
-        self._answers[name] = _Answer(len(prompt), (params or SamplingParams()).max_tokens)
+        name = given.request_id or f"request-{self._number}"
+        self._answers[name] = _Answer(len(given.prompt), given.params.max_tokens)
         return name
+
+    def check_prompt_length(self, tokens: int, **_: str) -> None:
+        pass
 
     def cancel(self, request_id: str) -> bool:
         return self._answers.pop(request_id, None) is not None

@@ -152,6 +152,23 @@ def test_tokens_beside_scores_may_be_named_by_their_ids(tiny: Served) -> None:
     assert all(len(top) == 1 for top in completion(tiny, logprobs=0)["choices"][0]["logprobs"]["top_logprobs"])
 
 
+def test_named_tokens_are_scored_in_place_of_the_likeliest(tiny: Served) -> None:
+    fields = {"logprob_token_ids": [7, 9], "return_tokens_as_token_ids": True, "max_tokens": 4, "ignore_eos": True}
+    every = completion(tiny, logprobs=20, prompt=[5, 6], **{**fields, "logprob_token_ids": []})["choices"][0][
+        "logprobs"
+    ]
+    named = completion(tiny, logprobs=0, prompt=[5, 6], **fields)["choices"][0]["logprobs"]
+    assert (named["tokens"], named["token_logprobs"]) == (every["tokens"], every["token_logprobs"])
+    for token, top, likeliest in zip(named["tokens"], named["top_logprobs"], every["top_logprobs"], strict=True):
+        assert set(top) == {token, "token_id:7", "token_id:9"}
+        assert all(likeliest.get(name, value) == pytest.approx(value, abs=1e-5) for name, value in top.items())
+    content = chat(tiny, logprobs=True, allowed_token_ids=[42], **fields)["choices"][0]["logprobs"]["content"]
+    assert [{one["token"] for one in score["top_logprobs"]} for score in content] == [
+        {"token_id:42", "token_id:7", "token_id:9"}
+    ] * 4
+    assert {one["logprob"] for one in content[0]["top_logprobs"]} == {0.0, -9999.0}  # the others may not be drawn
+
+
 def test_scores_of_a_prompt(tiny: Served) -> None:
     prompt = ids("The sky is blue and the grass is green.")
     wanted = completion(tiny, prompt=prompt, echo=True, logprobs=3, max_tokens=1)["choices"][0]["logprobs"]
@@ -296,13 +313,18 @@ def test_a_prompt_is_cut_where_that_is_asked_for(tiny: Served) -> None:
         ({"length_penalty": 2.0}, "length_penalty"),
         ({"logits_processors": ["x"]}, "logits_processors"),
         ({"suffix": "."}, "suffix"),
-        ({"logprob_token_ids": [1]}, "logprob_token_ids"),
+        ({"logprob_token_ids": [1]}, "logprob_token_ids"),  # without logprobs
     ],
 )
 def test_what_is_not_done_is_refused_by_its_name_also_by_a_lenient_server(
     tiny: Served, fields: dict[str, Any], param: str
 ) -> None:
     assert refused(tiny, COMPLETIONS, prompt="a", **fields) == (400, param)
+
+
+def test_a_field_of_another_endpoint_is_named_as_not_supported_and_null_is_taken(tiny: Served) -> None:
+    assert refused(tiny, CHAT, messages=ADA, truncate_prompt_tokens=4) == (400, "truncate_prompt_tokens")
+    assert chat(tiny, truncate_prompt_tokens=None, suffix=None)["choices"]
 
 
 def test_harmless_fields_are_taken_and_others_are_warned_of(tiny: Served) -> None:

@@ -354,7 +354,7 @@ def _logprobs(launched: Launched) -> list[TokenLogprobs | None]:
     top = sampled.top_logprobs.tolist() if sampled.top_logprobs is not None else [[]] * len(tokens)
     found: list[TokenLogprobs | None] = []
     for row, sequence in enumerate(launched.plan.row_sequences):
-        count = sequence.request.params.logprobs
+        count = sequence.request.params.alternatives
         pairs = () if count is None else tuple(zip(top_tokens[row], top[row], strict=True))[:count]
         found.append(None if count is None else TokenLogprobs(tokens[row], chosen[row], pairs))
     return found

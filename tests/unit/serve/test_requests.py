@@ -17,11 +17,11 @@ from brim.engine.requests.params import SamplingParams
 from brim.serve.http.parsing import parse_object
 from brim.serve.problems import Problem
 from brim.serve.requests.answer_format import AnswerForm
+from brim.serve.requests.answer_request import AnswerRequest, sooner
 from brim.serve.requests.chat import read_chat
 from brim.serve.requests.completion import read_completion
 from brim.serve.requests.media import Audio, Image
 from brim.serve.requests.responses_api import read_response
-from brim.serve.requests.sampling import AnswerRequest, sooner
 from brim.serve.requests.types import ServedModel
 from brim.serve.settings import RequestLimits
 

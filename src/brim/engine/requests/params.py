@@ -67,6 +67,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None  # alternatives to report; 0: the sampled token only
+    scored_token_ids: tuple[int, ...] = ()  # with `logprobs`: these are the alternatives, and not the likeliest
     prompt_logprobs: int | None = None
     top_k_logits: int = 0  # largest logits to keep of each token, as the model gave them; 0: none
     n: int = 1
@@ -117,6 +118,11 @@ class SamplingParams:
         )
 
     @property
+    def alternatives(self) -> int | None:
+        """Tokens that are scored beside the one that was drawn; None: no token is scored."""
+        return self.logprobs if self.logprobs is None or not self.scored_token_ids else len(self.scored_token_ids)
+
+    @property
     def limits_tokens(self) -> bool:
         """Some tokens are never drawn, or not behind some others."""
         return self.allowed_token_ids is not None or bool(self.banned_sequences)
@@ -129,6 +135,7 @@ class SamplingParams:
             ("stop_token_ids", self.stop_token_ids),
             ("logit_bias", tuple(token for token, _ in self.logit_bias)),
             ("allowed_token_ids", self.allowed_token_ids or ()),
+            ("scored_token_ids", self.scored_token_ids),
             ("banned_sequences", tuple(chain.from_iterable(self.banned_sequences))),
         ):
             if ids and (token := max(ids)) >= vocab:
@@ -181,6 +188,9 @@ class SamplingParams:
             seen.add(token)
 
     def _check_allowed(self) -> None:
+        _check_ids("scored_token_ids", self.scored_token_ids, MAX_ALTERNATIVES)
+        if self.scored_token_ids and self.logprobs is None:
+            raise _refused("scored_token_ids", self.scored_token_ids, "left out where logprobs is not given")
         if self.allowed_token_ids is not None:
             _check_ids("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_IDS)
             if not self.allowed_token_ids:
@@ -205,6 +215,8 @@ class SamplingParams:
 def _check_ids(name: str, ids: object, most: int) -> None:
     if not isinstance(ids, tuple) or len(ids) > most:
         raise _refused(name, ids, f"a tuple of at most {most} token ids")
+    if not ids or (set(map(type, ids)) == {int} and min(ids) >= 0):
+        return  # the usual case, where there may be many
     for token in ids:
         if not _is_int(token) or token < 0:
             raise _refused(name, token, "a token id, 0 or above")

@@ -31,8 +31,8 @@ from brim.serve.lifecycle import RunningServer, ServerLifecycle
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.prepare.jobs import Prepared
 from brim.serve.problems import Problem, invalid, problem_of
+from brim.serve.requests.answer_request import AnswerRequest, sooner
 from brim.serve.requests.answer_warnings import current_warnings
-from brim.serve.requests.sampling import AnswerRequest, sooner
 from brim.serve.responses.answers import FinishedAnswer, ResponseFormatter
 from brim.serve.settings import ServeSettings
 

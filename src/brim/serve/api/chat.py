@@ -17,8 +17,8 @@ from brim.serve.parse.grammar import calls_answer, formed_answer
 from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import ChatJob, Prepared
 from brim.serve.problems import invalid
+from brim.serve.requests.answer_request import AnswerRequest
 from brim.serve.requests.chat import ChatRequest, read_chat
-from brim.serve.requests.sampling import AnswerRequest
 from brim.serve.responses.answers import Reading, ResponseHeader
 from brim.serve.responses.chat import ChatFormatter
 from brim.serve.responses.details import AnswerDetails
@@ -94,7 +94,7 @@ def scores_of(wanted: AnswerRequest, running: RunningServer) -> Scores | None:
     if params.logprobs is None:
         return None
     ends = {*running.engine.loaded.eos_ids, *params.stop_token_ids}
-    return Scores(running.texts, ends, by_id=wanted.tokens_as_ids)
+    return Scores(running.texts, ends, by_id=wanted.tokens_as_ids, with_own=bool(params.scored_token_ids))
 
 
 def _formats(asked: ChatRequest, running: RunningServer) -> Formats:

@@ -41,7 +41,7 @@ class CompletionsEndpoint:
             prepared=prompts,
             prompts=tuple(one if isinstance(one, str) else texts.whole(one) for one in echoed),
             answers=params.n,
-            scored=params.logprobs,
+            scored=params.alternatives,
             scored_only=asked.scored_only,
             include_usage=asked.wanted.include_usage,
             texts=texts,

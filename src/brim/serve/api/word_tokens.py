@@ -13,7 +13,7 @@ from brim.engine.settings import LOOKUP
 from brim.errors import InvalidRequest
 from brim.serve.lifecycle import RunningServer
 from brim.serve.problems import invalid
-from brim.serve.requests.sampling import AnswerRequest
+from brim.serve.requests.answer_request import AnswerRequest
 
 _TOKEN_CHARACTERS = 8  # of a prediction, for each token that a request may have; the rest is not looked at
 

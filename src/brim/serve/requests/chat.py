@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from brim.engine.requests.grammar import Grammar
 from brim.serve.problems import invalid
 from brim.serve.requests import types as t
 from brim.serve.requests.answer_format import FORMAT, AnswerForm
+from brim.serve.requests.answer_request import AnswerRequest
 from brim.serve.requests.dialogue import MESSAGES, Dialogue, Message, check_counts, dialogue_of
-from brim.serve.requests.sampling import ALTERNATIVES, TOKENS, AnswerRequest, TokenDetailBody
+from brim.serve.requests.sampling import ALTERNATIVES, NOT_YET, TOKENS, TokenDetailBody
 from brim.serve.requests.tools import TOOL_CHOICE, TOOLS, RequestedTools, ToolChoice, ToolFunction, requested_tools
 
 DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls
@@ -31,6 +33,7 @@ class ChatBody(TokenDetailBody):
     modalities: t.Json = t.optional(t.only(["text"], "only text is supported"))
     response_format: Grammar | None = t.optional(FORMAT)
     prediction: str | None = t.optional(PREDICTION)
+    UNSUPPORTED: ClassVar[tuple[str, ...]] = (*NOT_YET, "truncate_prompt_tokens", "truncation_side")
     echo: bool = t.optional(t.only(False, "an answer is given without what it goes on from"), default=False)
     tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
     tool_choice: ToolChoice = t.optional(TOOL_CHOICE, default="auto")

@@ -9,7 +9,8 @@ from brim.engine.requests.grammar import Grammar
 from brim.serve.problems import invalid
 from brim.serve.requests import types as t
 from brim.serve.requests.answer_format import FORMAT, AnswerForm
-from brim.serve.requests.sampling import ALTERNATIVES, MOST_TOKENS, AnswerRequest, TokenDetailBody, token_id
+from brim.serve.requests.answer_request import AnswerRequest
+from brim.serve.requests.sampling import ALTERNATIVES, MOST_TOKENS, TokenDetailBody, token_id
 
 DEFAULT_COMPLETION = 16  # tokens, as in OpenAI's API
 Prompts = tuple[str | tuple[int, ...], ...]

@@ -10,10 +10,11 @@ from brim.engine.requests.grammar import Grammar
 from brim.serve.problems import Problem
 from brim.serve.requests import types as t
 from brim.serve.requests.answer_format import FLAT_FORMAT
+from brim.serve.requests.answer_request import AnswerRequest
 from brim.serve.requests.chat import TRUNCATION, ChatRequest, room_for
 from brim.serve.requests.dialogue import check_counts, dialogue_of, message_of
 from brim.serve.requests.items import ITEMS, Item, MessageItem, messages_of
-from brim.serve.requests.sampling import ALTERNATIVES, HARMLESS, TOKENS, AnswerRequest, GenerationBody
+from brim.serve.requests.sampling import ALTERNATIVES, HARMLESS, TOKENS, GenerationBody
 from brim.serve.requests.tools import FLAT_TOOL_CHOICE, FLAT_TOOLS, ToolChoice, ToolFunction, requested_tools
 
 Items = tuple[dict[str, Any], ...]

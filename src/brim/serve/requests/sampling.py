@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from hashlib import blake2b
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from brim.engine.front.validation import MOST_PRIORITY
@@ -35,6 +34,7 @@ from brim.serve.requests.answer_format import (
     given_forms,
     one_form,
 )
+from brim.serve.requests.answer_request import AnswerRequest
 from brim.surrogates import half_pair_at
 
 MOST_TOKENS = 2**31 - 1
@@ -43,7 +43,6 @@ ALTERNATIVES = t.integer(0, MAX_ALTERNATIVES)
 MOST_PAIRS, KEY_LENGTH, VALUE_LENGTH = 16, 64, 512  # of `metadata`, as in OpenAI's API
 MOST_WORDS, WORD_LENGTH = 256, 64  # of `bad_words`, and characters of one
 _OWN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_SALT_BYTES = 16
 HARMLESS = (  # about the caller's account, or hints: they change nothing about an answer
     "user",
     "guided_decoding_backend",
@@ -55,11 +54,14 @@ HARMLESS = (  # about the caller's account, or hints: they change nothing about 
     "prompt_cache_key",
     "service_tier",
 )
-NOT_YET = (
+NOT_YET = (  # null is taken
     "audio",
+    "custom_logit_processor",
     "function_call",
     "functions",
-    "logprob_token_ids",
+    "lora_path",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
     "prompt_embeds",
     "reasoning_effort",
     "repetition_detection",
@@ -289,8 +291,14 @@ class TokenDetailBody(GenerationBody):
     """Fields of the endpoints whose answers may say more of their tokens, as vLLM's do."""
 
     prompt_logprobs: int | None = t.optional(ALTERNATIVES)
+    logprob_token_ids: tuple[int, ...] = t.optional(_ids(MAX_ALTERNATIVES), default=())
     return_token_ids: bool = t.optional(t.FLAG, default=False)
     return_tokens_as_token_ids: bool = t.optional(t.FLAG, default=False)
+
+    def params(self, **computed: Any) -> SamplingParams:
+        if self.logprob_token_ids and computed.get("logprobs") is None:
+            raise invalid("logprob_token_ids", "it needs logprobs; ask for them, or leave it out")
+        return GenerationBody.params(self, scored_token_ids=self.logprob_token_ids, **computed)
 
     def answer(self, params: SamplingParams, **asked: Any) -> AnswerRequest:
         details = {
@@ -299,42 +307,3 @@ class TokenDetailBody(GenerationBody):
             "prompt_scores": self.prompt_logprobs,
         }
         return GenerationBody.answer(self, params, **details, **asked)
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerRequest:
-    """What is asked of the engine and of the stream, whatever the endpoint."""
-
-    model: str | None
-    params: SamplingParams
-    stream: bool
-    include_usage: bool
-    deadline_seconds: float | None
-    priority: int = 0
-    continuous_usage: bool = False  # in every event of a stream
-    token_ids: bool = False  # those of prompt and answer are part of the answer
-    tokens_as_ids: bool = False  # tokens beside log-probabilities are named by their ids
-    prompt_scores: int | None = None  # alternatives beside each token of the prompt; None: it is not scored
-    request_id: str | None = None  # the client's own, for the answer; None: it gets one
-    cache_salt: str | None = None  # prefixes are found by requests of the same only
-    bad_words: tuple[str, ...] = ()
-    prediction: str | None = None  # a text that the answer may have much of
-
-    def salt(self, tenant: bytes) -> bytes:
-        """What the prefixes of this request are kept under: it begins with what is the tenant's."""
-        if self.cache_salt is None:
-            return tenant
-        return tenant + blake2b(self.cache_salt.encode(errors="surrogatepass"), digest_size=_SALT_BYTES).digest()
-
-
-def sooner(wanted: AnswerRequest, header: str | None) -> AnswerRequest:
-    """With the deadline of the header `X-Deadline-Seconds`, where that is sooner."""
-    if header is None:
-        return wanted
-    try:
-        seconds = float(header)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise invalid("X-Deadline-Seconds", f"{header!r:.40} is not a positive number of seconds")
-    return replace(wanted, deadline_seconds=min(seconds, wanted.deadline_seconds or seconds))

@@ -119,9 +119,10 @@ class ChatFormatter:
         found = self._head.of(CHUNK, choices)
         if not self._include_usage:
             return found
-        generated = sum(one.tokens for one in self._streamed)
-        so_far = usage_so_far(len(self._prepared.tokens), generated) if self._details.continuous_usage else None
-        return found | {"usage": so_far}
+        return found | {"usage": self._usage_so_far() if self._details.continuous_usage else None}
+
+    def _usage_so_far(self) -> Json:
+        return usage_so_far(len(self._prepared.tokens), sum(one.tokens for one in self._streamed))
 
     def _dropped(self) -> Json:
         """What a rolling conversation lost."""
@@ -136,7 +137,7 @@ class ChatFormatter:
             "message": _message(answered),
             "logprobs": None if self._scores is None else {"content": self._scores.of_answer(done)},
             "finish_reason": _reason(done, len(answered.calls)),
-            **self._details.of_answer(done),
+            **self._details.of_answer(done, done.tokens),
         }
 
 

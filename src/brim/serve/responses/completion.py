@@ -103,10 +103,7 @@ class CompletionFormatter:
             "text": text,
             "logprobs": None if self.scored is None else self._all_scores(one.number, done),
             "finish_reason": "length" if self.scored_only else reason,
-            **(
-                self.details.of_answer(done)
-                | ({"token_ids": []} if self.scored_only and self.details.token_ids else {})
-            ),
+            **self.details.of_answer(done, () if self.scored_only else done.tokens),
             **self.details.of_prompt(self.prepared[one.number // self.answers].tokens, done.prompt_logprobs),
         }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from brim.engine.front.answers import Completion, Update
 from brim.engine.schedule.events import TokenLogprobs
-from brim.serve.requests.sampling import AnswerRequest
+from brim.serve.requests.answer_request import AnswerRequest
 from brim.serve.responses.answers import Json, score_of
 from brim.serve.token_texts import TokenTexts
 
@@ -40,8 +40,8 @@ class AnswerDetails:
         own = isinstance(done.stop, int) and done.stop in self.eos_ids
         return {"stop_reason": None if own else done.stop, "matched_stop": done.stop}
 
-    def of_answer(self, done: Completion) -> Json:
-        return {**self.of_end(done), "token_ids": list(done.tokens) if self.token_ids else None}
+    def of_answer(self, done: Completion, tokens: Sequence[int]) -> Json:
+        return {**self.of_end(done), "token_ids": list(tokens) if self.token_ids else None}
 
     def with_prompt_ids(self, tokens: Sequence[int]) -> Json:
         """For the first event of a stream."""

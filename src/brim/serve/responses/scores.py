@@ -14,8 +14,14 @@ _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token that is a part of a charact
 
 
 class Scores:
-    def __init__(self, texts: TokenTexts, ends: Collection[int], *, by_id: bool = False) -> None:
-        """`ends`: tokens that end an answer and are no part of it; `by_id`: tokens are named by their ids."""
+    def __init__(
+        self, texts: TokenTexts, ends: Collection[int], *, by_id: bool = False, with_own: bool = False
+    ) -> None:
+        """`ends`: tokens that end an answer and are no part of it; `by_id`: tokens are named by their ids.
+
+        `with_own`: the token that was drawn is among its alternatives.
+        """
+        self._with_own = with_own
         self._texts = texts
         self._by_id = by_id
         self._end_ids = ends
@@ -35,9 +41,9 @@ class Scores:
         return done.finish_reason is FinishReason.STOP and bool(done.tokens) and done.tokens[-1] in self._end_ids
 
     def _score(self, score: TokenLogprobs) -> Json:
-        return self._token(score.token, score.logprob) | {
-            "top_logprobs": [self._token(token, logprob) for token, logprob in score.top]
-        }
+        own = (score.token, score.logprob)
+        top = score.top if not self._with_own or own[0] in dict(score.top) else (own, *score.top)
+        return self._token(*own) | {"top_logprobs": [self._token(token, logprob) for token, logprob in top]}
 
     def _token(self, token: int, logprob: float) -> Json:
         text = self._texts.of(token)

@@ -190,6 +190,30 @@ def test_json_may_follow_reasoning(name: str | None) -> None:
         assert json.loads(answered(formats, begun, "<think>\n").content)["yes"] in (True, False)
 
 
+@pytest.mark.parametrize("name", REASONING)
+@pytest.mark.parametrize(
+    "form",
+    [
+        Grammar.regex("(red|blue)!"),
+        Grammar.lark('start: "red!" | "blue!"'),
+        Grammar.ebnf('root ::= ("red" | "blue") "!"'),
+        Grammar.parts('start: @colour "!"', {"colour": Grammar.regex("red|blue")}),
+    ],
+)
+def test_any_form_may_follow_reasoning_and_a_call_may_come_instead(form: Grammar, name: str | None) -> None:
+    tokenizer, formats = made(None, name)
+    for seed in range(3):
+        found = answered(formats, drawn(formed_answer(formats, "", form), tokenizer, formats, seed), "")
+        assert found.content in ("red!", "blue!")
+    tokenizer, formats = made("hermes", name if name == "think" else None)
+    grammar, calls = formed_answer(formats, "", form, TOOLS), 0
+    for seed in range(8):
+        found = answered(formats, drawn(grammar, tokenizer, formats, seed), "")
+        assert found.calls or found.content in ("red!", "blue!")
+        calls += bool(found.calls)
+    assert 0 < calls < 8
+
+
 def test_json_or_a_call() -> None:
     tokenizer, formats = made("hermes", "think")
     kinds = set()

@@ -129,7 +129,7 @@ def sample(logits: Tensor, rows: Sequence[SampleRow], rows_at_once: int = ROWS_A
     # one argmax serves all plain rows; where there is none, every place is written below
     plain = len(order) < len(rows)
     tokens = logits.argmax(dim=-1) if plain else torch.empty(len(rows), dtype=torch.int64, device=logits.device)
-    asked = [row.params.logprobs for row in rows if row.params.logprobs is not None]
+    asked = [count for row in rows if (count := row.params.alternatives) is not None]
     result = _with_logprobs(tokens, min(max(asked), logits.shape[1])) if asked else Sampled(tokens)
     for places in _slices(order, rows, rows_at_once):
         _sample_slice(logits, rows, places, result)
@@ -206,9 +206,22 @@ def _sample_slice(logits: Tensor, rows: Sequence[SampleRow], places: list[int], 
         total = scores.logsumexp(dim=-1, keepdim=True)
         chosen = scores.gather(-1, tokens.unsqueeze(-1)) - total
         top = scores.topk(result.top_tokens.shape[1], dim=-1)
+        values, named = top.values, top.indices
+        if any(params.scored_token_ids for params in part.params):
+            named = _named_tokens(part.params, named)
+            values = scores.gather(-1, named)
         result.chosen_logprob.index_copy_(0, part.picked, chosen.squeeze(-1))
-        result.top_logprobs.index_copy_(0, part.picked, top.values - total)
-        result.top_tokens.index_copy_(0, part.picked, top.indices)
+        result.top_logprobs.index_copy_(0, part.picked, values - total)
+        result.top_tokens.index_copy_(0, part.picked, named)
+
+
+def _named_tokens(params: list[SamplingParams], likeliest: Tensor) -> Tensor:
+    """The alternatives of each row: those that it names, or its likeliest tokens."""
+    width = likeliest.shape[1]
+    ids = [(list(each.scored_token_ids) + [-1] * width)[:width] for each in params]
+    (sent,) = _in_one_copy([torch.tensor(ids, dtype=torch.int64).reshape(-1)], likeliest.device)
+    sent = sent.view(likeliest.shape)
+    return torch.where(sent < 0, likeliest, sent)
 
 
 def _adjust(scores: Tensor, part: _Slice, changes: _Changes) -> None:

@@ -301,6 +301,21 @@ def test_logprobs_are_those_before_temperature_and_filters() -> None:
     assert sampled.tokens.tolist() == tokens_of(logits, rows, rows_at_once=1)
 
 
+def test_named_tokens_are_scored_beside_rows_that_ask_for_the_likeliest() -> None:
+    logits = some_logits(3)
+    likeliest = SamplingParams(temperature=0, logprobs=3)
+    named = SamplingParams(temperature=0, logprobs=0, scored_token_ids=(9, 2))
+    rows = [SampleRow(params, seed=0, index=0) for params in (likeliest, named, SamplingParams(temperature=0))]
+    sampled = sample(logits, rows)
+    assert sampled.top_tokens is not None
+    assert sampled.top_logprobs is not None
+    wanted = logits.float().log_softmax(dim=-1)
+    assert sampled.top_tokens[0].tolist() == wanted[0].topk(3).indices.tolist()
+    assert sampled.top_tokens[1, :2].tolist() == [9, 2]
+    assert torch.allclose(sampled.top_logprobs[1, :2], wanted[1, [9, 2]], atol=1e-5)
+    assert torch.allclose(sampled.top_logprobs[0], wanted[0].topk(3).values, atol=1e-5)
+
+
 def test_logprobs_of_the_chosen_token_alone_have_no_columns() -> None:
     sampled = sample(some_logits(1), [SampleRow(SamplingParams(logprobs=0), seed=0, index=0)])
     assert sampled.top_logprobs.shape == (1, 0)
