@@ -44,6 +44,7 @@ NEEDED = {
 RELATED = {
     "best_of",
     "",
+    "continue_final_message",
     "echo",
     "grammar",
     "ignore_eos",
@@ -55,6 +56,7 @@ RELATED = {
     "n",
     "previous_response_id",
     "prompt",
+    "reasoning_effort",
     "response_format",
     "stop_token_ids",
     "stream_options",

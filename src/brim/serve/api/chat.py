@@ -17,7 +17,7 @@ from brim.serve.parse.grammar import calls_answer, json_answer
 from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import ChatJob, Prepared
 from brim.serve.problems import invalid
-from brim.serve.requests.chat import ChatRequest, read_chat
+from brim.serve.requests.chat import ChatRequest, ReasoningShown, read_chat
 from brim.serve.responses.answers import Reading, ResponseHeader
 from brim.serve.responses.chat import ChatFormatter
 from brim.serve.responses.scores import Scores
@@ -44,6 +44,7 @@ class ChatEndpoint:
             answers=asked.wanted.params.n,
             scores=scores_of(asked.wanted.params, context.running),
             include_usage=asked.wanted.include_usage,
+            echoed=asked.echoed,
         )
         params = await answer_params(asked, prompt, context.running, "response_format")
         return PreparedRequest((prompt,), params, formatter)
@@ -73,13 +74,17 @@ async def answer_params(
         if grammar is not None:
             await running.trials.check(grammar)
         shown = formats.shown(bool(asked.tools.tools))
-        return replace(asked.wanted.params, grammar=grammar, shown_token_ids=shown)
+        continues = asked.dialogue.template.continues
+        return replace(asked.wanted.params, grammar=grammar, shown_token_ids=shown, continues_prompt=continues)
     except InvalidRequest as error:
         raise invalid(field, str(error).removeprefix("grammar: ")) from None
 
 
 def reading_of(asked: ChatRequest, prompt: Prepared, running: RunningServer) -> Reading:
-    return Reading(_formats(asked, running), asked.tools.parameters, prompt.tail)
+    formats, shown = _formats(asked, running), asked.reasoning
+    if shown is ReasoningShown.IN_CONTENT:
+        formats = replace(formats, reasoning=None)
+    return Reading(formats, asked.tools.parameters, prompt.tail, thoughts=shown is not ReasoningShown.LEFT_OUT)
 
 
 def scores_of(params: SamplingParams, running: RunningServer) -> Scores | None:

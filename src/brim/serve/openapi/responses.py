@@ -40,7 +40,7 @@ def given(properties: Mapping[str, Schema], optionally: Mapping[str, Schema] | N
 REASONS = ("stop", "length", "deadline")
 _CACHED = given({"cached_tokens": COUNT})
 _THOUGHT = given({"reasoning_tokens": COUNT})
-_DROPPED = given({"evicted_turns": COUNT, "evicted_tokens": COUNT})
+_NOTES = given({}, {"evicted_turns": COUNT, "evicted_tokens": COUNT, "warnings": listed(TEXT)})
 _USAGE = {
     "prompt_tokens": COUNT,
     "completion_tokens": COUNT,
@@ -81,7 +81,7 @@ CHAT = given(
                     "index": COUNT,
                     "message": given(
                         {"role": {"const": "assistant"}, "content": optional(TEXT)},
-                        {"reasoning_content": TEXT, "tool_calls": listed(_CALL)},
+                        {"reasoning_content": TEXT, "reasoning": TEXT, "tool_calls": listed(_CALL)},
                     ),
                     "logprobs": optional(given({"content": listed(OBJECT)})),
                     "finish_reason": one_of([*REASONS, "tool_calls"]),
@@ -90,7 +90,7 @@ CHAT = given(
         ),
         "usage": given({**_USAGE, "completion_tokens_details": _THOUGHT}),
     },
-    {"brim": _DROPPED},
+    {"brim": _NOTES},
 )
 COMPLETION = given(
     {
@@ -138,6 +138,6 @@ RESPONSE = given(
         "top_p": NUMBER,
         "truncation": TEXT,
     },
-    {"brim": _DROPPED},
+    {"brim": _NOTES},
 )
 DELETED: Schema = given({"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}})

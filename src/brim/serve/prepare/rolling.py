@@ -13,12 +13,20 @@ from brim.engine.requests.control_tokens import ChatText
 from brim.errors import InvalidRequest, PromptTooLong
 from brim.guard.rolling import RollingSettings, roll
 from brim.serve.prepare.jobs import ChatJob
+from brim.serve.prepare.variables import template_variables
 from brim.serve.requests.dialogue import Dialogue
 from brim.surrogates import half_pair_at
 
 
 def written(template: ChatTemplate, dialogue: Dialogue) -> ChatText:
-    text = template.render([dict(message.entry) for message in dialogue.messages], dialogue.tools)
+    asked = dialogue.template
+    text = template.render(
+        [dict(message.entry) for message in dialogue.messages],
+        dialogue.tools,
+        asked.opens_answer,
+        continuing=asked.continues,
+        variables=template_variables(asked, template.variables)[0],
+    )
     check_unicode(text.shown)
     return text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from brim.engine.requests.params import MAX_ALTERNATIVES
 from brim.serve.problems import invalid
@@ -11,6 +12,7 @@ from brim.serve.requests import types as t
 from brim.serve.requests.answer_format import FORMAT, AnswerSchema
 from brim.serve.requests.dialogue import MESSAGES, Dialogue, Message, check_counts, dialogue_of
 from brim.serve.requests.sampling import TOKENS, AnswerRequest, GenerationBody
+from brim.serve.requests.template import VERBOSITY, TemplateFields
 from brim.serve.requests.tools import TOOL_CHOICE, TOOLS, RequestedTools, ToolChoice, ToolFunction, requested_tools
 
 DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls
@@ -18,8 +20,16 @@ TRUNCATION = t.choice(("auto", "disabled"))
 ALTERNATIVES = t.integer(0, MAX_ALTERNATIVES)
 
 
+class ReasoningShown(StrEnum):
+    """Where the reasoning of an answer is."""
+
+    APART = "apart"
+    LEFT_OUT = "left_out"
+    IN_CONTENT = "in_content"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatBody(GenerationBody):
+class ChatBody(GenerationBody, TemplateFields):
     messages: tuple[Message, ...] = t.required(MESSAGES)
     max_tokens: int | None = t.optional(TOKENS)
     max_completion_tokens: int | None = t.optional(TOKENS)
@@ -31,6 +41,18 @@ class ChatBody(GenerationBody):
     tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
     tool_choice: ToolChoice = t.optional(TOOL_CHOICE, default="auto")
     parallel_tool_calls: bool = t.optional(t.FLAG, default=True)
+    verbosity: str | None = t.optional(VERBOSITY)
+    include_reasoning: bool = t.optional(t.FLAG, default=True)
+    separate_reasoning: bool = t.optional(t.FLAG, default=True)
+    echo: bool = t.optional(t.FLAG, default=False)  # the answer begins with the message that it goes on with
+
+    @property
+    def reasoning_shown(self) -> ReasoningShown:
+        if not self.separate_reasoning:
+            return ReasoningShown.IN_CONTENT
+        return (
+            ReasoningShown.APART if self.include_reasoning and not self.reasoning.exclude else ReasoningShown.LEFT_OUT
+        )
 
     @property
     def most_tokens(self) -> int | None:
@@ -49,6 +71,8 @@ class ChatRequest:
     room: int  # tokens for the answer, where it rolls
     tools: RequestedTools = field(default_factory=RequestedTools)
     schema: AnswerSchema | None = None  # the answer is JSON of this schema
+    reasoning: ReasoningShown = ReasoningShown.APART
+    echoed: str = ""  # what the answer begins with
 
 
 def read_chat(found: Mapping[str, t.Json], model: t.ServedModel) -> ChatRequest:
@@ -56,14 +80,27 @@ def read_chat(found: Mapping[str, t.Json], model: t.ServedModel) -> ChatRequest:
     _count_messages(found, model, rolls=found.get("truncation") == "auto")
     body = ChatBody.read_body(found, model)
     tools = requested_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-    dialogue = dialogue_of(body.messages, tools.tools, model.limits, "messages")
+    template = body.template(body.messages, body.verbosity)
+    dialogue = dialogue_of(body.messages, tools.tools, model.limits, "messages", template)
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "it needs logprobs to be true")
     most, alternatives = body.most_tokens, (body.top_logprobs or 0) if body.logprobs else None
     params = body.params(max_tokens=most or model.longest, logprobs=alternatives)
     room = room_for(most, model.longest)
     rolls = body.truncation == "auto"
-    return ChatRequest(body.answer(params), dialogue, rolls, room, tools, body.response_format)
+    answer, echoed = body.answer(params), _echoed(body)
+    return ChatRequest(answer, dialogue, rolls, room, tools, body.response_format, body.reasoning_shown, echoed)
+
+
+def _echoed(body: ChatBody) -> str:
+    if not body.echo:
+        return ""
+    if not body.continue_final_message:
+        raise invalid(
+            "echo", "it is for answers that go on with a message: set continue_final_message, or leave it out"
+        )
+    said = body.messages[-1].entry["content"]
+    return said if isinstance(said, str) else ""
 
 
 def room_for(most: int | None, longest: int) -> int:
@@ -87,8 +124,8 @@ class TokenizedPrompt(t.JsonObject):
     model: str | None = t.optional(t.MODEL_NAME)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedChat(t.JsonObject):
+@dataclass(frozen=True, kw_only=True)
+class TokenizedChat(TemplateFields):
     messages: tuple[Message, ...] = t.required(MESSAGES)
     model: str | None = t.optional(t.MODEL_NAME)
     tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
@@ -104,7 +141,7 @@ def read_tokenize(found: Mapping[str, t.Json], model: t.ServedModel) -> Tokenize
     _count_messages(found, model, rolls=False)
     body = TokenizedChat.read_body(found, model)
     tools = requested_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-    return dialogue_of(body.messages, tools.tools, model.limits, "messages")
+    return dialogue_of(body.messages, tools.tools, model.limits, "messages", body.template(body.messages))
 
 
 def tokenize_schema(model: t.ServedModel) -> t.Schema:

@@ -13,21 +13,29 @@ from brim.serve.requests.chat import ALTERNATIVES, TRUNCATION, ChatRequest, room
 from brim.serve.requests.dialogue import check_counts, dialogue_of, message_of
 from brim.serve.requests.items import ITEMS, Item, MessageItem, messages_of
 from brim.serve.requests.sampling import HARMLESS, TOKENS, AnswerRequest, GenerationBody
+from brim.serve.requests.template import VERBOSITY, TemplateFields
 from brim.serve.requests.tools import FLAT_TOOL_CHOICE, FLAT_TOOLS, ToolChoice, ToolFunction, requested_tools
 
 Items = tuple[dict[str, Any], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerText(t.JsonObject):
+    format: AnswerSchema | None = t.optional(FLAT_FORMAT)
+    verbosity: str | None = t.optional(VERBOSITY)
+
+
+PLAIN_TEXT = AnswerText()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseBody(GenerationBody):
+class ResponseBody(GenerationBody, TemplateFields):
     input: str | tuple[Item, ...] = t.required(t.either(t.TEXT, ITEMS))
     instructions: str | None = t.optional(t.TEXT)
     max_output_tokens: int | None = t.optional(TOKENS)
     n: int | None = t.optional(t.only(1, "one answer is given"))
     previous_response_id: str | None = t.optional(t.TEXT)
-    text: AnswerSchema | None = t.optional(
-        t.record(t.wrapped("format", FLAT_FORMAT, default=None, UNSUPPORTED=("verbosity",)))
-    )
+    text: AnswerText = t.optional(t.record(AnswerText), default=PLAIN_TEXT)
     truncation: str = t.optional(TRUNCATION, default="disabled")
     include: tuple[str, ...] = t.optional(t.listed(t.choice(["message.output_text.logprobs"])), default=())
     top_logprobs: int | None = t.optional(ALTERNATIVES)
@@ -44,7 +52,6 @@ class ResponseBody(GenerationBody):
         "conversation",
         "max_tool_calls",
         "prompt",
-        "reasoning",
     )
 
     @property
@@ -77,7 +84,8 @@ def read_response(
     opening = [] if body.instructions is None else [message_of("system", body.instructions)]
     messages = [*opening, *messages_of((*kept, *asked))]
     tools = requested_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-    dialogue = dialogue_of(messages, tools.tools, model.limits, "input")
+    template = body.template(messages, body.text.verbosity)
+    dialogue = dialogue_of(messages, tools.tools, model.limits, "input", template)
     most = body.max_output_tokens
     params = body.params(max_tokens=most or model.longest, logprobs=body.alternatives)
     wanted = AnswerRequest(body.model, params, body.stream, True, body.deadline_seconds, body.priority)
@@ -97,7 +105,7 @@ def read_response(
         "user": body.user,
     }
     rolls, room = body.truncation == "auto", room_for(most, model.longest)
-    chat = ChatRequest(wanted, dialogue, rolls, room, tools, body.text)
+    chat = ChatRequest(wanted, dialogue, rolls, room, tools, body.text.format)
     return ResponseRequest(chat, (*before, *own), body.store, said_back)
 
 

@@ -38,10 +38,8 @@ NOT_YET = (
     "functions",
     "guided_json",
     "prediction",
-    "reasoning_effort",
     "structured_outputs",
     "suffix",
-    "verbosity",
     "web_search_options",
 )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from brim.serve.problems import invalid
 from brim.serve.requests import types as t
+from brim.serve.requests.media import CACHE_HINTS
 
 MOST_TOOLS = 128
 NAME_LENGTH = 128
@@ -49,6 +50,7 @@ class ToolFunction(t.JsonObject):
     description: str | None = t.optional(t.TEXT)
     parameters: Mapping[str, Any] | None = t.optional(t.JsonType((dict,), _parameters, lambda model: _PARAMETERS))
     strict: bool = t.optional(t.FLAG, default=False)
+    IGNORED = CACHE_HINTS
 
     @property
     def entry(self) -> Mapping[str, Any]:
@@ -73,7 +75,7 @@ def _tools(kind: type[t.JsonObject]) -> t.JsonType[tuple[ToolFunction, ...]]:
     return t.listed(t.tagged({"function": kind}), most=lambda model: MOST_TOOLS)
 
 
-TOOLS, FLAT_TOOLS = _tools(t.wrapped("function", _FUNCTION)), _tools(ToolFunction)
+TOOLS, FLAT_TOOLS = _tools(t.wrapped("function", _FUNCTION, IGNORED=CACHE_HINTS)), _tools(ToolFunction)
 TOOL_CHOICE = t.either(_MODE, t.tagged({"function": t.wrapped("function", _NAMED)}))
 FLAT_TOOL_CHOICE = t.either(_MODE, t.tagged({"function": NamedFunction}))
 

@@ -80,9 +80,10 @@ class Reading:
     formats: Formats
     tools: Tools
     tail: str = ""  # the end of the prompt
+    thoughts: bool = True  # reasoning is shown
 
     def reader(self) -> AnswerReader:
-        return self.formats.reader(self.tools, self.tail)
+        return self.formats.reader(self.tools, self.tail, self.thoughts)
 
     def reasoning_tokens(self, tokens: Sequence[int]) -> int:
         return self.formats.reasoning_tokens(tokens, self.tail)

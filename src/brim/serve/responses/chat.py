@@ -46,23 +46,25 @@ class ChatFormatter:
         answers: int,
         scores: Scores | None,
         include_usage: bool,
+        echoed: str = "",
     ) -> None:
-        """`scores`: log-probabilities were asked for."""
+        """`scores`: log-probabilities were asked for; `echoed` is what each answer begins with."""
         self._head = head
         self._prepared = prepared
         self._reading = reading
         self._scores = scores
         self._include_usage = include_usage
+        self._echoed = echoed
         self._streamed = [_Streamed(reading.reader()) for _ in range(answers)]
 
     def whole(self, ended: Sequence[FinishedAnswer]) -> Json:
         found = self._head.of(WHOLE, [self._choice(one) for one in ended])
-        return found | {"usage": self._usage(ended)} | self._dropped()
+        return found | {"usage": self._usage(ended)} | self._prepared.notes
 
     def opening(self) -> list[Json]:
-        delta = {"role": "assistant", "content": ""}
+        delta = {"role": "assistant", "content": self._echoed}
         found = [self._chunk([_delta(number, delta)]) for number in range(len(self._streamed))]
-        return [found[0] | self._dropped(), *found[1:]]
+        return [found[0] | self._prepared.notes, *found[1:]]
 
     def note(self, number: int, update: Update) -> None:
         pass  # what has ended says it all
@@ -95,27 +97,23 @@ class ChatFormatter:
         found = self._head.of(CHUNK, choices)
         return found | {"usage": None} if self._include_usage else found
 
-    def _dropped(self) -> Json:
-        """What a rolling conversation lost."""
-        return {"brim": self._prepared.dropped} if self._prepared.rolls else {}
-
     def _choice(self, one: FinishedAnswer) -> Json:
         done = one.completion
         reader = self._reading.reader()
         answered = whole(reader.feed(done.text or "") + reader.close())
         return {
             "index": one.number,
-            "message": _message(answered),
+            "message": _message(answered, self._echoed),
             "logprobs": None if self._scores is None else {"content": self._scores.of_answer(done)},
             "finish_reason": _reason(done, len(answered.calls)),
         }
 
 
-def _message(answered: Answered) -> Json:
-    content = answered.content if answered.content or not answered.calls else None
-    found: Json = {"role": "assistant", "content": content}
+def _message(answered: Answered, echoed: str) -> Json:
+    content = echoed + answered.content
+    found: Json = {"role": "assistant", "content": content if content or not answered.calls else None}
     if answered.reasoning:
-        found["reasoning_content"] = answered.reasoning
+        found |= _reasoning(answered.reasoning)
     if answered.calls:
         found["tool_calls"] = [
             {"id": new_call_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -124,12 +122,17 @@ def _message(answered: Answered) -> Json:
     return found
 
 
+def _reasoning(text: str) -> Json:
+    """Under both names that clients look for."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
 def _piece_delta(piece: Piece) -> Json:
     match piece:
         case Said(text):
             return {"content": text}
         case Thought(text):
-            return {"reasoning_content": text}
+            return _reasoning(text)
         case Called(number, name):
             function = {"name": name, "arguments": ""}
             return {"tool_calls": [{"index": number, "id": new_call_id(), "type": "function", "function": function}]}

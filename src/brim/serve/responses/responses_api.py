@@ -109,7 +109,6 @@ class ResponsesApiFormatter:
         }
 
     def _response(self, status: str, **found: Any) -> Json:
-        dropped = {"brim": self._prepared.dropped} if self._prepared.rolls else {}
         return {
             "id": self._head.id,
             "object": "response",
@@ -122,7 +121,7 @@ class ResponsesApiFormatter:
             "usage": None,
             "store": self._keep is not None,
             **self._said_back,
-            **dropped,
+            **self._prepared.notes,
             **found,
         }
 
