@@ -65,6 +65,11 @@ def add_command(commands: Commands) -> None:
         help="more keys, one to a line; a line 'KEY weight=4' gives a key four times the share of another",
     )
     parser.add_argument("--insecure", action="store_true", help="let other machines in without a key")
+    parser.add_argument(
+        "--lenient",
+        action="store_true",
+        help="ignore fields of requests that the server does not know, with a warning in the answer (they are refused)",
+    )
     parser.add_argument("--served-model-name", metavar="NAME", help="the model's name in the API (its folder's name)")
     parser.add_argument(
         "--max-queue", type=int, default=256, metavar="N", help="answers that may wait behind those that run (256)"
@@ -308,6 +313,7 @@ def serve_settings(options: argparse.Namespace) -> ServeSettings:
         api_keys=tuple(dict.fromkeys((*options.api_key, *([key] if key else []), *weights))),
         key_weights=weights,
         insecure=options.insecure,
+        lenient=options.lenient,
         max_queue=options.max_queue,
         max_per_key=options.max_per_key,
         drain_seconds=options.drain_seconds,

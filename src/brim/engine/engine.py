@@ -19,6 +19,7 @@ from brim.engine.device.interrupts import Interrupts
 from brim.engine.front.answers import Answer, Completion, Update
 from brim.engine.front.grammars import Grammars
 from brim.engine.front.open_answers import OpenAnswers
+from brim.engine.front.token_limits import limited
 from brim.engine.front.validation import GenerationRequest, RequestValidator
 from brim.engine.kv.events import BlockEvent, BlockEvents
 from brim.engine.loop import ServingLoop, StepObserver
@@ -410,7 +411,9 @@ class Engine:
             RunningSequence(
                 request,
                 list(request.prompt),
-                constraint=None if grammar is None else self.grammars.start(grammar),
+                constraint=limited(
+                    given.params, self.loaded.vocab, None if grammar is None else self.grammars.start(grammar)
+                ),
             )
             for request in requests
         ]

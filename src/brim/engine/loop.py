@@ -131,7 +131,7 @@ class ServingLoop:
         return self.scheduler.idle and not self._launched and not self.events
 
     def submit(self, sequence: Sequence) -> None:
-        self._constrained = self._constrained or sequence.constraint is not None
+        self._constrained = self._constrained or sequence.stepwise
         self.scheduler.submit(sequence)
         if sequence.request.deadline is not None:
             self._note_deadline(sequence.request.deadline, sequence.request.key)
@@ -161,13 +161,13 @@ class ServingLoop:
     def _is_read_first(self, launched: Launched) -> bool:
         """Whether a step is read before the next is launched.
 
-        Requests with a grammar cannot be in the next step otherwise. The others go on without them, unless they are
+        Requests whose constraint waits for every token (a grammar's) cannot be in the next step otherwise. The others go on without them, unless they are
         fewer, or answers have to grow alike (`worst`): then all wait for the device once.
         """
         if launched.read_first or not self._constrained:
             return launched.read_first
         drawing = launched.plan.drawing
-        waiting = sum(sequence.constraint is not None for sequence in drawing)
+        waiting = sum(sequence.stepwise for sequence in drawing)
         return 2 * waiting >= len(drawing) > 0 or (waiting > 0 and self.scheduler.admission.mode == "worst")
 
     def read_all(self) -> None:
@@ -285,7 +285,7 @@ class ServingLoop:
             if reason is not None:
                 scheduler.finish(sequence, reason)
             self.events.append(scores.event(row, sequence, token, reason))
-            if sequence.constraint is not None and reason is None:
+            if sequence.stepwise and reason is None:
                 self._constrain(sequence, token)
         return len(tokens)
 
@@ -311,7 +311,7 @@ class ServingLoop:
             if draft.tokens and speculator is not None:
                 speculator.learn(sequence, len(draft.tokens), accepted)
             self._record_tokens(sequence, draft, drawn[: accepted + 1], scores, first)
-            if sequence.constraint is not None and sequence.finish is None:
+            if sequence.stepwise and sequence.finish is None:
                 self._constrain(sequence, drawn[0])  # it has no draft
         if speculator is not None:
             speculator.stepped()

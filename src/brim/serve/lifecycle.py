@@ -67,7 +67,7 @@ class RunningServer:
 
 def served_model(settings: ServeSettings, running: RunningServer | None) -> ServedModel:
     """What bodies depend on, as far as it is known now."""
-    found = ServedModel(settings.model_name, limits=settings.limits)
+    found = ServedModel(settings.model_name, lenient=settings.lenient, limits=settings.limits)
     if running is None:
         return found
     engine = running.engine

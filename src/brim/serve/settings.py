@@ -66,6 +66,7 @@ class ServeSettings:
     key_weights: Mapping[str, float] = field(default_factory=dict)  # of keys whose weight is not 1
     salt_secret: bytes | None = None  # of the salts of keys: replicas have the same one; None: made at random
     insecure: bool = False
+    lenient: bool = False  # unknown fields of bodies are ignored with a warning, not refused
     max_queue: int = DEFAULT_QUEUE
     max_per_key: int | None = None  # answers of a key, or of an address where there are no keys; None: any number
     drain_seconds: float = 60.0

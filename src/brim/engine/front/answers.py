@@ -32,6 +32,7 @@ class Completion:
     preemptions: int = 0
     error: str | None = None  # why, where the reason is `error`
     passing: bool = False  # an error that the same request may not meet again
+    stop: str | int | None = None  # what ended it, where the reason is `stop`: a stop string, or a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +71,25 @@ class _Choice:
     def text(self) -> str | None:
         return None if self._stream is None else self._stream.text
 
-    def push(self, token: int | None, end: bool) -> tuple[str, bool]:
-        """The characters that can be shown now, all of them at the end; and whether a stop string was found."""
+    def push(self, token: int | None, end: bool) -> tuple[str, str | None]:
+        """The characters that can be shown now, all of them at the end; and the stop string that was found."""
         if self._tokenizer is None:
-            return "", False
+            return "", None
         try:
             stream = self._current_stream()
             self._stream = None  # until it is known to be whole again
-            text = "" if token is None else stream.push(token)
+            text = "" if token is None else stream.push(token, searched=self._is_searched(len(self.tokens)))
             if end or stream.stopped:
                 text += stream.close()
         except Exception as error:
             raise TextError(f"its text cannot be decoded: {first_line(error)}") from error
         self._stream = stream
         self._pushed = len(self.tokens) + (token is not None)
-        return text, stream.stopped
+        return text, stream.stop
+
+    def _is_searched(self, number: int) -> bool:
+        """Whether a stop string may end with this token."""
+        return number >= self.request.params.min_tokens
 
     def _current_stream(self) -> TextStream:
         """The stream of the text so far; made again where an error has left it in the middle of something."""
@@ -92,9 +97,10 @@ class _Choice:
             return self._stream
         params = self.request.params
         before = self.request.prompt if params.continues_prompt else ()
-        stream = TextStream(self._tokenizer, params.stop, before, params.shown_token_ids)
-        for token in self.tokens:
-            stream.push(token)
+        shown = params.shown_token_ids if params.skip_special_tokens else None
+        stream = TextStream(self._tokenizer, params.stop, before, shown, include_stop=params.include_stop)
+        for number, token in enumerate(self.tokens):
+            stream.push(token, searched=self._is_searched(number))
         return stream
 
 
@@ -134,16 +140,19 @@ class Answer:
     def take(self, event: SequenceEvent) -> Update:
         """What an event means to the caller. If it raises, the event has not been taken, and may be given again."""
         choice = self._choices[event.sequence.request.index]
-        # The token that ended it is not part of the text.
-        shown = None if event.finish is FinishReason.STOP else event.token
-        text, stopped = choice.push(shown, end=event.finish is not None)
-        finish = FinishReason.STOP if stopped else event.finish
+        # The token that ended it is not part of the text, unless it was asked for.
+        ended = event.finish is FinishReason.STOP
+        shown = None if ended and not choice.request.params.include_stop else event.token
+        text, stop = choice.push(shown, end=event.finish is not None)
+        finish = FinishReason.STOP if stop is not None else event.finish
         tokens = () if event.token is None else (event.token,)
         logprobs = () if event.logprobs is None else (event.logprobs,)
         scores = choice.prompt_scores
         if event.prompt_logprobs:
             scores = _with_chunk(scores, event.prompt_logprobs, event.prompt_start)
         completion = None if finish is None else _completion(choice, event, finish, tokens, logprobs, scores)
+        if completion is not None and finish is FinishReason.STOP:
+            completion = replace(completion, stop=event.token if stop is None else stop)
         update = Update(
             self.request_id,
             choice.request.index,

@@ -33,11 +33,13 @@ class TextDecoder(Protocol):
         """What is left when no token follows, complete or not."""
 
 
-def text_decoder(tokenizer: Any, before: Sequence[int] = (), shown: Sequence[int] = ()) -> TextDecoder:
-    """What turns the tokens of one answer into text. Special tokens are left out, but for those `shown`.
+def text_decoder(tokenizer: Any, before: Sequence[int] = (), shown: Sequence[int] | None = ()) -> TextDecoder:
+    """What turns the tokens of one answer into text. Special tokens are left out, but for those `shown`; None: all are.
 
     `before` are tokens whose text this one goes on from, if it does: some tokenizers take the space off the first word.
     """
+    if shown is None:
+        return _plain_decoder(tokenizer, before, skip_special=False)
     decoder = _plain_decoder(tokenizer, before)
     if not shown:
         return decoder
@@ -45,15 +47,17 @@ def text_decoder(tokenizer: Any, before: Sequence[int] = (), shown: Sequence[int
     return SpellingDecoder(decoder, spelled, lambda: _plain_decoder(tokenizer))
 
 
-def _plain_decoder(tokenizer: Any, before: Sequence[int] = ()) -> TextDecoder:
+def _plain_decoder(tokenizer: Any, before: Sequence[int] = (), *, skip_special: bool = True) -> TextDecoder:
     def decode(tokens: list[int]) -> str:
-        return str(tokenizer.decode(tokens, skip_special_tokens=True))
+        return str(tokenizer.decode(tokens, skip_special_tokens=skip_special))
 
     context = list(before[-MOST_PENDING:])
     if context and decode(context).endswith(_UNFINISHED):
         context = []  # the text begins inside of a character
     backend = _backend(tokenizer)
-    return WindowDecoder(decode, context) if backend is None else StreamingDecoder(backend, context)
+    if backend is None:
+        return WindowDecoder(decode, context)
+    return StreamingDecoder(backend, context, skip_special=skip_special)
 
 
 def _backend(tokenizer: Any) -> Any:
@@ -174,12 +178,12 @@ class StreamingDecoder:
     not become text yet, however many. The window does neither, and hands back as soon as a character is complete.
     """
 
-    def __init__(self, backend: Any, context: Sequence[int] = ()) -> None:
+    def __init__(self, backend: Any, context: Sequence[int] = (), *, skip_special: bool = True) -> None:
         from tokenizers.decoders import DecodeStream
 
         self._backend = backend
-        self._decode: Decode = partial(backend.decode, skip_special_tokens=True)
-        self._new_stream = partial(DecodeStream, skip_special_tokens=True)
+        self._decode: Decode = partial(backend.decode, skip_special_tokens=skip_special)
+        self._new_stream = partial(DecodeStream, skip_special_tokens=skip_special)
         self._context = list(context)
         self._step = self._new_stream(ids=self._context).step
         self._pending: list[int] = []

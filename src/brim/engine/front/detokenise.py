@@ -18,23 +18,44 @@ class TextStream:
     """The text of one answer."""
 
     def __init__(
-        self, tokenizer: Any, stops: Sequence[str], before: Sequence[int] = (), shown: Sequence[int] = ()
+        self,
+        tokenizer: Any,
+        stops: Sequence[str],
+        before: Sequence[int] = (),
+        shown: Sequence[int] | None = (),
+        *,
+        include_stop: bool = False,
     ) -> None:
-        """`before` are the tokens that it goes on from; `shown` are special tokens that are part of it."""
+        """`before` are the tokens that it goes on from; `shown` are special tokens that are part of it, None: all.
+
+        `include_stop`: a stop string that was found is part of it too.
+        """
         self._decoder = text_decoder(tokenizer, before, shown)
+        self._include_stop = include_stop
         self._stops = StopMatcher(stops) if stops else None
         self._given = StringIO()  # handed out
         self._held = ""  # complete, and perhaps the beginning of a stop string
-        self.stopped = False
+        self.stop: str | None = None  # the stop string that was found
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop is not None
 
     @property
     def text(self) -> str:
         """All of it, also what is held back."""
         return self._given.getvalue() + self._held
 
-    def push(self, token: int) -> str:
-        """The characters that can be shown now that this token is known."""
-        return self._take(self._decoder.push(token))
+    def push(self, token: int, *, searched: bool = True) -> str:
+        """The characters that can be shown now that this token is known.
+
+        `searched`: a stop string may end here. Those that would begin in text that was not searched are none.
+        """
+        piece = self._decoder.push(token)
+        if searched:
+            return self._take(piece)
+        self._given.write(piece)
+        return piece
 
     def close(self) -> str:
         """What is still held back when the answer ends."""
@@ -49,8 +70,9 @@ class TextStream:
             found = self._stops.read(piece)
             whole = self._held + piece
             if found is not None:
-                self.stopped = True
-                piece, self._held = whole[: len(self._held) + found.end - found.length], ""
+                self.stop = found.text
+                end = found.end if self._include_stop else found.end - found.length
+                piece, self._held = whole[: len(self._held) + end], ""
             else:
                 sure = len(whole) - self._stops.held
                 piece, self._held = whole[:sure], whole[sure:]

@@ -91,6 +91,8 @@ class Grammars:
 class _Matched:
     """A constraint that llguidance follows. The bits are computed as soon as a token is known: launches only copy."""
 
+    fixed = False
+
     def __init__(self, compiled: Compiled) -> None:
         self._matcher = compiled.matcher.deep_copy()
         self._allowed = _bits(compiled.first_mask)

@@ -18,7 +18,11 @@ class StopFound:
     """A stop string that is complete."""
 
     end: int  # characters of the piece that was read, up to its last one
-    length: int  # of the stop string; it may have begun in pieces before
+    text: str  # the stop string; it may have begun in pieces before
+
+    @property
+    def length(self) -> int:
+        return len(self.text)
 
 
 class StopMatcher:
@@ -37,7 +41,7 @@ class StopMatcher:
         for stop in self._stops:
             end = stop.read(piece if found is None else piece[: found.end])
             if end and (found is None or (end, -len(stop.text)) < (found.end, -found.length)):
-                found = StopFound(end, len(stop.text))
+                found = StopFound(end, stop.text)
         self.held = max(stop.matched for stop in self._stops)
         return found
 

@@ -74,14 +74,19 @@ class RequestValidator:
         self.check_length(len(tokens), longest)
         self._check_tokens(tokens)
         self._check_spans(spans)
-        eos = () if params.ignore_eos else self.loaded.eos_ids
+        stop_ids = frozenset(() if params.ignore_eos else self.loaded.eos_ids) | frozenset(params.stop_token_ids)
+        if params.min_tokens and params.allowed_token_ids is not None and stop_ids.issuperset(params.allowed_token_ids):
+            raise InvalidRequest(
+                f"allowed_token_ids: all of them end the answer, and min_tokens {params.min_tokens} lets none be drawn "
+                "at first; allow others too, or leave min_tokens out"
+            )
         first = Request(
             id=request_id,
             prompt=tokens,
             params=params,
             seed=params.seed if params.seed is not None else self.seeds.getrandbits(63),
             max_tokens=min(params.max_tokens, longest - len(tokens)),
-            stop_ids=frozenset(eos) | frozenset(params.stop_token_ids),
+            stop_ids=stop_ids,
             deadline=None if seconds is None else self.clock() + seconds,
             media=prepared,
             spans=spans,

@@ -57,7 +57,12 @@ class Grammar:
 
 
 class Constraint(Protocol):
-    """One answer on its way through a grammar."""
+    """Which tokens one answer may go on with: on its way through a grammar, or by a list."""
+
+    @property
+    def fixed(self) -> bool:
+        """`allowed` never changes: a draw need not wait until the token before it has been read."""
+        ...
 
     @property
     def allowed(self) -> np.ndarray:

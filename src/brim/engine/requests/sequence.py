@@ -38,11 +38,13 @@ class Sequence:
     longest: int = field(init=False)  # its length when no token is left to draw
     needs_history: bool = field(init=False)
     speculated: bool = field(init=False)  # tokens may be drafted for it
+    stepwise: bool = field(init=False)  # its constraint must know a token before the next is drawn
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.request.prompt)
         self.longest = self.prompt_length + self.request.max_tokens
         self.needs_history = self.request.params.needs_history
+        self.stepwise = self.constraint is not None and not self.constraint.fixed
         # What a penalty or a grammar does to a token depends on those before it, and drafted ones may not stand.
         self.speculated = self.request.params.speculate and not self.needs_history and self.constraint is None
 
@@ -62,8 +64,8 @@ class Sequence:
 
     @property
     def waits_to_be_read(self) -> bool:
-        """Its grammar must know the token that the device is drawing before the next one is drawn."""
-        return self.constraint is not None and self.unseen > 0
+        """Its constraint must know the token that the device is drawing before the next one is drawn."""
+        return self.stepwise and self.unseen > 0
 
     @property
     def decoding(self) -> bool:

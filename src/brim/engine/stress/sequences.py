@@ -34,6 +34,7 @@ class SomeTokens:
     """A constraint that allows the first few tokens; on the device it is as large as any other."""
 
     allowed: np.ndarray = field(default_factory=lambda: np.array([255], dtype=np.uint8))
+    fixed: bool = False
 
     def take(self, token: int) -> None:
         return None

@@ -29,6 +29,7 @@ from brim.serve.lifecycle import RunningServer, ServerLifecycle
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.prepare.jobs import Prepared
 from brim.serve.problems import Problem, problem_of
+from brim.serve.requests.answer_warnings import current_warnings, warn_all
 from brim.serve.requests.sampling import AnswerRequest, sooner
 from brim.serve.responses.answers import FinishedAnswer, ResponseFormatter
 from brim.serve.settings import ServeSettings
@@ -56,6 +57,7 @@ class RequestContext:
             prompts = await making
         self.entry.prepared(prompts)
         for one in prompts:
+            warn_all(one.warnings)
             self.running.engine.check_prompt_length(len(one.tokens), field=field, remedy=remedy)
         return prompts
 
@@ -263,16 +265,29 @@ async def merged(streams: Sequence[AsyncGenerator[Update, None]]) -> AsyncGenera
 
 async def _events(formatter: ResponseFormatter, numbered: Numbered, reply: HttpReply) -> None:
     """Stream an answer. What is refused is refused before anything is sent: the first update is waited for."""
+    said = False
     async for number, update in numbered:
         found = (formatter.opening() if not reply.status else []) + formatter.events(number, update)
         if not reply.status:
             await reply.begin_events()
+        if found and not said:
+            found[0], said = warned(found[0]), True
         await reply.events(found)
-    await reply.events(formatter.closing(numbered.ended))
+    await reply.events([warned(one) if "response" in one else one for one in formatter.closing(numbered.ended)])
     await reply.end_events(formatter.last_line)
 
 
 async def _whole(formatter: ResponseFormatter, numbered: Numbered, reply: HttpReply) -> None:
     async for number, update in numbered:
         formatter.note(number, update)
-    await reply.json(formatter.whole(sorted(numbered.ended, key=lambda one: one.number)))
+    await reply.json(warned(formatter.whole(sorted(numbered.ended, key=lambda one: one.number))))
+
+
+def warned(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer, or an event that has one, with what must be said of its request (`brim.warnings`)."""
+    texts = current_warnings().texts
+    if not texts:
+        return answer
+    if "response" in answer:  # an event of `/v1/responses`
+        return answer | {"response": warned(answer["response"])}
+    return answer | {"brim": answer.get("brim", {}) | {"warnings": texts}}

@@ -23,6 +23,7 @@ from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body
+from brim.serve.http.warning_header import WarningHeaderApp
 from brim.serve.lifecycle import ServerLifecycle, served_model
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.memory import Asking, memory_report
@@ -31,6 +32,7 @@ from brim.serve.openapi.document import document
 from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import ChatJob
 from brim.serve.problems import SERVER, Problem, invalid, problem_of
+from brim.serve.requests.answer_warnings import warn_all
 from brim.serve.requests.chat import TokenizedPrompt, read_tokenize
 from brim.serve.requests.plan import PlanQuery
 from brim.serve.requests.types import ServedModel
@@ -91,7 +93,7 @@ def make_app(
             Exception: _bug,
         },
     )
-    return guarded(app, settings, tuple(route.path for route in page))
+    return guarded(WarningHeaderApp(app), settings, tuple(route.path for route in page))
 
 
 def guarded(app: ASGIApp, settings: ServeSettings, open_paths: Sequence[str] = ()) -> KeyCheckedApp:
@@ -189,7 +191,9 @@ class _About:
             )
         else:
             job = ChatJob(asked, limits, longest, None, salt=request.state.tenant.salt)
-            tokens = (await running.tokenising.chat(job, only_counted=True)).tokens
+            prompt = await running.tokenising.chat(job, only_counted=True)
+            warn_all(prompt.warnings)
+            tokens = prompt.tokens
         return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
 
 
@@ -205,7 +209,8 @@ class _Plans:
 
     async def plan(self, request: Request) -> Response:
         body = await read_body(request, self._settings.limits)
-        return JSONResponse(await self._planning.plan(PlanQuery.read_body(await parsed(body), ServedModel())))
+        query = PlanQuery.read_body(await parsed(body), ServedModel(lenient=self._settings.lenient))
+        return JSONResponse(await self._planning.plan(query))
 
 
 def _after(request: Request) -> int:

@@ -40,7 +40,7 @@ def given(properties: Mapping[str, Schema], optionally: Mapping[str, Schema] | N
 REASONS = ("stop", "length", "deadline")
 _CACHED = given({"cached_tokens": COUNT})
 _THOUGHT = given({"reasoning_tokens": COUNT})
-_NOTES = given({}, {"evicted_turns": COUNT, "evicted_tokens": COUNT, "warnings": listed(TEXT)})
+_OWN = given({}, {"evicted_turns": COUNT, "evicted_tokens": COUNT, "warnings": listed(TEXT)})  # what Brim says
 _USAGE = {
     "prompt_tokens": COUNT,
     "completion_tokens": COUNT,
@@ -90,7 +90,7 @@ CHAT = given(
         ),
         "usage": given({**_USAGE, "completion_tokens_details": _THOUGHT}),
     },
-    {"brim": _NOTES},
+    {"brim": _OWN},
 )
 COMPLETION = given(
     {
@@ -100,7 +100,8 @@ COMPLETION = given(
             given({"index": COUNT, "text": TEXT, "logprobs": optional(OBJECT), "finish_reason": one_of(REASONS)})
         ),
         "usage": given(_USAGE),
-    }
+    },
+    {"brim": _OWN},
 )
 RESPONSE = given(
     {
@@ -138,6 +139,6 @@ RESPONSE = given(
         "top_p": NUMBER,
         "truncation": TEXT,
     },
-    {"brim": _NOTES},
+    {"brim": _OWN},
 )
 DELETED: Schema = given({"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}})

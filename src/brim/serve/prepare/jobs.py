@@ -70,7 +70,6 @@ class Prepared:
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What an answer says of its prompt: what a rolling conversation lost, and what has no effect."""
-        lost = {"evicted_turns": self.evicted_turns, "evicted_tokens": self.evicted_tokens} if self.rolls else {}
-        found = lost | ({"warnings": list(self.warnings)} if self.warnings else {})
-        return {"brim": found} if found else {}
+        """What an answer says of its prompt: what a rolling conversation lost."""
+        lost = {"evicted_turns": self.evicted_turns, "evicted_tokens": self.evicted_tokens}
+        return {"brim": lost} if self.rolls else {}

@@ -2,7 +2,8 @@
 
 In: what a client wrote, and the model that is served. Out: records, or a `Problem` that names the field by its path and
 says what to do; and the same declaration as a JSON schema, for the OpenAPI document. A field that is null counts as
-absent, as in OpenAI's API, and nothing is ignored in silence: a field that nobody declared is refused.
+absent, as in OpenAI's API, and nothing is ignored in silence: a field that nobody declared is refused, or the answer
+warns of it where the server is lenient.
 
 Knows no endpoint and no field: those are declared where they are used.
 """
@@ -16,6 +17,7 @@ from functools import cache
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from brim.serve.problems import Problem, invalid
+from brim.serve.requests.answer_warnings import warn
 from brim.serve.settings import RequestLimits
 from brim.suggest import did_you_mean, shown, suggestions
 
@@ -46,6 +48,7 @@ class ServedModel:
     longest: int = 1 << 31  # tokens of one request, prompt and answer
     images: bool = True
     audio: bool = True
+    lenient: bool = False  # unknown fields are ignored, and the answer says so
     limits: RequestLimits = field(default_factory=RequestLimits)
 
 
@@ -227,13 +230,16 @@ class JsonObject:
         if cls.ONE_NEEDED and all(values.get(name) in (None, declared.defaults[name]) for name in cls.ONE_NEEDED):
             raise invalid(_inside(path, cls.ONE_NEEDED[0]), "it is missing", _MISSING)
         for name in others:
-            cls._check_other(name, found[name], path)
+            cls._check_other(name, found[name], path, model)
         return cls(**values)
 
     @classmethod
-    def _check_other(cls, name: str, value: Json, path: str) -> None:
+    def _check_other(cls, name: str, value: Json, path: str, model: ServedModel) -> None:
         where = _inside(path, shown(name))
         if name not in cls.UNSUPPORTED:
+            if model.lenient:
+                warn(where, "there is no such field; it was ignored")
+                return
             meant = did_you_mean(suggestions(name, sorted({*_declared(cls).types, *cls.IGNORED})))
             raise invalid(where, f"there is no such field; {meant}leave it out", "unknown_parameter")
         if value is not None:
@@ -248,7 +254,9 @@ class JsonObject:
             schemas, needed = {"type": tag, **schemas}, ["type", *needed] if tag_needed else needed
         properties: Schema = {name: {} for name in cls.IGNORED} | dict.fromkeys(cls.UNSUPPORTED, NULL)
         properties |= {name: one if name in needed else _or_null(one) for name, one in schemas.items()}
-        whole = {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
+        whole: Schema = {"type": "object", "properties": properties, "required": needed}
+        if not model.lenient:
+            whole["additionalProperties"] = False
         if not cls.ONE_NEEDED:
             return whole
         return {"anyOf": [_with(whole, name, schemas[name]) for name in cls.ONE_NEEDED]}

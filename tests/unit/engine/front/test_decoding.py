@@ -228,6 +228,8 @@ def test_special_tokens_are_spelled_out_where_they_are_shown() -> None:
         assert streamed(text_decoder(tokenizer), tokens) == tokenizer.decode([word, word])
         assert streamed(text_decoder(tokenizer, shown=[end]), tokens) == f"{text}</s>{text}"
         assert streamed(text_decoder(tokenizer, shown=[start, end]), tokens) == f"<s>{text}</s>{text}<s>"
+        everything = tokenizer.decode(tokens, skip_special_tokens=False)
+        assert streamed(text_decoder(tokenizer, shown=None), tokens) == everything
 
 
 def test_unfinished_text_that_cannot_be_split_is_settled_whole() -> None:

@@ -160,3 +160,21 @@ def test_overlapping_stop_strings(stops: tuple[str, ...], text: str) -> None:
     assert stream([b"ab", b"cd"], stops).text == text
     assert stream([b"abcd"], stops).text == text
     assert stream([b"a", b"b", b"c", b"d"], stops).text == text
+
+
+def test_a_stop_string_is_part_of_the_text_where_it_was_asked_for() -> None:
+    found = TextStream(BytePieces([b"one <", b"/", b"s> never"]), ("</s>",), include_stop=True)
+    assert [found.push(0), found.push(1), found.push(2), found.close()] == ["one ", "", "</s>", ""]
+    assert (found.stop, found.text) == ("</s>", "one </s>")
+
+
+def test_no_stop_string_ends_or_begins_in_text_that_is_not_searched() -> None:
+    found = TextStream(BytePieces([b"one.", b" two", b".", b" three."]), (".",))
+    assert [found.push(0, searched=False), found.push(1)] == ["one.", " two"]
+    assert not found.stopped
+    assert found.push(2) == ""
+    assert (found.stop, found.text) == (".", "one. two")
+    split = TextStream(BytePieces([b"a<", b"/b", b"</"]), ("</",))
+    assert split.push(0, searched=False) + split.push(1) == "a</b"
+    assert split.push(2) == ""
+    assert split.stopped

@@ -30,11 +30,11 @@ NAN, INF = math.nan, math.inf
         ("temperature", True, "[0, 100]"),
         ("temperature", "1", "[0, 100]"),
         ("temperature", 10**400, "[0, 100]"),
-        ("top_k", -1, "0.."),
-        ("top_k", False, "0.."),
-        ("top_p", 0.0, "(0, 1]"),
-        ("top_p", 1.01, "(0, 1]"),
-        ("top_p", NAN, "(0, 1]"),
+        ("top_k", -2, "-1.."),
+        ("top_k", False, "-1.."),
+        ("top_p", -0.1, "[0, 1]"),
+        ("top_p", 1.01, "[0, 1]"),
+        ("top_p", NAN, "[0, 1]"),
         ("min_p", -0.1, "[0, 1]"),
         ("min_p", 1.1, "[0, 1]"),
         ("repetition_penalty", 0.0, "(0, 10]"),
@@ -55,6 +55,16 @@ NAN, INF = math.nan, math.inf
         ("stop_token_ids", (-1,), "token id"),
         ("stop_token_ids", (True,), "token id"),
         ("ignore_eos", 1, "true or false"),
+        ("skip_special_tokens", None, "true or false"),
+        ("include_stop", "yes", "true or false"),
+        ("allowed_token_ids", (), "at least one"),
+        ("allowed_token_ids", [1], "tuple"),
+        ("allowed_token_ids", (1.0,), "token id"),
+        ("allowed_token_ids", (0,) * 65_537, "at most 65536"),
+        ("banned_sequences", ((),), "not empty"),
+        ("banned_sequences", ((1, -1),), "token id"),
+        ("banned_sequences", ((1,) * 65,), "at most 64"),
+        ("banned_sequences", ((1,),) * 513, "at most 512"),
         ("logit_bias", {1: 2.0}, "tuple"),
         ("logit_bias", ((1,),), "pair"),
         ("logit_bias", ((-1, 1.0),), "token id"),
@@ -88,7 +98,7 @@ def test_an_absurd_value_is_refused_by_name(field: str, value: Any, allowed: str
 
 
 def test_the_message_holds_the_value() -> None:
-    with pytest.raises(InvalidRequest, match=r"^top_p is 1\.5; it must be a number in \(0, 1\]$"):
+    with pytest.raises(InvalidRequest, match=r"^top_p is 1\.5; it must be a number in \[0, 1\]$"):
         SamplingParams(top_p=1.5)
 
 

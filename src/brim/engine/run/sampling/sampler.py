@@ -1,6 +1,6 @@
 """From logits to tokens: in go the last logits of each row and what its request asked, out come ids on the device.
 
-The order is that of the record: logit bias, penalties, `min_tokens`, the grammar; here the logprobs are read; then
+The order is that of the record: logit bias, penalties, `min_tokens`, the grammar and tokens that are not allowed; here the logprobs are read; then
 temperature, top-k, top-p, min-p and the draw.
 
 A token is a function of its own row alone: its logits, its parameters, its seed and its index. To make that exact,
@@ -56,7 +56,7 @@ class SampleRow(NamedTuple):  # one for each request and step: a tuple is made t
     output: Sequence[int] = ()
     eos_ids: tuple[int, ...] = ()
     held: HeldTokens | None = None  # in place of `prompt` and `output`
-    allowed: np.ndarray | None = None  # bits of the tokens that its grammar allows; None: any
+    allowed: np.ndarray | None = None  # bits of the tokens that may be drawn (a grammar's, or a list); None: any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,7 +168,7 @@ def _way(params: SamplingParams) -> _Way:
         return _Way.ARGMAX
     if 0 < params.top_k <= TOPK_LIMIT:
         return _Way.TOPK
-    return _Way.SORT if params.top_k or params.top_p < 1 else _Way.DRAW
+    return _Way.SORT if params.top_k > 0 or params.top_p < 1 else _Way.DRAW
 
 
 def _with_logprobs(tokens: Tensor, k: int) -> Sampled:
@@ -312,7 +312,7 @@ def _column_values(row: SampleRow, vocab: int) -> tuple[float, ...]:
     return (  # in the order of _COLUMNS
         uniform(row.seed, row.index),
         params.temperature,
-        min(params.top_k or vocab, vocab),
+        min(params.top_k, vocab) if params.top_k > 0 else vocab,
         params.top_p,
         math.log(params.min_p) if params.min_p > 0 else -math.inf,
         params.repetition_penalty,
