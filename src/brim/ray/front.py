@@ -36,11 +36,12 @@ from brim.serve.settings import ServeSettings
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 _ATTEMPTS = 2
 _UNAVAILABLE = 503
 _NOBODY = RouteRefusal(5, "no replica is serving at present")
 _RESPONSES, _MODELS = "/v1/responses/", "/v1/models/"
+_COUNTING = ("/tokenize", "/v1/messages/count_tokens")
 _OF_ALL = ("/health", "/metrics", "/v1/memory", "/v1/models")
 
 
@@ -84,7 +85,7 @@ class FrontEnd:
         assert scope["type"] == "http", "nothing else is spoken here"
         generates = scope["method"] == "POST" and scope["path"] in GENERATING
         entry = RequestLogEntry(scope["path"], scope["state"]["tenant"].name, (scope.get("client") or (None,))[0])
-        reply = HttpReply(send, {"x-request-id": entry.id} if generates else {})
+        reply = HttpReply(send, {"x-request-id": entry.id} if generates else {}, scope["path"])
         try:
             if generates:
                 body = await read_body(Request(scope, receive), self._settings.limits)
@@ -201,7 +202,7 @@ class FrontEnd:
     async def _named(self, path: str, body: bytes) -> Replicas:
         """Those of the model that a request is about; of the first where that is not said."""
         name = path.removeprefix(_MODELS) if path.startswith(_MODELS) else None
-        if path == "/tokenize":
+        if path in _COUNTING:
             name = (await parsed(body)).get("model")
         found = self._models.get(name) if isinstance(name, str) else None
         return found or next(iter(self._models.values()))
@@ -225,7 +226,7 @@ class FrontEnd:
 
     async def _first_found(self, plain: dict[str, Any], send: Send) -> None:
         """A stored response is at one replica; the others say that they do not have it."""
-        found = sorted(await self._every(plain), key=lambda one: one.status != 200)
+        found = sorted(await self._every(plain), key=lambda one: (one.status != 200, one.status == 404))
         if not found:
             raise Problem(503, "no replica answers", kind=SERVER, retry_after=5)
         await _send_whole(send, found[0].status, found[0].headers, found[0].body)

@@ -28,7 +28,7 @@ from brim.serve.http.reply import HttpReply
 from brim.serve.lifecycle import RunningServer, ServerLifecycle
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.problems import Problem, problem_of
+from brim.serve.problems import ANTHROPIC_PATH, Problem, problem_of
 from brim.serve.requests.answer_warnings import current_warnings, warn_all
 from brim.serve.requests.sampling import AnswerRequest, sooner
 from brim.serve.responses.answers import FinishedAnswer, ResponseFormatter
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 CLIENT_LEFT = 499  # as proxies log it
 DEADLINE_HEADER = "x-deadline-seconds"
+REQUEST_ID = "x-request-id"
+_ALSO_NAMED = {ANTHROPIC_PATH: ("request-id",)}  # where that API's clients look
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,8 @@ class Answering:
         entry = self._request_log.entry(
             self._path, tenant.name, None if request.client is None else request.client.host
         )
-        reply = HttpReply(send, {"x-request-id": entry.id})
+        named = dict.fromkeys((REQUEST_ID, *_ALSO_NAMED.get(self._path, ())), entry.id)
+        reply = HttpReply(send, named, self._path)
         try:
             body = await read_body(request, self._settings.limits)
             await until_gone(receive, self._answer(request, body, tenant, reply, entry))
@@ -288,6 +291,7 @@ def warned(answer: dict[str, Any]) -> dict[str, Any]:
     texts = current_warnings().texts
     if not texts:
         return answer
-    if "response" in answer:  # an event of `/v1/responses`
-        return answer | {"response": warned(answer["response"])}
+    for inside in ("response", "message"):  # an event of `/v1/responses` or `/v1/messages`
+        if inside in answer:
+            return answer | {inside: warned(answer[inside])}
     return answer | {"brim": answer.get("brim", {}) | {"warnings": texts}}

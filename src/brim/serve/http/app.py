@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -18,13 +18,14 @@ from brim.errors import BrimError
 from brim.serve.api.answering import CLIENT_LEFT, Answering, Endpoint
 from brim.serve.api.chat import ChatEndpoint
 from brim.serve.api.completions import CompletionsEndpoint
+from brim.serve.api.messages import MessagesEndpoint
 from brim.serve.api.responses import ResponsesEndpoint
 from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share_of
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body
 from brim.serve.http.warning_header import WarningHeaderApp
-from brim.serve.lifecycle import ServerLifecycle, served_model
+from brim.serve.lifecycle import RunningServer, ServerLifecycle, served_model
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.memory import Asking, memory_report
 from brim.serve.metrics import Metrics
@@ -34,6 +35,8 @@ from brim.serve.prepare.jobs import ChatJob
 from brim.serve.problems import SERVER, Problem, invalid, problem_of
 from brim.serve.requests.answer_warnings import warn_all
 from brim.serve.requests.chat import TokenizedPrompt, read_tokenize
+from brim.serve.requests.dialogue import Dialogue
+from brim.serve.requests.messages import read_count_tokens
 from brim.serve.requests.plan import PlanQuery
 from brim.serve.requests.types import ServedModel
 from brim.serve.settings import ServeSettings
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
+Read = TypeVar("Read")
 _DIGITS = 18  # of a number in a query
 
 
@@ -81,6 +85,8 @@ def make_app(
             generating("/v1/chat/completions", ChatEndpoint(settings)),
             generating("/v1/completions", CompletionsEndpoint(settings)),
             generating("/v1/responses", ResponsesEndpoint(settings, about.stored)),
+            generating("/v1/messages", MessagesEndpoint(settings)),
+            Route("/v1/messages/count_tokens", about.count_tokens, methods=["POST"]),
             Route("/v1/responses/{name}", about.response),
             Route("/v1/responses/{name}", about.delete_response, methods=["DELETE"]),
             *page,
@@ -179,22 +185,33 @@ class _About:
 
     async def tokenize(self, request: Request) -> Response:
         """A prompt, or the messages of a chat, as tokens."""
-        limits = self._settings.limits
-        body = await read_body(request, limits)
-        found = await parsed(body)
-        running = self._lifecycle.admit()
+        asked, running = await self._to_count(request, read_tokenize)
         longest = running.engine.longest_request
-        asked = await checked(partial(read_tokenize, found, served_model(self._settings, running)), len(body))
         if isinstance(asked, TokenizedPrompt):
             (tokens,) = await running.tokenising.texts(
                 [asked.prompt], special=asked.add_special_tokens, longest=longest, only_counted=True
             )
         else:
-            job = ChatJob(asked, limits, longest, None, salt=request.state.tenant.salt)
-            prompt = await running.tokenising.chat(job, only_counted=True)
-            warn_all(prompt.warnings)
-            tokens = prompt.tokens
+            tokens = await self._counted(asked, running, request)
         return JSONResponse({"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)})
+
+    async def count_tokens(self, request: Request) -> Response:
+        """The messages of a chat, as Anthropic counts them."""
+        asked, running = await self._to_count(request, read_count_tokens)
+        return JSONResponse({"input_tokens": len(await self._counted(asked, running, request))})
+
+    async def _to_count(self, request: Request, read: Callable[[Any, ServedModel], Read]) -> tuple[Read, RunningServer]:
+        body = await read_body(request, self._settings.limits)
+        found = await parsed(body)
+        running = self._lifecycle.admit()
+        return await checked(partial(read, found, served_model(self._settings, running)), len(body)), running
+
+    async def _counted(self, dialogue: Dialogue, running: RunningServer, request: Request) -> tuple[int, ...]:
+        salt = request.state.tenant.salt
+        job = ChatJob(dialogue, self._settings.limits, running.engine.longest_request, None, salt=salt)
+        prompt = await running.tokenising.chat(job, only_counted=True)
+        warn_all(prompt.warnings)
+        return prompt.tokens
 
 
 class _Plans:
@@ -229,7 +246,7 @@ def _no_such_response(name: str) -> Problem:
 
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return JSONResponse(error.body, error.status, dict(error.headers))
+    return JSONResponse(error.body_at(request.url.path), error.status, dict(error.headers))
 
 
 async def _brim_problem(request: Request, error: Exception) -> Response:
@@ -249,9 +266,10 @@ async def _http_problem(request: Request, error: Exception) -> Response:
         405: f"method {request.method} is not allowed for {request.url.path}",
     }
     message = said.get(error.status_code, str(error.detail))
-    return JSONResponse(Problem(error.status_code, message).body, error.status_code, error.headers)
+    body = Problem(error.status_code, message).body_at(request.url.path)
+    return JSONResponse(body, error.status_code, error.headers)
 
 
 async def _bug(request: Request, error: Exception) -> Response:
     """An error that nobody foresaw: the server's log has its traceback."""
-    return JSONResponse(Problem(500, "internal server error", kind=SERVER).body, 500)
+    return JSONResponse(Problem(500, "internal server error", kind=SERVER).body_at(request.url.path), 500)

@@ -28,8 +28,10 @@ def _line(event: Json) -> bytes:
 
 
 class HttpReply:
-    def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
+    def __init__(self, send: Send, headers: Mapping[str, str], path: str = "") -> None:
+        """`path` of the request: it says what shape an error has."""
         self._send = send
+        self._path = path
         self._headers = headers
         self.status = 0  # of the response; 0: it has not begun
         self.ended = False  # all of it was sent
@@ -53,10 +55,11 @@ class HttpReply:
         await self._end(last_line)
 
     async def problem(self, problem: Problem) -> None:
+        body = problem.body_at(self._path, self._headers.get("x-request-id"))
         if not self.status:
-            await self.json(problem.body, problem.status, problem.headers)
+            await self.json(body, problem.status, problem.headers)
             return
-        await self.events([problem.body])
+        await self.events([body])
         await self._end(b"")
 
     async def _end(self, body: bytes) -> None:

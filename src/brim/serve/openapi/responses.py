@@ -50,6 +50,7 @@ _USAGE = {
 _HEAD = {"id": TEXT, "created": COUNT, "model": TEXT}
 
 PROBLEM = given({"error": given({"message": TEXT, "type": TEXT, "param": optional(TEXT), "code": optional(TEXT)})})
+ANTHROPIC_PROBLEM = given({"type": {"const": "error"}, "error": given({"type": TEXT, "message": TEXT})})
 HEALTH = given({"status": one_of(map(str, ServerState))}, {"phase": TEXT, "reason": TEXT})
 MODEL = given({"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT}, {"max_model_len": COUNT})
 MODELS = given({"object": {"const": "list"}, "data": listed(MODEL)})
@@ -142,3 +143,21 @@ RESPONSE = given(
     {"brim": _OWN},
 )
 DELETED: Schema = given({"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}})
+MESSAGE = given(
+    {
+        "id": TEXT,
+        "type": {"const": "message"},
+        "role": {"const": "assistant"},
+        "model": TEXT,
+        "content": listed(given({"type": one_of(["text", "thinking", "tool_use"])})),
+        "stop_reason": one_of(["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]),
+        "stop_sequence": optional(TEXT),
+        "usage": given(
+            dict.fromkeys(
+                ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"), COUNT
+            )
+        ),
+    },
+    {"brim": _OWN},
+)
+INPUT_TOKENS = given({"input_tokens": COUNT})

@@ -20,10 +20,13 @@ def _schema(found: AnswerSchema, path: str, model: t.ServedModel) -> AnswerSchem
     return found
 
 
+SCHEMA: t.JsonType[AnswerSchema] = t.JsonType((dict,), _schema, t.OBJECT.schema)
+
+
 @dataclass(frozen=True, slots=True)
 class NamedSchema(t.JsonObject):
     name: str = t.required(t.TEXT)
-    schema: AnswerSchema | None = t.optional(t.JsonType((dict,), _schema, t.OBJECT.schema))
+    schema: AnswerSchema | None = t.optional(SCHEMA)
     description: str | None = t.optional(t.TEXT)
     strict: bool = t.optional(t.FLAG, default=False)
 

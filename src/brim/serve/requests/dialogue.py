@@ -128,8 +128,14 @@ def _check(count: int, what: str, field: str, model: t.ServedModel, rolls: bool)
 
 
 def _parts(message: t.Json) -> int:
+    """Also those in the result of a tool, which is a part itself in `/v1/messages`."""
+    parts = _listed(message)
+    return len(parts) + sum(len(_listed(part)) for part in parts)
+
+
+def _listed(message: t.Json) -> list[t.Json]:
     lists: Iterable[t.Json] = (message.get(name) for name in _LISTS) if isinstance(message, dict) else ()
-    return sum(len(some) for some in lists if isinstance(some, list))
+    return [one for some in lists if isinstance(some, list) for one in some]
 
 
 # -- as they are written -----------------------------------------------------------------------------------------------

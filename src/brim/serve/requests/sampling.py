@@ -64,9 +64,8 @@ def sampled(name: str) -> Any:
     return t.optional(t.plain(_range(name)))
 
 
-def _stops_schema(model: t.ServedModel) -> t.Schema:
-    stop = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
-    return {"anyOf": [stop, {"type": "array", "items": stop, "maxItems": MAX_STOPS}]}
+_STOP: t.Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
+_STOP_LIST: t.Schema = {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}
 
 
 def _biases(bias: Mapping[str, Any], path: str, model: t.ServedModel) -> tuple[tuple[int, Any], ...]:
@@ -120,7 +119,12 @@ _METADATA: t.Schema = {
     "additionalProperties": {"type": "string", "maxLength": VALUE_LENGTH},
 }
 _STOPS = t.JsonType(
-    (str, list), lambda value, path, model: (value,) if type(value) is str else tuple(value), _stops_schema
+    (str, list),
+    lambda value, path, model: (value,) if type(value) is str else tuple(value),
+    lambda model: {"anyOf": [_STOP, _STOP_LIST]},
+)
+STOP_LIST: t.JsonType[tuple[str, ...]] = t.JsonType(
+    (list,), lambda value, path, model: tuple(value), lambda model: _STOP_LIST
 )
 _IDS = t.JsonType(
     (list,),
@@ -159,7 +163,7 @@ class GenerationBody(t.JsonObject):
     stop: tuple[str, ...] | None = t.optional(_STOPS)
     stop_token_ids: tuple[int, ...] | None = t.optional(_IDS)
     logit_bias: tuple[tuple[int, float], ...] | None = t.optional(t.JsonType((dict,), _biases, _biases_schema))
-    IGNORED = HARMLESS
+    IGNORED: ClassVar[tuple[str, ...]] = HARMLESS
     UNSUPPORTED: ClassVar[tuple[str, ...]] = NOT_YET
 
     def params(self, **computed: Any) -> SamplingParams:

@@ -44,11 +44,14 @@ def _has_enum(schema: Any) -> bool:
     return isinstance(schema, dict) and "enum" in schema
 
 
+PARAMETERS: t.JsonType[Mapping[str, Any]] = t.JsonType((dict,), _parameters, lambda model: _PARAMETERS)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolFunction(t.JsonObject):
     name: str = t.required(t.text(most=NAME_LENGTH))
     description: str | None = t.optional(t.TEXT)
-    parameters: Mapping[str, Any] | None = t.optional(t.JsonType((dict,), _parameters, lambda model: _PARAMETERS))
+    parameters: Mapping[str, Any] | None = t.optional(PARAMETERS)
     strict: bool = t.optional(t.FLAG, default=False)
     IGNORED = CACHE_HINTS
 
