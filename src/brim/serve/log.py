@@ -37,6 +37,7 @@ class RequestLogEntry:
     prepare_seconds: float | None = None  # None: it was refused before
     first_token_seconds: float | None = None
     seconds: float = 0.0
+    in_background: bool = False  # it goes on when its client has been told that it is queued
 
     @contextmanager
     def preparing(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +20,7 @@ from brim.engine.front.validation import GenerationRequest
 from brim.engine.media.prepare import GivenMedia
 from brim.engine.requests.params import SamplingParams
 from brim.errors import BrimError
+from brim.serve.background import BackgroundAnswer
 from brim.serve.gate import QueuedRequest
 from brim.serve.http.keys import Tenant, share_of
 from brim.serve.http.parsing import parsed
@@ -80,6 +81,7 @@ class ReadRequest:
     wanted: AnswerRequest
     answers: int
     prepare: Callable[[], Awaitable[PreparedRequest]]
+    background: BackgroundAnswer | None = None  # where its answer goes, if not to the client
 
 
 class Endpoint(Protocol):
@@ -125,8 +127,9 @@ class Answering:
         except BrimError as error:
             await self._refuse(problem_of(error), reply, entry)
         finally:
-            entry.status = entry.status or reply.status or 500
-            self._request_log.write(entry)
+            if not entry.in_background:
+                entry.status = entry.status or reply.status or 500
+                self._request_log.write(entry)
 
     async def _refuse(self, problem: Problem, reply: HttpReply, entry: RequestLogEntry) -> None:
         entry.error = problem.code or problem.kind
@@ -142,14 +145,69 @@ class Answering:
         context = RequestContext(tenant, running, entry)
         asked = await self._endpoint.read(found, len(body), context)
         wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))
-        share = share_of(tenant, entry.address)
-        with running.gate.entered(asked.answers, share, asyncio.current_task()) as place:
-            prepared = await asked.prepare()
-            updates = merged(_streams(context, prepared, wanted))
-            async with aclosing(updates):
-                numbered = Numbered(updates, prepared.params.n, entry, place)
+        if asked.background is None:
+            async with _entered(asked, wanted, context) as (prepared, numbered):
                 respond = _events if wanted.stream else _whole
                 await respond(prepared.formatter, numbered, reply)
+        else:
+            await self._begin(asked, asked.background, wanted, context, reply)
+
+    async def _begin(
+        self,
+        asked: ReadRequest,
+        answer: BackgroundAnswer,
+        wanted: AnswerRequest,
+        context: RequestContext,
+        reply: HttpReply,
+    ) -> None:
+        """Let the answer go its way, and tell the client of it: at once, or as it comes for as long as it stays."""
+        answer.task = asyncio.create_task(self._in_background(asked, answer, wanted, context))
+        await answer.entered()
+        if not wanted.stream:
+            await reply.json(warned(answer.response))
+            return
+        await reply.begin_events()
+        async for line in answer.followed(-1):
+            await reply.lines(line)
+        await reply.end_events(b"")
+
+    async def _in_background(
+        self, asked: ReadRequest, answer: BackgroundAnswer, wanted: AnswerRequest, context: RequestContext
+    ) -> None:
+        entry = context.entry
+        try:
+            async with _entered(asked, wanted, context, answer.enter) as (prepared, numbered):
+                await _events(prepared.formatter, numbered, answer)
+            entry.status = 200
+        except asyncio.CancelledError:
+            entry.status = CLIENT_LEFT
+            await answer.cancelled()
+        except (Problem, BrimError) as error:
+            problem = error if isinstance(error, Problem) else problem_of(error)
+            entry.error, entry.status = problem.code or problem.kind, problem.status
+            await answer.fail(problem)
+        finally:
+            answer.close()
+            if entry.in_background:
+                entry.status = entry.status or 500
+                self._request_log.write(entry)
+
+
+@asynccontextmanager
+async def _entered(
+    asked: ReadRequest, wanted: AnswerRequest, context: RequestContext, let_in: Callable[[], None] | None = None
+) -> AsyncGenerator[tuple[PreparedRequest, Numbered], None]:
+    """A request inside of the gate: prepared, and with the engine. `let_in` is told that it has a place."""
+    entry = context.entry
+    share = share_of(context.tenant, entry.address)
+    with context.running.gate.entered(asked.answers, share, asyncio.current_task()) as place:
+        if let_in is not None:
+            entry.in_background = True
+            let_in()
+        prepared = await asked.prepare()
+        updates = merged(_streams(context, prepared, wanted))
+        async with aclosing(updates):
+            yield prepared, Numbered(updates, prepared.params.n, entry, place)
 
 
 def _streams(
@@ -266,7 +324,19 @@ async def merged(streams: Sequence[AsyncGenerator[Update, None]]) -> AsyncGenera
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _events(formatter: ResponseFormatter, numbered: Numbered, reply: HttpReply) -> None:
+class EventSink(Protocol):
+    """Where the events of an answer go."""
+
+    status: int  # 0: nothing has been sent
+
+    async def begin_events(self) -> None: ...
+
+    async def events(self, found: list[dict[str, Any]]) -> None: ...
+
+    async def end_events(self, last_line: bytes) -> None: ...
+
+
+async def _events(formatter: ResponseFormatter, numbered: Numbered, reply: EventSink) -> None:
     """Stream an answer. What is refused is refused before anything is sent: the first update is waited for."""
     said = False
     async for number, update in numbered:

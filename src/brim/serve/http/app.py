@@ -24,6 +24,7 @@ from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import ClientGone, read_body
+from brim.serve.http.stored_responses import ResponseStore
 from brim.serve.http.warning_header import WarningHeaderApp
 from brim.serve.lifecycle import RunningServer, ServerLifecycle, served_model
 from brim.serve.log import RequestLog, RequestLogEntry
@@ -40,7 +41,6 @@ from brim.serve.requests.messages import read_count_tokens
 from brim.serve.requests.plan import PlanQuery
 from brim.serve.requests.types import ServedModel
 from brim.serve.settings import ServeSettings
-from brim.serve.stored import StoredResponses
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -66,6 +66,8 @@ def make_app(
     request_log = RequestLog(write_log, count)
     about = _About(lifecycle, settings, metrics, request_log)
     plans = _Plans(settings, planning or Planning())
+    responses = ResponseStore()
+    lifecycle.before_close.append(responses.background.close)
     page = page_routes()
 
     def generating(path: str, endpoint: Endpoint) -> Route:
@@ -84,11 +86,10 @@ def make_app(
             Route("/tokenize", about.tokenize, methods=["POST"]),
             generating("/v1/chat/completions", ChatEndpoint(settings)),
             generating("/v1/completions", CompletionsEndpoint(settings)),
-            generating("/v1/responses", ResponsesEndpoint(settings, about.stored)),
+            generating("/v1/responses", ResponsesEndpoint(settings, responses.stored, responses.background)),
             generating("/v1/messages", MessagesEndpoint(settings)),
             Route("/v1/messages/count_tokens", about.count_tokens, methods=["POST"]),
-            Route("/v1/responses/{name}", about.response),
-            Route("/v1/responses/{name}", about.delete_response, methods=["DELETE"]),
+            *responses.routes,
             *page,
         ],
         exception_handlers={
@@ -120,7 +121,6 @@ class _About:
         self._metrics = metrics
         self._request_log = request_log
         self._created = int(time.time())
-        self.stored = StoredResponses()
 
     async def health(self, request: Request) -> Response:
         status, found = self._lifecycle.report()
@@ -152,20 +152,6 @@ class _About:
         }
         running = self._lifecycle.running
         return found if running is None else found | {"max_model_len": running.engine.longest_request}
-
-    async def response(self, request: Request) -> Response:
-        """A stored answer."""
-        name = request.path_params["name"]
-        kept = self.stored.find(request.state.tenant.name, name)
-        if kept is None:
-            raise _no_such_response(name)
-        return Response(kept.response, media_type="application/json")
-
-    async def delete_response(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if not self.stored.delete(request.state.tenant.name, name):
-            raise _no_such_response(name)
-        return JSONResponse({"id": name, "object": "response", "deleted": True})
 
     async def memory(self, request: Request) -> Response:
         """The ledger; with `?after=N`, only the events and samples whose number is above N."""
@@ -238,10 +224,6 @@ def _after(request: Request) -> int:
     if not text.isdecimal() or len(text) > _DIGITS:
         raise invalid("after", "it must be the last_number of an earlier report")
     return int(text)
-
-
-def _no_such_response(name: str) -> Problem:
-    return Problem(404, f"response: there is no stored '{name:.60}' here", param="response_id", code="not_found")
 
 
 async def _problem(request: Request, error: Exception) -> Response:

@@ -21,7 +21,7 @@ def dumped(found: Json | list[Any]) -> bytes:
     return _ENCODER.encode(found).encode(errors="replace")
 
 
-def _line(event: Json) -> bytes:
+def event_line(event: Json) -> bytes:
     """One event; those of a type are named after it."""
     name = f"event: {event['type']}\n".encode() if "type" in event else b""
     return name + b"data: " + dumped(event) + b"\n\n"
@@ -48,8 +48,11 @@ class HttpReply:
     async def events(self, found: list[dict[str, Any]]) -> None:
         """Several events in one write."""
         if found:
-            body = b"".join(_line(one) for one in found)
-            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+            await self.lines(b"".join(event_line(one) for one in found))
+
+    async def lines(self, written: bytes) -> None:
+        """Events that are written already."""
+        await self._send({"type": "http.response.body", "body": written, "more_body": True})
 
     async def end_events(self, last_line: bytes) -> None:
         await self._end(last_line)

@@ -11,6 +11,7 @@ from brim.serve.requests.messages import CountTokensBody, MessagesBody
 from brim.serve.requests.plan import PlanQuery
 from brim.serve.requests.responses_api import ResponseBody
 from brim.serve.requests.types import Schema, ServedModel
+from brim.serve.stored import MOST_ITEMS
 from brim.version import __version__
 
 Json = dict[str, Any]
@@ -41,6 +42,24 @@ _AFTER = {
     "description": "leave out what an earlier report with this last_number had",
     "schema": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
 }
+
+
+def _asked(name: str, said: str, schema: Schema) -> Json:
+    """A parameter of a query."""
+    return {"name": name, "in": "query", "required": False, "description": said, "schema": schema}
+
+
+_FOLLOWING = [
+    _asked("stream", "its events, where it was asked for with background and stream", {"type": "boolean"}),
+    _asked(
+        "starting_after", "leave out events up to this number", {"type": "integer", "minimum": 0, "maximum": 10**9 - 1}
+    ),
+]
+_PAGING = [
+    _asked("limit", "items of a page", {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS}),
+    _asked("order", "the first or the last item first", {"enum": ["asc", "desc"]}),
+    _asked("after", "the last item of the page before", {"type": "string"}),
+]
 
 
 def document(model: ServedModel, keys: bool) -> Json:
@@ -85,8 +104,18 @@ def _paths(model: ServedModel) -> Json:
         },
         "/v1/responses/{id}": {
             "parameters": [_path_parameter("id")],
-            "get": _operation("A stored answer", {JSON: responses.RESPONSE}, (404,)),
+            "get": _operation("A stored answer", {JSON: responses.RESPONSE, EVENTS: {"type": "string"}}, (400, 404))
+            | {"parameters": _FOLLOWING},
             "delete": _operation("Forget a stored answer", {JSON: responses.DELETED}, (404,)),
+        },
+        "/v1/responses/{id}/cancel": {
+            "parameters": [_path_parameter("id")],
+            "post": _operation("End an answer in the background", {JSON: responses.RESPONSE}, (400, 404)),
+        },
+        "/v1/responses/{id}/input_items": {
+            "parameters": [_path_parameter("id")],
+            "get": _operation("What an answer was given to", {JSON: responses.ITEMS}, (400, 404))
+            | {"parameters": _PAGING},
         },
         "/v1/models": {"get": _operation("The model", {JSON: responses.MODELS})},
         "/v1/models/{name}": {

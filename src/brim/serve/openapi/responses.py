@@ -110,7 +110,7 @@ RESPONSE = given(
         "object": {"const": "response"},
         "created_at": COUNT,
         "model": TEXT,
-        "status": one_of(["completed", "incomplete", "in_progress"]),
+        "status": one_of(["completed", "incomplete", "in_progress", "queued", "failed", "cancelled"]),
         "error": optional(OBJECT),
         "incomplete_details": optional(given({"reason": TEXT})),
         "output": listed(
@@ -128,6 +128,7 @@ RESPONSE = given(
             )
         ),
         "store": FLAG,
+        "background": FLAG,
         "instructions": optional(TEXT),
         "max_output_tokens": optional(COUNT),
         "metadata": ANYTHING,
@@ -143,6 +144,15 @@ RESPONSE = given(
     {"brim": _OWN},
 )
 DELETED: Schema = given({"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}})
+ITEMS = given(
+    {
+        "object": {"const": "list"},
+        "data": listed(given({"id": TEXT, "type": TEXT})),
+        "has_more": FLAG,
+        "first_id": optional(TEXT),
+        "last_id": optional(TEXT),
+    }
+)
 MESSAGE = given(
     {
         "id": TEXT,
