@@ -161,8 +161,9 @@ class ServingLoop:
     def _is_read_first(self, launched: Launched) -> bool:
         """Whether a step is read before the next is launched.
 
-        Requests whose constraint waits for every token (a grammar's) cannot be in the next step otherwise. The others go on without them, unless they are
-        fewer, or answers have to grow alike (`worst`): then all wait for the device once.
+        Requests whose constraint waits for every token (a grammar's) cannot be in the next step otherwise. The others
+        go on without them, unless they are fewer, or answers have to grow alike (`worst`): then all wait for the device
+        once.
         """
         if launched.read_first or not self._constrained:
             return launched.read_first

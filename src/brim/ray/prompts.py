@@ -40,7 +40,8 @@ class RoutedPrompts:
         folder = facts.tokenizer.folder
         self._facts = facts
         self._limits = limits
-        self._model = ServedModel(vocab=facts.vocab, longest=facts.longest_request, limits=limits)
+        # what is unknown is refused by the replica, if it is
+        self._model = ServedModel(vocab=facts.vocab, longest=facts.longest_request, lenient=True, limits=limits)
         self._patience = patience_seconds
         here = facts.tokenizer.bytes_only or (folder is not None and folder.is_dir())
         self._tokenising = Tokenising(facts.tokenizer) if here else None
@@ -65,30 +66,35 @@ class RoutedPrompts:
         else:
             read = read_messages if path == "/v1/messages" else read_chat
             asked, messages = read(body, self._model), body.get("messages")
+        salt = asked.wanted.salt(tenant.salt)
         if asked.dialogue.media or self._tokenising is None:
-            return self._by_messages(messages, asked.wanted.params.n, asked.wanted.deadline_seconds, tenant)
-        job = ChatJob(asked.dialogue, self._limits, longest, asked.room if asked.rolls else None, salt=tenant.salt)
+            return self._by_messages(messages, asked.wanted.params.n, asked.wanted.deadline_seconds, salt)
+        job = ChatJob(asked.dialogue, self._limits, longest, asked.room if asked.rolls else None, salt=salt)
         tokens = (await self._tokenising.chat(job)).tokens
         params = asked.wanted.params
-        return self._by_tokens(tokens, params.n, params.max_tokens, asked.wanted.deadline_seconds, tenant)
+        return self._by_tokens(tokens, params.n, params.max_tokens, asked.wanted.deadline_seconds, salt)
 
     async def _completion(self, body: Mapping[str, Any], tenant: Tenant) -> RouteRequest:
         asked = read_completion(body, self._model)
         prompt, params = asked.prompts[0], asked.wanted.params
-        deadline = asked.wanted.deadline_seconds
+        deadline, salt = asked.wanted.deadline_seconds, asked.wanted.salt(tenant.salt)
         if isinstance(prompt, str):
             if self._tokenising is None:
-                return self._by_messages([prompt], asked.answers, deadline, tenant)
-            (tokens,) = await self._tokenising.texts([prompt], longest=self._facts.longest_request)
+                return self._by_messages([prompt], asked.answers, deadline, salt)
+            (tokens,) = await self._tokenising.texts(
+                [prompt], special=asked.add_special_tokens, longest=self._facts.longest_request
+            )
         else:
             tokens = prompt
-        return self._by_tokens(tokens, asked.answers, params.max_tokens, deadline, tenant)
+        if asked.kept is not None:
+            tokens = tokens[asked.kept]
+        return self._by_tokens(tokens, asked.answers, params.max_tokens, deadline, salt)
 
     def _by_tokens(
-        self, tokens: Sequence[int], answers: int, most: int, deadline: float | None, tenant: Tenant
+        self, tokens: Sequence[int], answers: int, most: int, deadline: float | None, salt: bytes
     ) -> RouteRequest:
         digests: list[bytes] = []
-        extend_digests(digests, tokens, self._facts.block_size, tenant.salt)
+        extend_digests(digests, tokens, self._facts.block_size, salt)
         longest = len(tokens) + min(most, _USUAL_ANSWER)
         return RouteRequest(
             short_digests(digests),
@@ -98,8 +104,8 @@ class RoutedPrompts:
             self._within(deadline),
         )
 
-    def _by_messages(self, messages: Any, answers: int, deadline: float | None, tenant: Tenant) -> RouteRequest:
-        found, seen = [], blake2b(tenant.salt, digest_size=16)
+    def _by_messages(self, messages: Any, answers: int, deadline: float | None, salt: bytes) -> RouteRequest:
+        found, seen = [], blake2b(salt, digest_size=16)
         for message in messages if isinstance(messages, list) else [messages]:
             seen.update(json.dumps(message, sort_keys=True).encode())
             found.append(short_digest(seen.digest()))

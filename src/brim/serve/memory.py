@@ -100,8 +100,8 @@ def _kv(card: DeviceSnapshot, longest_request: int) -> dict[str, Any]:
 
 def _requests(found: tuple[RequestFigures, ...], asking: Asking) -> dict[str, Any]:
     """Those of the key that asks, one by one; the others together."""
-    own = [one for one in found if one.salt == asking.salt]
-    others = [one for one in found if one.salt != asking.salt]
+    own = [one for one in found if one.salt.startswith(asking.salt)]
+    others = [one for one in found if not one.salt.startswith(asking.salt)]
     return {
         "active": [_request(one, asking.under_way) for one in own[:_LISTED]],
         "active_left_out": max(0, len(own) - _LISTED),

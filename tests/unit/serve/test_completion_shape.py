@@ -10,19 +10,27 @@ from brim.engine.schedule.events import TokenLogprobs
 from brim.serve.prepare.jobs import Prepared
 from brim.serve.responses.answers import FinishedAnswer, ResponseHeader
 from brim.serve.responses.completion import CompletionFormatter
+from brim.serve.responses.details import AnswerDetails
 from brim.serve.token_texts import TokenTexts
 
 
-def shape(prompts: tuple[str, ...] = (), scored_only: bool = False) -> CompletionFormatter:
+def shape(
+    prompts: tuple[str, ...] = (),
+    scored_only: bool = False,
+    details: AnswerDetails | None = None,
+    by_id: bool = False,
+) -> CompletionFormatter:
     return CompletionFormatter(
         ResponseHeader.new("cmpl", "tiny"),
         (Prepared((1, 2)),),
         prompts=prompts,
         answers=2,
-        scored=True,
+        scored=1,
         scored_only=scored_only,
         include_usage=False,
         texts=TokenTexts(None),
+        details=details or AnswerDetails(TokenTexts(None), eos_ids=(1,)),
+        by_id=by_id,
     )
 
 

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from brim.engine.requests.grammar import Grammar
 from brim.engine.requests.params import SamplingParams
 from brim.serve.http.parsing import parse_object
 from brim.serve.problems import Problem
+from brim.serve.requests.answer_format import AnswerForm
 from brim.serve.requests.chat import read_chat
 from brim.serve.requests.completion import read_completion
 from brim.serve.requests.media import Audio, Image
@@ -145,10 +147,11 @@ def test_a_call_or_a_schema_may_be_asked_for() -> None:
     assert chat(tools=[ADD, sub], tool_choice="required").tools.forced == ("add", "sub")
     only = chat(tools=[ADD, sub], tool_choice=named, parallel_tool_calls=False).tools
     assert (only.forced, only.several, only.forced_parameters) == (("sub",), False, {"sub": {"type": "object"}})
-    assert chat(response_format={"type": "text"}).schema is None
-    assert chat(response_format={"type": "json_object"}).schema == {"type": "object"}
+    assert chat(response_format={"type": "text"}).form is None
+    by_object = chat(response_format={"type": "json_object"}).form
+    assert by_object == AnswerForm(Grammar.json_schema({"type": "object"}), "response_format")
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "string"}, "strict": True}}
-    assert chat(response_format=form).schema == {"type": "string"}
+    assert chat(response_format=form).form.grammar == Grammar.json_schema({"type": "string"})
 
 
 @pytest.mark.parametrize(

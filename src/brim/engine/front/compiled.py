@@ -10,10 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from brim.engine.requests.grammar import Grammar, GrammarKind
+from brim.engine.requests.grammar import Grammar, GrammarKind, json_options
 from brim.errors import InvalidRequest, first_line
 
-_JSON_OPTIONS = {"whitespace_pattern": r"[ \n\t]{0,16}"}  # a model could write spaces for ever
 _LIMITS = {
     "max_lexer_states": 20_000,  # of one answer, 1 to 2 KB each
     "verbose_errors": False,  # errors go to clients, and the state of a parser is long
@@ -75,14 +74,41 @@ def _written(library: Any, grammar: Grammar) -> str:
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             try:
-                schema = json.dumps(json.loads(grammar.text))
-                return str(make.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS))
+                schema = json.loads(grammar.text)
+                return str(make.grammar_from_json_schema(json.dumps(schema), overrides=json_options(schema)))
             except (ValueError, RecursionError) as error:
                 raise InvalidRequest(f"grammar: its schema cannot be read ({first_line(error)}); mend it") from None
         case GrammarKind.REGEX:
             return str(make.grammar_from_regex(grammar.text))
         case GrammarKind.LARK:
             return str(make.grammar_from_lark(grammar.text))
+        case GrammarKind.EBNF:
+            return _converted(grammar.text)
+        case GrammarKind.PARTS:
+            found = json.loads(grammar.text)
+            named = [_part(library, one) for one in found["others"]]
+            return json.dumps({"grammars": [{"name": "answer", "lark_grammar": found["lark"]}, *named]})
+
+
+def _converted(ebnf: str) -> str:
+    """EBNF as Lark."""
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        return str(gbnf_to_lark(ebnf))
+    except RecursionError:
+        raise InvalidRequest("grammar: its EBNF is nested too deeply; make it flatter") from None
+    except Exception as error:  # noqa: BLE001 - the converter raises nothing more precise, and bare exceptions too
+        raise InvalidRequest(f"grammar: its EBNF cannot be read ({first_line(error)}); mend it") from None
+
+
+def _part(library: Any, entry: dict[str, str]) -> dict[str, Any]:
+    """A grammar that another one refers to, under its name."""
+    grammar = Grammar(GrammarKind(entry["kind"]), entry["text"])
+    written = _written(library, grammar)
+    if grammar.kind in (GrammarKind.LARK, GrammarKind.EBNF):
+        return {"name": entry["name"], "lark_grammar": written}
+    return {**json.loads(written)["grammars"][0], "name": entry["name"]}
 
 
 class _Greedy:

@@ -1,4 +1,4 @@
-"""What an answer must follow: a JSON schema, a regular expression or a Lark grammar, and one answer on its way through.
+"""What an answer must follow: a JSON schema, a regular expression or a grammar, and one answer on its way through.
 
 Records only: `brim.engine.front.grammars` compiles them. A `Constraint` is asked for the tokens that may come next
 before each draw and told what was drawn, so the draw of a token waits until the one before it has been read.
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 MAX_GRAMMAR_LENGTH = 256 * 1024  # characters
+MAX_EBNF_LENGTH = 32 * 1024  # of a grammar that Python converts, character by character
+SPACES = r"[ \n\t]{0,16}"  # between the parts of JSON: without a bound, a model could write them for ever
+_OPTIONS, _PATTERN = "x-guidance", "whitespace_pattern"
 
 
 class GrammarKind(StrEnum):
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
     LARK = "lark"
+    EBNF = "ebnf"  # GBNF of llama.cpp, as vLLM and SGLang take it too
+    PARTS = "parts"  # a Lark grammar, and others that it refers to by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +47,16 @@ class Grammar:
             raise InvalidRequest(
                 f"grammar is {len(self.text)} characters long; it may have at most {MAX_GRAMMAR_LENGTH}"
             )
+        if self.kind is GrammarKind.EBNF and len(self.text) > MAX_EBNF_LENGTH:
+            raise InvalidRequest(
+                f"grammar is {len(self.text)} characters of EBNF; at most {MAX_EBNF_LENGTH} are converted: write Lark"
+            )
 
     @staticmethod
-    def json_schema(schema: Mapping[str, Any] | bool) -> Grammar:
+    def json_schema(schema: Mapping[str, Any] | bool, whitespace: str | None = None) -> Grammar:
+        """`whitespace` is a regular expression for what stands between the parts; None: a few spaces and line ends."""
+        if whitespace is not None and not isinstance(schema, bool):
+            schema = {**schema, _OPTIONS: {_PATTERN: whitespace}}
         return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
 
     @staticmethod
@@ -54,6 +66,28 @@ class Grammar:
     @staticmethod
     def lark(rules: str) -> Grammar:
         return Grammar(GrammarKind.LARK, rules)
+
+    @staticmethod
+    def ebnf(rules: str) -> Grammar:
+        return Grammar(GrammarKind.EBNF, rules)
+
+    @staticmethod
+    def parts(rules: str, others: Mapping[str, Grammar]) -> Grammar:
+        """A Lark grammar that refers to others as `@name`."""
+        named = [{"name": name, "kind": one.kind, "text": one.text} for name, one in others.items()]
+        return Grammar(GrammarKind.PARTS, json.dumps({"lark": rules, "others": named}))
+
+
+def json_options(schema: Any) -> dict[str, str]:
+    """What llguidance is told of a schema besides itself: how many spaces there may be, unless the schema says so."""
+    own = schema.get(_OPTIONS) if isinstance(schema, Mapping) else None
+    pattern = own.get(_PATTERN) if isinstance(own, Mapping) else None
+    return {_PATTERN: pattern if isinstance(pattern, str) else SPACES}
+
+
+def written_schema(schema: Mapping[str, Any]) -> str:
+    """A schema as Lark grammars have it inside."""
+    return f"%json {json.dumps({**schema, _OPTIONS: json_options(schema)})}"
 
 
 class Constraint(Protocol):

@@ -22,7 +22,7 @@ MAX_STOP_LENGTH = 1024  # characters: as much text may be held back as a possibl
 MAX_IDS = 1024  # entries of logit_bias and of stop_token_ids: they are sent to the device with every token
 MAX_ALLOWED_IDS = 1 << 16  # entries of allowed_token_ids: they become bits of the vocabulary, once
 MAX_BANNED = 512  # sequences of tokens that may not be completed: each is compared with every new token
-MAX_BANNED_LENGTH = 64  # tokens of one
+MAX_BANNED_LENGTH = 256  # tokens of one
 MAX_BIAS = 100.0
 
 INT_RANGES: dict[str, tuple[int, int]] = {

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import Request
@@ -19,7 +19,7 @@ from brim.engine.front.answers import Update
 from brim.engine.front.validation import GenerationRequest
 from brim.engine.media.prepare import GivenMedia
 from brim.engine.requests.params import SamplingParams
-from brim.errors import BrimError
+from brim.errors import BrimError, InvalidRequest
 from brim.serve.background import BackgroundAnswer
 from brim.serve.gate import QueuedRequest
 from brim.serve.http.keys import Tenant, share_of
@@ -29,10 +29,11 @@ from brim.serve.http.reply import HttpReply
 from brim.serve.lifecycle import RunningServer, ServerLifecycle
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.problems import ANTHROPIC_PATH, Problem, problem_of
+from brim.serve.problems import ANTHROPIC_PATH, Problem, invalid, problem_of
 from brim.serve.requests.answer_warnings import current_warnings, warn_all
 from brim.serve.requests.sampling import AnswerRequest, sooner
 from brim.serve.responses.answers import FinishedAnswer, ResponseFormatter
+from brim.serve.responses.details import AnswerDetails
 from brim.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ async def _entered(
         if let_in is not None:
             entry.in_background = True
             let_in()
-        prepared = await asked.prepare()
+        prepared = await _with_bans(await asked.prepare(), wanted, context.running)
         updates = merged(_streams(context, prepared, wanted))
         async with aclosing(updates):
             yield prepared, Numbered(updates, prepared.params.n, entry, place)
@@ -225,13 +226,51 @@ def _streams(
                 _media(one),
                 deadline_seconds=deadline,
                 request_id=request_id,
-                salt=tenant.salt,
+                salt=wanted.salt(tenant.salt),
                 priority=wanted.priority,
                 share=share_of(tenant, entry.address),
             )
         )
         for one, request_id in zip(prompts, ids, strict=True)
     ]
+
+
+def details_of(wanted: AnswerRequest, running: RunningServer) -> AnswerDetails:
+    """What the answers to a request say of their tokens."""
+    return AnswerDetails(
+        running.texts,
+        running.engine.loaded.eos_ids,
+        token_ids=wanted.token_ids,
+        prompt_scores=wanted.prompt_scores,
+        continuous_usage=wanted.continuous_usage,
+    )
+
+
+async def _with_bans(prepared: PreparedRequest, wanted: AnswerRequest, running: RunningServer) -> PreparedRequest:
+    """With the tokens of words that an answer may not have, as they are spelled inside of a text and at its start."""
+    if not wanted.bad_words:
+        return prepared
+    words = [word.lstrip() or word for word in wanted.bad_words]
+    spelled = await running.tokenising.texts([*words, *(f" {word}" for word in words)], special=False)
+    try:
+        params = replace(prepared.params, banned_sequences=banned(spelled[: len(words)], spelled[len(words) :]))
+    except InvalidRequest as error:
+        raise invalid("bad_words", str(error)) from None
+    return replace(prepared, params=params)
+
+
+def banned(words: Sequence[tuple[int, ...]], spaced: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Words as tokens, and the same behind a space where that is spelled otherwise, as in vLLM.
+
+    Where a space is a token of its own, or makes none, the word is found without it.
+    """
+    found: dict[tuple[int, ...], None] = {}
+    for word, behind in zip(words, spaced, strict=True):
+        if word:
+            found[word] = None
+        if behind and (not word or (len(behind) == len(word) and behind[0] != word[0])):
+            found[behind] = None
+    return tuple(found)
 
 
 def _deadline_left(wanted: AnswerRequest, entry: RequestLogEntry) -> float | None:

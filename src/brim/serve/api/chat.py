@@ -10,14 +10,15 @@ from typing import Any
 from brim.engine.requests.grammar import Grammar
 from brim.engine.requests.params import SamplingParams
 from brim.errors import InvalidRequest
-from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext
+from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext, details_of
 from brim.serve.http.parsing import checked
 from brim.serve.lifecycle import RunningServer, served_model
-from brim.serve.parse.grammar import calls_answer, json_answer
+from brim.serve.parse.grammar import calls_answer, formed_answer
 from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import ChatJob, Prepared
 from brim.serve.problems import invalid
 from brim.serve.requests.chat import ChatRequest, ReasoningShown, read_chat
+from brim.serve.requests.sampling import AnswerRequest
 from brim.serve.responses.answers import Reading, ResponseHeader
 from brim.serve.responses.chat import ChatFormatter
 from brim.serve.responses.scores import Scores
@@ -38,13 +39,14 @@ class ChatEndpoint:
     async def _prepare(self, asked: ChatRequest, context: RequestContext) -> PreparedRequest:
         prompt = await chat_prompt(asked, context, self.settings.limits, "messages")
         formatter = ChatFormatter(
-            ResponseHeader.new("chatcmpl", self.settings.model_name),
+            ResponseHeader.new("chatcmpl", self.settings.model_name, asked.wanted.request_id),
             prompt,
             reading_of(asked, prompt, context.running),
             answers=asked.wanted.params.n,
-            scores=scores_of(asked.wanted.params, context.running),
+            scores=scores_of(asked.wanted, context.running),
             include_usage=asked.wanted.include_usage,
             echoed=asked.echoed,
+            details=details_of(asked.wanted, context.running),
         )
         params = await answer_params(asked, prompt, context.running, "response_format")
         return PreparedRequest((prompt,), params, formatter)
@@ -52,7 +54,9 @@ class ChatEndpoint:
 
 async def chat_prompt(asked: ChatRequest, context: RequestContext, limits: RequestLimits, field: str) -> Prepared:
     running, room = context.running, asked.room if asked.rolls else None
-    job = ChatJob(asked.dialogue, limits, running.engine.longest_request, room, salt=context.tenant.salt)
+    job = ChatJob(
+        asked.dialogue, limits, running.engine.longest_request, room, salt=asked.wanted.salt(context.tenant.salt)
+    )
 
     async def made() -> tuple[Prepared, ...]:
         return (await running.tokenising.chat(job),)
@@ -66,9 +70,10 @@ async def answer_params(
 ) -> SamplingParams:
     """With the grammar of the answer, if it has one, and the special tokens that its parsers look for.
 
-    `schema_field` is where a schema of the answer was written.
+    `schema_field` is where the endpoint takes a form of the answer, if nothing more precise is known.
     """
-    formats, field = _formats(asked, running), "tools" if asked.tools.forced else schema_field
+    formats, field = _formats(asked, running), schema_field if asked.form is None else asked.form.field
+    field = "tools" if asked.tools.forced else field
     try:
         grammar = _grammar(asked, formats, prompt.tail)
         if grammar is not None:
@@ -87,11 +92,13 @@ def reading_of(asked: ChatRequest, prompt: Prepared, running: RunningServer) -> 
     return Reading(formats, asked.tools.parameters, prompt.tail, thoughts=shown is not ReasoningShown.LEFT_OUT)
 
 
-def scores_of(params: SamplingParams, running: RunningServer) -> Scores | None:
+def scores_of(wanted: AnswerRequest, running: RunningServer) -> Scores | None:
     """None: log-probabilities were not asked for."""
+    params = wanted.params
     if params.logprobs is None:
         return None
-    return Scores(running.texts, {*running.engine.loaded.eos_ids, *params.stop_token_ids})
+    ends = {*running.engine.loaded.eos_ids, *params.stop_token_ids}
+    return Scores(running.texts, ends, by_id=wanted.tokens_as_ids)
 
 
 def _formats(asked: ChatRequest, running: RunningServer) -> Formats:
@@ -102,6 +109,6 @@ def _grammar(asked: ChatRequest, formats: Formats, tail: str) -> Grammar | None:
     tools = asked.tools
     if tools.forced:
         return calls_answer(formats, tail, tools.forced_parameters, tools.several)
-    if asked.schema is None:
+    if asked.form is None:
         return None
-    return json_answer(formats, tail, asked.schema, tools.parameters if tools.tools else {}, tools.several)
+    return formed_answer(formats, tail, asked.form.grammar, tools.parameters if tools.tools else {}, tools.several)

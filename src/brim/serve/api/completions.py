@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext
+from brim.engine.requests.params import SamplingParams
+from brim.errors import InvalidRequest
+from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext, details_of
 from brim.serve.http.parsing import checked
 from brim.serve.lifecycle import RunningServer, served_model
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.requests.completion import CompletionRequest, Prompts, read_completion
+from brim.serve.problems import invalid
+from brim.serve.requests.completion import CompletionRequest, read_completion
 from brim.serve.responses.answers import ResponseHeader
 from brim.serve.responses.completion import CompletionFormatter
 from brim.serve.settings import ServeSettings
+
+MOST_CONTEXTS = 8  # of a prompt that is cut to one
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +32,47 @@ class CompletionsEndpoint:
         return ReadRequest(asked.wanted, asked.answers, partial(self._prepare, asked, context))
 
     async def _prepare(self, asked: CompletionRequest, context: RequestContext) -> PreparedRequest:
-        prompts = await context.prepared(_tokens(asked.prompts, context.running), "prompt")
-        params, texts = asked.wanted.params, context.running.texts
-        echoed = asked.prompts if asked.echo else ()
+        prompts = await context.prepared(_tokens(asked, context.running), "prompt")
+        params, texts = await self._params(asked, context.running), context.running.texts
+        echoed = (asked.prompts if asked.kept is None else [one.tokens for one in prompts]) if asked.echo else ()
         formatter = CompletionFormatter(
-            head=ResponseHeader.new("cmpl", self.settings.model_name),
+            head=ResponseHeader.new("cmpl", self.settings.model_name, asked.wanted.request_id),
             prepared=prompts,
             prompts=tuple(one if isinstance(one, str) else texts.whole(one) for one in echoed),
             answers=params.n,
-            scored=params.logprobs is not None,
+            scored=params.logprobs,
             scored_only=asked.scored_only,
             include_usage=asked.wanted.include_usage,
             texts=texts,
+            details=details_of(asked.wanted, context.running),
+            by_id=asked.wanted.tokens_as_ids,
         )
         return PreparedRequest(prompts, params, formatter)
 
+    async def _params(self, asked: CompletionRequest, running: RunningServer) -> SamplingParams:
+        """With the grammar of the answer, if it has one."""
+        form = asked.form
+        if form is None:
+            return asked.wanted.params
+        try:
+            await running.trials.check(form.grammar)
+            return replace(asked.wanted.params, grammar=form.grammar)
+        except InvalidRequest as error:
+            raise invalid(form.field, str(error).removeprefix("grammar: ")) from None
 
-async def _tokens(prompts: Prompts, running: RunningServer) -> tuple[Prepared, ...]:
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    longest = running.engine.longest_request
-    made = iter(await running.tokenising.texts(texts, longest=longest) if texts else ())
-    return tuple(Prepared(next(made) if isinstance(one, str) else one) for one in prompts)
+
+async def _tokens(asked: CompletionRequest, running: RunningServer) -> tuple[Prepared, ...]:
+    """Tokens of the prompts, as many as are kept; a text that is cut may be longer than a context, within bounds."""
+    texts = [prompt for prompt in asked.prompts if isinstance(prompt, str)]
+    made = iter(
+        await running.tokenising.texts(
+            texts,
+            special=asked.add_special_tokens,
+            longest=running.engine.longest_request * (1 if asked.kept is None else MOST_CONTEXTS),
+            only_counted=asked.kept is not None,
+        )
+        if texts
+        else ()
+    )
+    kept = slice(None) if asked.kept is None else asked.kept
+    return tuple(Prepared((next(made) if isinstance(one, str) else one)[kept]) for one in asked.prompts)

@@ -37,8 +37,9 @@ class ResponsesEndpoint:
             return None if kept is None else tuple(json.loads(kept.items))
 
         asked = await checked(partial(read_response, found, model, earlier), size_bytes)
-        head = ResponseHeader.new("resp", self.settings.model_name)
-        outline = ResponseOutline(replace(head, id=head.id.replace("-", "_")), asked.said_back, asked.store)
+        head = ResponseHeader.new("resp", self.settings.model_name, asked.wanted.request_id)
+        named = head if asked.wanted.request_id else replace(head, id=head.id.replace("-", "_"))
+        outline = ResponseOutline(named, asked.said_back, asked.store)
         keep = partial(self._keep, context.tenant, asked.items)
         answer = (
             BackgroundAnswer(context.tenant.name, outline, keep, self.background, replays=asked.wanted.stream)
@@ -61,7 +62,7 @@ class ResponsesEndpoint:
             prompt,
             reading_of(chat, prompt, running),
             partial(self._keep, context.tenant, asked.items) if asked.store else None,
-            scores_of(asked.wanted.params, running),
+            scores_of(asked.wanted, running),
         )
         if answer is not None:
             answer.formatter = formatter

@@ -1,4 +1,4 @@
-"""What an answer must look like where the request says so: JSON of a schema, or calls of tools, behind any reasoning.
+"""What an answer must look like where the request says so: of some form, or calls of tools, behind any reasoning.
 
 In: a model's formats and what was asked. Out: a `Grammar`. Marks that are tokens of the vocabulary are written as those
 tokens, others as text.
@@ -10,33 +10,48 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from brim.engine.requests.grammar import Grammar
+from brim.engine.requests.grammar import Grammar, GrammarKind, written_schema
 from brim.serve.parse import deepseek, harmony, hermes, mistral, qwen_xml
 from brim.serve.parse.pieces import Tools
 from brim.serve.parse.references import definitions, reference, refers
 from brim.serve.parse.table import PLAIN_JSON, Clues, Formats, ToolFormat
 
-_SPACES = {"whitespace_pattern": r"[ \n\t]{0,16}"}  # a model could write spaces for ever
 _LINE = "\n"
 _TEXT = r"TEXT: /(.|\n)*/"
 _SPACE = r"SPACE: /[ \n]{0,4}/"
 
 
-def json_answer(
-    formats: Formats, tail: str, schema: Mapping[str, Any], tools: Tools | None = None, several: bool = True
+def formed_answer(
+    formats: Formats, tail: str, form: Grammar, tools: Tools | None = None, several: bool = True
 ) -> Grammar:
-    """An answer that is JSON of this schema, or calls of tools where there are some and the model knows how."""
+    """An answer of this form, or calls of tools where there are some and the model knows how."""
     callable_tools = tools if tools and formats.tools is not None else None
     if formats.reasoning is None and callable_tools is None:
-        return Grammar.json_schema(schema)
+        return form
     final = ""
     if formats.reasoning is not None and formats.reasoning.channels is not None:
         final = f'{_mark(formats.clues, harmony.CHANNEL)} "final" {_mark(formats.clues, harmony.MESSAGE)} '
-    rules = [f"content: {final}document", f"document: {_json(schema)}"]
-    if callable_tools is None or formats.tools is None:
-        return Grammar.lark(_behind_reasoning(formats, tail, "content", rules))
-    rules += _calls(formats.tools, formats.clues, callable_tools, several)
-    return Grammar.lark(_behind_reasoning(formats, tail, "(content | answer)", rules))
+    inside, others = _referred(form)
+    rules = [f"content: {final}document", f"document: {inside}"]
+    answer = "content"
+    if callable_tools is not None and formats.tools is not None:
+        rules += _calls(formats.tools, formats.clues, callable_tools, several)
+        answer = "(content | answer)"
+    written = _behind_reasoning(formats, tail, answer, rules)
+    return Grammar.parts(written, others) if others else Grammar.lark(written)
+
+
+def _referred(form: Grammar) -> tuple[str, dict[str, Grammar]]:
+    """How a rule says that something of this form comes next, and the grammars that it refers to for that."""
+    match form.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return written_schema(json.loads(form.text)), {}
+        case GrammarKind.PARTS:
+            found = json.loads(form.text)
+            others = {one["name"]: Grammar(GrammarKind(one["kind"]), one["text"]) for one in found["others"]}
+            return "@form", {"form": Grammar.lark(found["lark"]), **others}
+        case _:
+            return "@form", {"form": form}
 
 
 def calls_answer(formats: Formats, tail: str, tools: Tools, several: bool) -> Grammar:
@@ -69,14 +84,19 @@ def _calls(kind: ToolFormat, clues: Clues, tools: Tools, several: bool) -> list[
     match kind.name:
         case "hermes":
             call = f'{mark(hermes.OPEN)} "\\n" body "\\n" {mark(hermes.CLOSE)}'
-            return [f"answer: call{more}", f"call: {call}", f"body: {_json(_any_call(tools, 'arguments'))}", *lines]
+            return [
+                f"answer: call{more}",
+                f"call: {call}",
+                f"body: {written_schema(_any_call(tools, 'arguments'))}",
+                *lines,
+            ]
         case "mistral" if clues.know(mistral.ARGUMENTS):
             one = [f"{mark(mistral.OPEN)} {_quoted(name)} {mark(mistral.ARGUMENTS)}" for name in tools]
             return [f"answer: call{'+' if several else ''}", *_each(one, tools)]
         case "mistral":
             most = {} if several else {"maxItems": 1}
             listed = {"type": "array", "items": _objects(tools, "arguments"), "minItems": 1, **most}
-            return [f"answer: {mark(mistral.OPEN)} body", f"body: {_json({**listed, **definitions(tools)})}"]
+            return [f"answer: {mark(mistral.OPEN)} body", f"body: {written_schema({**listed, **definitions(tools)})}"]
         case "deepseek":
             return _deepseek(clues, tools, several)
         case "qwen3-xml":
@@ -87,7 +107,7 @@ def _calls(kind: ToolFormat, clues: Clues, tools: Tools, several: bool) -> list[
             one = [f"{to} {_quoted(name + ' ')} {as_json}" for name in tools]
             return ["answer: call", *_each(one, tools)]
         case _:
-            return ["answer: body", f"body: {_json(_any_call(tools, 'parameters'))}"]
+            return ["answer: body", f"body: {written_schema(_any_call(tools, 'parameters'))}"]
 
 
 def _deepseek(clues: Clues, tools: Tools, several: bool) -> list[str]:
@@ -129,13 +149,13 @@ def _value(schema: Any) -> str:
     listed = schema.get("enum", ())
     if listed and all(isinstance(one, str) for one in listed):
         return " | ".join(_quoted(one) for one in listed)
-    return _json(schema)
+    return written_schema(schema)
 
 
 def _each(heads: list[str], tools: Tools, after: str = "") -> list[str]:
     """A rule for a call of each tool: its head, its arguments, and what follows."""
     rules = [f"call{number}: {head} body{number} {after}" for number, head in enumerate(heads)]
-    bodies = [f"body{number}: {_json(schema)}" for number, schema in enumerate(tools.values())]
+    bodies = [f"body{number}: {written_schema(schema)}" for number, schema in enumerate(tools.values())]
     return [f"call: {' | '.join(f'call{number}' for number in range(len(heads)))}", *rules, *bodies]
 
 
@@ -157,10 +177,6 @@ def _objects(tools: Tools, arguments: str) -> dict[str, Any]:
             for number, name in enumerate(tools)
         ]
     }
-
-
-def _json(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': _SPACES})}"
 
 
 def _mark(clues: Clues, mark: str) -> str:

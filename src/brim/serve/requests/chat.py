@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from brim.engine.requests.params import MAX_ALTERNATIVES
+from brim.engine.requests.grammar import Grammar
 from brim.serve.problems import invalid
 from brim.serve.requests import types as t
-from brim.serve.requests.answer_format import FORMAT, AnswerSchema
+from brim.serve.requests.answer_format import FORMAT, AnswerForm
 from brim.serve.requests.dialogue import MESSAGES, Dialogue, Message, check_counts, dialogue_of
-from brim.serve.requests.sampling import TOKENS, AnswerRequest, GenerationBody
+from brim.serve.requests.sampling import ALTERNATIVES, TOKENS, AnswerRequest, TokenDetailBody
 from brim.serve.requests.template import VERBOSITY, TemplateFields
 from brim.serve.requests.tools import TOOL_CHOICE, TOOLS, RequestedTools, ToolChoice, ToolFunction, requested_tools
 
 DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls
 TRUNCATION = t.choice(("auto", "disabled"))
-ALTERNATIVES = t.integer(0, MAX_ALTERNATIVES)
 
 
 class ReasoningShown(StrEnum):
@@ -29,7 +28,7 @@ class ReasoningShown(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatBody(GenerationBody, TemplateFields):
+class ChatBody(TokenDetailBody, TemplateFields):
     messages: tuple[Message, ...] = t.required(MESSAGES)
     max_tokens: int | None = t.optional(TOKENS)
     max_completion_tokens: int | None = t.optional(TOKENS)
@@ -37,14 +36,14 @@ class ChatBody(GenerationBody, TemplateFields):
     top_logprobs: int | None = t.optional(ALTERNATIVES)
     truncation: str = t.optional(TRUNCATION, default="disabled")
     modalities: t.Json = t.optional(t.only(["text"], "only text is supported"))
-    response_format: AnswerSchema | None = t.optional(FORMAT)
+    response_format: Grammar | None = t.optional(FORMAT)
+    echo: bool = t.optional(t.FLAG, default=False)  # the answer begins with the message that it goes on with
     tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
     tool_choice: ToolChoice = t.optional(TOOL_CHOICE, default="auto")
     parallel_tool_calls: bool = t.optional(t.FLAG, default=True)
     verbosity: str | None = t.optional(VERBOSITY)
     include_reasoning: bool = t.optional(t.FLAG, default=True)
     separate_reasoning: bool = t.optional(t.FLAG, default=True)
-    echo: bool = t.optional(t.FLAG, default=False)  # the answer begins with the message that it goes on with
 
     @property
     def reasoning_shown(self) -> ReasoningShown:
@@ -70,7 +69,7 @@ class ChatRequest:
     rolls: bool  # the oldest exchanges are dropped where all of them do not fit
     room: int  # tokens for the answer, where it rolls
     tools: RequestedTools = field(default_factory=RequestedTools)
-    schema: AnswerSchema | None = None  # the answer is JSON of this schema
+    form: AnswerForm | None = None  # what the answer must look like
     reasoning: ReasoningShown = ReasoningShown.APART
     echoed: str = ""  # what the answer begins with
 
@@ -85,11 +84,12 @@ def read_chat(found: Mapping[str, t.Json], model: t.ServedModel) -> ChatRequest:
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "it needs logprobs to be true")
     most, alternatives = body.most_tokens, (body.top_logprobs or 0) if body.logprobs else None
-    params = body.params(max_tokens=most or model.longest, logprobs=alternatives)
+    params = body.params(max_tokens=most or model.longest, logprobs=alternatives, prompt_logprobs=body.prompt_logprobs)
     room = room_for(most, model.longest)
     rolls = body.truncation == "auto"
     answer, echoed = body.answer(params), _echoed(body)
-    return ChatRequest(answer, dialogue, rolls, room, tools, body.response_format, body.reasoning_shown, echoed)
+    form = body.form("response_format", body.response_format)
+    return ChatRequest(answer, dialogue, rolls, room, tools, form, body.reasoning_shown, echoed)
 
 
 def _echoed(body: ChatBody) -> str:

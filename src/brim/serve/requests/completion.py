@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brim.engine.requests.params import MAX_ALTERNATIVES
+from brim.engine.requests.grammar import Grammar
 from brim.serve.problems import invalid
 from brim.serve.requests import types as t
-from brim.serve.requests.sampling import MOST_TOKENS, TOKENS, AnswerRequest, GenerationBody, token_id
+from brim.serve.requests.answer_format import FORMAT, AnswerForm
+from brim.serve.requests.sampling import ALTERNATIVES, MOST_TOKENS, AnswerRequest, TokenDetailBody, token_id
 
 DEFAULT_COMPLETION = 16  # tokens, as in OpenAI's API
 Prompts = tuple[str | tuple[int, ...], ...]
@@ -52,14 +53,17 @@ def _prompts_schema(model: t.ServedModel) -> t.Schema:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionBody(GenerationBody):
+class CompletionBody(TokenDetailBody):
     prompt: Prompts = t.required(
         t.JsonType((), _prompts, _prompts_schema, "a text, a list of token ids, or a list of these is needed")
     )
     echo: bool = t.optional(t.FLAG, default=False)
-    logprobs: int | None = t.optional(t.integer(0, MAX_ALTERNATIVES))
+    logprobs: int | None = t.optional(ALTERNATIVES)
     max_tokens: int = t.optional(t.integer(0, MOST_TOKENS), default=DEFAULT_COMPLETION)
-    best_of: int | None = t.optional(TOKENS)
+    add_special_tokens: bool = t.optional(t.FLAG, default=True)
+    truncate_prompt_tokens: int | None = t.optional(t.integer(-1, MOST_TOKENS))
+    truncation_side: str = t.optional(t.choice(("left", "right")), default="left")
+    response_format: Grammar | None = t.optional(FORMAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,9 @@ class CompletionRequest:
     prompts: Prompts
     echo: bool
     scored_only: bool  # max_tokens is 0: nothing is generated, the prompt is scored
+    add_special_tokens: bool = True
+    kept: slice | None = None  # the tokens of each prompt that are left of it; None: all
+    form: AnswerForm | None = None  # what the answer must look like
 
     @property
     def answers(self) -> int:
@@ -78,12 +85,29 @@ def read_completion(found: Mapping[str, t.Json], model: t.ServedModel) -> Comple
     body = CompletionBody.read_body(found, model)
     if body.max_tokens == 0 and not body.echo:
         raise invalid("max_tokens", "0 is for scoring a prompt, with echo; ask for at least 1")
+    if body.truncate_prompt_tokens == 0:
+        raise invalid("truncate_prompt_tokens", "0 leaves nothing of the prompt; keep at least 1")
+    scored = [one for one in (body.logprobs if body.echo else None, body.prompt_logprobs) if one is not None]
     params = body.params(
         max_tokens=max(1, body.max_tokens),
         logprobs=body.logprobs,
-        prompt_logprobs=body.logprobs if body.echo else None,
+        prompt_logprobs=max(scored, default=None),
         continues_prompt=True,
     )
-    if body.best_of not in (None, params.n):
-        raise invalid("best_of", f"it is supported only where it equals n, {params.n}", "unsupported_value")
-    return CompletionRequest(body.answer(params), body.prompt, body.echo, scored_only=body.max_tokens == 0)
+    return CompletionRequest(
+        body.answer(params),
+        body.prompt,
+        body.echo,
+        scored_only=body.max_tokens == 0,
+        add_special_tokens=body.add_special_tokens,
+        kept=_kept(body, model),
+        form=body.form("response_format", body.response_format),
+    )
+
+
+def _kept(body: CompletionBody, model: t.ServedModel) -> slice | None:
+    asked = body.truncate_prompt_tokens
+    if asked is None:
+        return None
+    most = max(1, model.longest - max(1, body.max_tokens)) if asked == -1 else asked
+    return slice(-most, None) if body.truncation_side == "left" else slice(most)

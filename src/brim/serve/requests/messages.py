@@ -8,12 +8,13 @@ assistant's turn at the end is gone on with: so it is in Anthropic's API.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
+from brim.engine.requests.grammar import Grammar
 from brim.serve.requests import types as t
-from brim.serve.requests.answer_format import SCHEMA, AnswerSchema
+from brim.serve.requests.answer_format import SCHEMA
 from brim.serve.requests.chat import TRUNCATION, ChatRequest, ReasoningShown, room_for
 from brim.serve.requests.dialogue import Dialogue, Message, check_counts, dialogue_of, message_of
 from brim.serve.requests.media import CACHE_HINTS, IMAGE, Image
@@ -254,13 +255,25 @@ class DisabledThinking(AdaptiveThinking):
 _THINKING: t.JsonType[AdaptiveThinking] = t.tagged(
     {"enabled": EnabledThinking, "disabled": DisabledThinking, "adaptive": AdaptiveThinking}
 )
-_FORMAT = t.tagged({"json_schema": t.wrapped("schema", SCHEMA, IGNORED=("name", "strict", "description"))})
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFormat(t.JsonObject):
+    schema: Mapping[str, Any] = t.required(SCHEMA)
+    IGNORED = ("name", "strict", "description")
+
+    @property
+    def value(self) -> Grammar:
+        return Grammar.json_schema(self.schema)
+
+
+_FORMAT: t.JsonType[Grammar] = t.tagged({"json_schema": SchemaFormat})
 
 
 @dataclass(frozen=True, slots=True)
 class OutputConfig(t.JsonObject):
     effort: str | None = t.optional(EFFORT)
-    format: AnswerSchema | None = t.optional(_FORMAT)
+    format: Grammar | None = t.optional(_FORMAT)
     IGNORED = ("task_budget",)
 
 
@@ -279,12 +292,8 @@ class MessagesConversation(t.JsonObject):
     tool_choice: MessageToolChoice = t.optional(_TOOL_CHOICE, default=MessageToolChoice())
     thinking: AdaptiveThinking = t.optional(_THINKING, default=AdaptiveThinking())
     output_config: OutputConfig = t.optional(t.record(OutputConfig), default=OutputConfig())
-    output_format: AnswerSchema | None = t.optional(_FORMAT)
+    output_format: Grammar | None = t.optional(_FORMAT)
     chat_template_kwargs: Mapping[str, Any] | None = t.optional(VARIABLES)
-
-    @property
-    def schema(self) -> AnswerSchema | None:
-        return self.output_config.format or self.output_format
 
     @property
     def requested_tools(self) -> RequestedTools:
@@ -333,12 +342,12 @@ def read_messages(found: Mapping[str, t.Json], model: t.ServedModel) -> ChatRequ
     tools = body.requested_tools
     params = body.params(max_tokens=body.max_tokens, stop=body.stop_sequences)
     return ChatRequest(
-        replace(body.answer(params), include_usage=True),
+        body.answer(params, include_usage=True),
         body.dialogue(tools, model),
         body.truncation == "auto",
         room_for(body.max_tokens, model.longest),
         tools,
-        body.schema,
+        body.form("output_config.format", body.output_config.format or body.output_format),
         body.thinking.shown,
     )
 

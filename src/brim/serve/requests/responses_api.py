@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from brim.engine.requests.grammar import Grammar
 from brim.serve.problems import Problem, invalid
 from brim.serve.requests import types as t
-from brim.serve.requests.answer_format import FLAT_FORMAT, AnswerSchema
-from brim.serve.requests.chat import ALTERNATIVES, TRUNCATION, ChatRequest, ReasoningShown, room_for
+from brim.serve.requests.answer_format import FLAT_FORMAT
+from brim.serve.requests.chat import TRUNCATION, ChatRequest, ReasoningShown, room_for
 from brim.serve.requests.dialogue import check_counts, dialogue_of, message_of
 from brim.serve.requests.items import ITEMS, Item, MessageItem, messages_of
-from brim.serve.requests.sampling import HARMLESS, TOKENS, AnswerRequest, GenerationBody
+from brim.serve.requests.sampling import ALTERNATIVES, HARMLESS, TOKENS, AnswerRequest, GenerationBody
 from brim.serve.requests.template import VERBOSITY, TemplateFields
 from brim.serve.requests.tools import FLAT_TOOL_CHOICE, FLAT_TOOLS, ToolChoice, ToolFunction, requested_tools
 
@@ -33,7 +34,7 @@ INCLUDED = (  # beside log-probabilities: of tools that a server runs, or what i
 
 @dataclass(frozen=True, slots=True)
 class AnswerText(t.JsonObject):
-    format: AnswerSchema | None = t.optional(FLAT_FORMAT)
+    format: Grammar | None = t.optional(FLAT_FORMAT)
     verbosity: str | None = t.optional(VERBOSITY)
 
 
@@ -103,9 +104,9 @@ def read_response(
         raise invalid("background", "background can only be used when `store` is true; leave store out")
     most = body.max_output_tokens
     params = body.params(max_tokens=most or model.longest, logprobs=body.alternatives)
-    behind = body.background and found.get("priority") is None
-    priority = BACKGROUND_PRIORITY if behind else body.priority
-    wanted = AnswerRequest(body.model, params, body.stream, True, body.deadline_seconds, priority)
+    wanted = body.answer(params, include_usage=True)
+    if body.background and found.get("priority") is None:
+        wanted = replace(wanted, priority=BACKGROUND_PRIORITY)
     said_back = {
         "background": body.background,
         "instructions": body.instructions,
@@ -128,7 +129,7 @@ def read_response(
     }
     rolls, room = body.truncation == "auto", room_for(most, model.longest)
     shown = ReasoningShown.LEFT_OUT if body.reasoning.exclude else ReasoningShown.APART
-    chat = ChatRequest(wanted, dialogue, rolls, room, tools, body.text.format, shown)
+    chat = ChatRequest(wanted, dialogue, rolls, room, tools, body.form("text.format", body.text.format), shown)
     return ResponseRequest(chat, (*before, *own), body.store, body.background, said_back)
 
 

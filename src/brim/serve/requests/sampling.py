@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from typing import Any, ClassVar
 
 from brim.engine.front.validation import MOST_PRIORITY
+from brim.engine.requests.grammar import Grammar
 from brim.engine.requests.params import (
     FLOAT_RANGES,
     FLOAT_RANGES_ABOVE,
     INT_RANGES,
+    MAX_ALLOWED_IDS,
+    MAX_ALTERNATIVES,
     MAX_BIAS,
     MAX_IDS,
     MAX_STOP_LENGTH,
@@ -20,13 +25,31 @@ from brim.engine.requests.params import (
 from brim.errors import InvalidRequest
 from brim.serve.problems import invalid, problem_of
 from brim.serve.requests import types as t
+from brim.serve.requests.answer_format import (
+    CHOICES,
+    REGEX,
+    RULES,
+    SCHEMA_OR_TEXT,
+    AnswerForm,
+    StructuredOutputs,
+    given_forms,
+    one_form,
+)
 from brim.surrogates import half_pair_at
 
 MOST_TOKENS = 2**31 - 1
 TOKENS = t.integer(1, MOST_TOKENS)
+ALTERNATIVES = t.integer(0, MAX_ALTERNATIVES)
 MOST_PAIRS, KEY_LENGTH, VALUE_LENGTH = 16, 64, 512  # of `metadata`, as in OpenAI's API
+MOST_WORDS, WORD_LENGTH = 256, 64  # of `bad_words`, and characters of one
+_OWN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_SALT_BYTES = 16
 HARMLESS = (  # about the caller's account, or hints: they change nothing about an answer
     "user",
+    "guided_decoding_backend",
+    "prompt_cache_retention",
+    "session_id",
+    "spaces_between_special_tokens",
     "store",
     "safety_identifier",
     "prompt_cache_key",
@@ -36,9 +59,11 @@ NOT_YET = (
     "audio",
     "function_call",
     "functions",
-    "guided_json",
+    "logprob_token_ids",
     "prediction",
-    "structured_outputs",
+    "prompt_embeds",
+    "repetition_detection",
+    "stop_regex",
     "suffix",
     "web_search_options",
 )
@@ -126,16 +151,38 @@ _STOPS = t.JsonType(
 STOP_LIST: t.JsonType[tuple[str, ...]] = t.JsonType(
     (list,), lambda value, path, model: tuple(value), lambda model: _STOP_LIST
 )
-_IDS = t.JsonType(
-    (list,),
-    lambda value, path, model: tuple(value),
-    lambda model: {"type": "array", "items": token_id(model), "maxItems": MAX_IDS},
-)
+
+
+def _ids(most: int, least: int = 0) -> t.JsonType[tuple[int, ...]]:
+    """Token ids, which `SamplingParams` checks."""
+    return t.JsonType(
+        (list,),
+        lambda value, path, model: tuple(value),
+        lambda model: {"type": "array", "items": token_id(model), "minItems": least, "maxItems": most},
+    )
+
+
+def _own_id(value: str, path: str, model: t.ServedModel) -> str:
+    if not _OWN_ID.fullmatch(value):
+        raise invalid(path, f"{value!r:.60} is no id; send at most 128 letters, digits and ._:- in ASCII")
+    return value
+
+
+def _one(value: float, path: str, model: t.ServedModel) -> float:
+    if value != 1:
+        raise invalid(path, "it is for beam search, which is not supported; leave it out", "unsupported_value")
+    return 1.0
+
+
+_REQUEST_ID = t.JsonType((str,), _own_id, lambda model: {"type": "string", "pattern": f"^{_OWN_ID.pattern}$"})
+_NO_BEAMS = "beam search is not supported: answers are sampled, each by itself"
+_WORDS = t.listed(t.text(most=WORD_LENGTH), most=lambda model: MOST_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions(t.JsonObject):
     include_usage: bool = t.optional(t.FLAG, default=False)  # a last event with the counts
+    continuous_usage_stats: bool = t.optional(t.FLAG, default=False)  # and the counts so far in every event
     IGNORED = ("include_obfuscation",)
 
 
@@ -161,8 +208,31 @@ class GenerationBody(t.JsonObject):
     min_tokens: int | None = sampled("min_tokens")
     ignore_eos: bool | None = t.optional(t.plain({"type": "boolean"}))
     stop: tuple[str, ...] | None = t.optional(_STOPS)
-    stop_token_ids: tuple[int, ...] | None = t.optional(_IDS)
+    stop_token_ids: tuple[int, ...] | None = t.optional(_ids(MAX_IDS))
+    include_stop_str_in_output: bool = t.optional(t.FLAG, default=False)
+    no_stop_trim: bool = t.optional(t.FLAG, default=False)  # SGLang's name for the same
+    skip_special_tokens: bool | None = t.optional(t.FLAG)
+    allowed_token_ids: tuple[int, ...] | None = t.optional(_ids(MAX_ALLOWED_IDS, least=1))
+    bad_words: tuple[str, ...] = t.optional(_WORDS, default=())
     logit_bias: tuple[tuple[int, float], ...] | None = t.optional(t.JsonType((dict,), _biases, _biases_schema))
+    structured_outputs: StructuredOutputs | None = t.optional(t.record(StructuredOutputs))
+    guided_json: Mapping[str, Any] | None = t.optional(SCHEMA_OR_TEXT)
+    guided_regex: Grammar | None = t.optional(REGEX)
+    guided_choice: Grammar | None = t.optional(CHOICES)
+    guided_grammar: Grammar | None = t.optional(RULES)
+    guided_whitespace_pattern: str | None = t.optional(t.TEXT)
+    json_schema: Mapping[str, Any] | None = t.optional(SCHEMA_OR_TEXT)
+    regex: Grammar | None = t.optional(REGEX)
+    ebnf: Grammar | None = t.optional(RULES)
+    request_id: str | None = t.optional(_REQUEST_ID)
+    cache_salt: str | None = t.optional(t.text(most=1024))
+    best_of: int | None = t.optional(TOKENS)
+    use_beam_search: bool = t.optional(t.only(False, _NO_BEAMS), default=False)
+    length_penalty: float = t.optional(t.JsonType((int, float), _one, lambda model: {"const": 1}), default=1.0)
+    early_stopping: bool = t.optional(t.only(False, _NO_BEAMS), default=False)
+    logits_processors: t.Json = t.optional(t.only([], "code of a client does not run here"))
+    vllm_xargs: None = t.optional(t.without_effect("it is for extensions of vLLM"))
+    kv_transfer_params: None = t.optional(t.without_effect("no other server takes part in an answer"))
     IGNORED: ClassVar[tuple[str, ...]] = HARMLESS
     UNSUPPORTED: ClassVar[tuple[str, ...]] = NOT_YET
 
@@ -170,16 +240,68 @@ class GenerationBody(t.JsonObject):
         """How answers are sampled, with what the endpoint has read in its own way (`max_tokens`, `logprobs`)."""
         names = {one.name for one in fields(GenerationBody)} & {one.name for one in fields(SamplingParams)}
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        given["include_stop"] = self.include_stop_str_in_output or self.no_stop_trim
         try:
-            return SamplingParams(**given | computed)
+            params = SamplingParams(**given | computed)
         except InvalidRequest as error:
             raise problem_of(error) from None
+        if self.best_of not in (None, 1, params.n):
+            said = f"the best of {self.best_of} answers is not chosen here; it may be n, {params.n}, or 1"
+            raise invalid("best_of", said, "unsupported_value")
+        return params
 
-    def answer(self, params: SamplingParams) -> AnswerRequest:
-        if self.stream_options is not None and not self.stream:
+    def form(self, field: str = "", own: Grammar | None = None) -> AnswerForm | None:
+        """What the answer must look like; `own` is what the endpoint has read of it in its own `field`."""
+        spaces = self.guided_whitespace_pattern
+        schemas = {"guided_json": self.guided_json, "json_schema": self.json_schema}
+        found: dict[str, Grammar | None] = {
+            field: own,
+            **{name: None if one is None else Grammar.json_schema(one, spaces) for name, one in schemas.items()},
+            **{name: getattr(self, name) for name in ("guided_regex", "guided_choice", "guided_grammar")},
+            "regex": self.regex,
+            "ebnf": self.ebnf,
+        }
+        outputs = self.structured_outputs
+        return one_form([*given_forms(found), *([] if outputs is None else outputs.forms("structured_outputs"))])
+
+    def answer(self, params: SamplingParams, **asked: Any) -> AnswerRequest:
+        """`asked` is what only some endpoints know of."""
+        options = self.stream_options
+        if options is not None and not self.stream:
             raise invalid("stream_options", "it is for streamed answers; set stream to true, or leave it out")
-        usage = self.stream_options is not None and self.stream_options.include_usage
-        return AnswerRequest(self.model, params, self.stream, usage, self.deadline_seconds, self.priority)
+        usage = options is not None and options.include_usage
+        return AnswerRequest(
+            self.model,
+            params,
+            self.stream,
+            **{
+                "include_usage": usage,
+                "deadline_seconds": self.deadline_seconds,
+                "priority": self.priority,
+                "continuous_usage": usage and options is not None and options.continuous_usage_stats,
+                "request_id": self.request_id,
+                "cache_salt": self.cache_salt,
+                "bad_words": self.bad_words,
+                **asked,
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDetailBody(GenerationBody):
+    """Fields of the endpoints whose answers may say more of their tokens, as vLLM's do."""
+
+    prompt_logprobs: int | None = t.optional(ALTERNATIVES)
+    return_token_ids: bool = t.optional(t.FLAG, default=False)
+    return_tokens_as_token_ids: bool = t.optional(t.FLAG, default=False)
+
+    def answer(self, params: SamplingParams, **asked: Any) -> AnswerRequest:
+        details = {
+            "token_ids": self.return_token_ids,
+            "tokens_as_ids": self.return_tokens_as_token_ids,
+            "prompt_scores": self.prompt_logprobs,
+        }
+        return GenerationBody.answer(self, params, **details, **asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +314,19 @@ class AnswerRequest:
     include_usage: bool
     deadline_seconds: float | None
     priority: int = 0
+    continuous_usage: bool = False  # in every event of a stream
+    token_ids: bool = False  # those of prompt and answer are part of the answer
+    tokens_as_ids: bool = False  # tokens beside log-probabilities are named by their ids
+    prompt_scores: int | None = None  # alternatives beside each token of the prompt; None: it is not scored
+    request_id: str | None = None  # the client's own, for the answer; None: it gets one
+    cache_salt: str | None = None  # prefixes are found by requests of the same only
+    bad_words: tuple[str, ...] = ()
+
+    def salt(self, tenant: bytes) -> bytes:
+        """What the prefixes of this request are kept under: it begins with what is the tenant's."""
+        if self.cache_salt is None:
+            return tenant
+        return tenant + blake2b(self.cache_salt.encode(errors="surrogatepass"), digest_size=_SALT_BYTES).digest()
 
 
 def sooner(wanted: AnswerRequest, header: str | None) -> AnswerRequest:

@@ -145,6 +145,15 @@ def only(supported: Json, said: str) -> JsonType[Any]:
     return JsonType((), convert, lambda model: {"const": supported})
 
 
+def without_effect(said: str) -> JsonType[Any]:
+    """A field of another server that means nothing here: the answer says so."""
+
+    def convert(value: Json, path: str, model: ServedModel) -> None:
+        warn(path, f"{said}; it has no effect here")
+
+    return JsonType((), convert, lambda model: {})
+
+
 def listed(
     of: JsonType[Value], *, least: int = 0, most: Callable[[ServedModel], int] | None = None
 ) -> JsonType[tuple[Value, ...]]:

@@ -29,8 +29,9 @@ class ResponseHeader:
     model: str
 
     @staticmethod
-    def new(prefix: str, model: str) -> ResponseHeader:
-        return ResponseHeader(f"{prefix}-{secrets.token_hex(12)}", int(time.time()), model)
+    def new(prefix: str, model: str, own_id: str | None = None) -> ResponseHeader:
+        """`own_id` is the client's."""
+        return ResponseHeader(own_id or f"{prefix}-{secrets.token_hex(12)}", int(time.time()), model)
 
     def of(self, kind: str, choices: list[Json]) -> Json:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}

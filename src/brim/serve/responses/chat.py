@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from brim.engine.front.answers import Completion, Update
@@ -21,6 +21,7 @@ from brim.serve.responses.answers import (
     new_call_id,
     usage,
 )
+from brim.serve.responses.details import AnswerDetails, usage_so_far
 from brim.serve.responses.scores import Scores
 
 WHOLE, CHUNK = "chat.completion", "chat.completion.chunk"
@@ -32,6 +33,8 @@ class _Streamed:
 
     reader: AnswerReader
     calls: int = 0
+    tokens: int = 0
+    unsent: list[int] = field(default_factory=list)  # tokens of which no event has told yet
 
 
 class ChatFormatter:
@@ -46,9 +49,11 @@ class ChatFormatter:
         answers: int,
         scores: Scores | None,
         include_usage: bool,
+        details: AnswerDetails,
         echoed: str = "",
     ) -> None:
         """`scores`: log-probabilities were asked for; `echoed` is what each answer begins with."""
+        self._details = details
         self._head = head
         self._prepared = prepared
         self._reading = reading
@@ -59,32 +64,44 @@ class ChatFormatter:
 
     def whole(self, ended: Sequence[FinishedAnswer]) -> Json:
         found = self._head.of(WHOLE, [self._choice(one) for one in ended])
-        return found | {"usage": self._usage(ended)} | self._prepared.notes
+        prompt = self._details.of_prompt(self._prepared.tokens, ended[0].completion.prompt_logprobs)
+        return found | {"usage": self._usage(ended)} | prompt | self._prepared.notes
 
     def opening(self) -> list[Json]:
         delta = {"role": "assistant", "content": self._echoed}
         found = [self._chunk([_delta(number, delta)]) for number in range(len(self._streamed))]
-        return [found[0] | self._prepared.notes, *found[1:]]
+        return [found[0] | self._details.with_prompt_ids(self._prepared.tokens) | self._prepared.notes, *found[1:]]
 
     def note(self, number: int, update: Update) -> None:
         pass  # what has ended says it all
 
     def events(self, number: int, update: Update) -> list[Json]:
         done, streamed = update.completion, self._streamed[number]
+        if update.token is not None:
+            streamed.tokens += 1
+            streamed.unsent.append(update.token)
         pieces = streamed.reader.feed(update.text)
         if done is not None:
             pieces += streamed.reader.close()
         streamed.calls += sum(isinstance(piece, Called) for piece in pieces)
         deltas = [_piece_delta(piece) for piece in pieces]
         scores = [] if self._scores is None else self._scores.of_update(update)
-        if scores and not deltas:
+        of_prompt = self._details.with_prompt_scores(update)
+        if not deltas and (scores or of_prompt):
             deltas = [{"content": ""}]
+        if done is not None and not deltas:
+            deltas = [{}]
         choices = [_delta(number, delta) for delta in deltas]
+        if not choices:
+            return []
         if scores:
             choices[0]["logprobs"] = {"content": scores}
+        if self._details.token_ids:
+            choices[0]["token_ids"], streamed.unsent = streamed.unsent, []
         if done is not None:
-            choices.append(_delta(number, {}, _reason(done, streamed.calls)))
-        return [self._chunk([choice]) for choice in choices]
+            choices[-1] |= {"finish_reason": _reason(done, streamed.calls)} | self._details.of_end(done)
+        found = [self._chunk([choice]) for choice in choices]
+        return [found[0] | of_prompt, *found[1:]]
 
     def closing(self, ended: Sequence[FinishedAnswer]) -> list[Json]:
         return [self._head.of(CHUNK, []) | {"usage": self._usage(ended)}] if self._include_usage else []
@@ -95,7 +112,11 @@ class ChatFormatter:
 
     def _chunk(self, choices: list[Json]) -> Json:
         found = self._head.of(CHUNK, choices)
-        return found | {"usage": None} if self._include_usage else found
+        if not self._include_usage:
+            return found
+        generated = sum(one.tokens for one in self._streamed)
+        so_far = usage_so_far(len(self._prepared.tokens), generated) if self._details.continuous_usage else None
+        return found | {"usage": so_far}
 
     def _choice(self, one: FinishedAnswer) -> Json:
         done = one.completion
@@ -106,6 +127,7 @@ class ChatFormatter:
             "message": _message(answered, self._echoed),
             "logprobs": None if self._scores is None else {"content": self._scores.of_answer(done)},
             "finish_reason": _reason(done, len(answered.calls)),
+            **self._details.of_answer(done),
         }
 
 
@@ -145,5 +167,5 @@ def _reason(done: Completion, calls: int) -> str:
     return "tool_calls" if calls and done.finish_reason is FinishReason.STOP else reason
 
 
-def _delta(number: int, delta: dict[str, Any], reason: str | None = None) -> Json:
-    return {"index": number, "delta": delta, "finish_reason": reason}
+def _delta(number: int, delta: dict[str, Any]) -> Json:
+    return {"index": number, "delta": delta, "finish_reason": None}

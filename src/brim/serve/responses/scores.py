@@ -14,9 +14,10 @@ _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token that is a part of a charact
 
 
 class Scores:
-    def __init__(self, texts: TokenTexts, ends: Collection[int]) -> None:
-        """`ends`: tokens that end an answer and are no part of it."""
+    def __init__(self, texts: TokenTexts, ends: Collection[int], *, by_id: bool = False) -> None:
+        """`ends`: tokens that end an answer and are no part of it; `by_id`: tokens are named by their ids."""
         self._texts = texts
+        self._by_id = by_id
         self._end_ids = ends
 
     def of_answer(self, done: Completion) -> list[Json]:
@@ -41,4 +42,13 @@ class Scores:
     def _token(self, token: int, logprob: float) -> Json:
         text = self._texts.of(token)
         complete = _UNFINISHED not in text
-        return {"token": text, "logprob": score_of(logprob), "bytes": list(text.encode()) if complete else None}
+        return {
+            "token": named_by_id(token) if self._by_id else text,
+            "logprob": score_of(logprob),
+            "bytes": list(text.encode()) if complete else None,
+        }
+
+
+def named_by_id(token: int) -> str:
+    """A token as vLLM names it where its text may be a part of a character."""
+    return f"token_id:{token}"

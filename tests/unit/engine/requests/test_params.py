@@ -63,7 +63,7 @@ NAN, INF = math.nan, math.inf
         ("allowed_token_ids", (0,) * 65_537, "at most 65536"),
         ("banned_sequences", ((),), "not empty"),
         ("banned_sequences", ((1, -1),), "token id"),
-        ("banned_sequences", ((1,) * 65,), "at most 64"),
+        ("banned_sequences", ((1,) * 257,), "at most 256"),
         ("banned_sequences", ((1,),) * 513, "at most 512"),
         ("logit_bias", {1: 2.0}, "tuple"),
         ("logit_bias", ((1,),), "pair"),

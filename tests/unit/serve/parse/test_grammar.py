@@ -16,7 +16,7 @@ import numpy as np
 from brim.engine.front.detokenise import TextStream
 from brim.engine.front.grammars import Grammars
 from brim.engine.requests.grammar import Grammar
-from brim.serve.parse.grammar import calls_answer, json_answer
+from brim.serve.parse.grammar import calls_answer, formed_answer
 from brim.serve.parse.pieces import Answered, whole
 from brim.serve.parse.table import PLAIN_JSON, REASONING_FORMATS, TOOL_FORMATS, Formats
 from brim.serve.problems import Problem
@@ -123,7 +123,7 @@ def test_references_count_from_the_tools_own_schema(name: str, marked: bool) -> 
     tokenizer = marked_tokenizer(*[name] * marked)
     formats = Formats.of(tokenizer, name)
     grammars = Grammars(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
-    grammars.check(json_answer(formats, "", SCHEMA, REFERRING))
+    grammars.check(formed_answer(formats, "", Grammar.json_schema(SCHEMA), REFERRING))
     called = set()
     for seed in range(6):
         text = drawn(calls_answer(formats, "", REFERRING, several=seed > 2), tokenizer, formats, seed)
@@ -180,11 +180,13 @@ def test_json_may_follow_reasoning(name: str | None) -> None:
     tokenizer, formats = made(None, name)
     thoughts = set()
     for seed in range(4):
-        found = answered(formats, drawn(json_answer(formats, "", SCHEMA), tokenizer, formats, seed), "")
+        found = answered(
+            formats, drawn(formed_answer(formats, "", Grammar.json_schema(SCHEMA)), tokenizer, formats, seed), ""
+        )
         assert json.loads(found.content) in ({"yes": True}, {"yes": False})
         thoughts.add(bool(found.reasoning))
     if name == "think":
-        begun = drawn(json_answer(formats, "<think>\n", SCHEMA), tokenizer, formats, 7)
+        begun = drawn(formed_answer(formats, "<think>\n", Grammar.json_schema(SCHEMA)), tokenizer, formats, 7)
         assert json.loads(answered(formats, begun, "<think>\n").content)["yes"] in (True, False)
 
 
@@ -192,7 +194,7 @@ def test_json_or_a_call() -> None:
     tokenizer, formats = made("hermes", "think")
     kinds = set()
     for seed in range(8):
-        text = drawn(json_answer(formats, "", SCHEMA, TOOLS), tokenizer, formats, seed)
+        text = drawn(formed_answer(formats, "", Grammar.json_schema(SCHEMA), TOOLS), tokenizer, formats, seed)
         found = answered(formats, text, "")
         assert found.calls or json.loads(found.content) in ({"yes": True}, {"yes": False})
         kinds.add(bool(found.calls))

@@ -1,7 +1,7 @@
 """From logits to tokens: in go the last logits of each row and what its request asked, out come ids on the device.
 
-The order is that of the record: logit bias, penalties, `min_tokens`, the grammar and tokens that are not allowed; here the logprobs are read; then
-temperature, top-k, top-p, min-p and the draw.
+The order is that of the record: logit bias, penalties, `min_tokens`, the grammar and tokens that are not allowed; here
+the logprobs are read; then temperature, top-k, top-p, min-p and the draw.
 
 A token is a function of its own row alone: its logits, its parameters, its seed and its index. To make that exact,
 probabilities are summed as integers (a sum of floats depends on how the device splits it, hence on the batch), and the
