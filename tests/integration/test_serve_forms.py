@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -318,3 +319,86 @@ def test_a_response_follows_its_schema(forms: Served, client: Any) -> None:
 def test_a_bad_request_for_a_response_is_refused_by_its_field(forms: Served, body: dict[str, Any], param: str) -> None:
     found = forms.post("/v1/responses", body)
     assert (found.status_code, found.json()["error"]["param"]) == (400, param)
+
+
+# -- tools that take a text ----------------------------------------------------------------------------------------
+
+
+RUN = {"name": "run", "description": "Runs a command."}
+WRITTEN = '<tool_call>\n{"name": "run", "arguments": {"input": "ls \\"é\\"\\n"}}\n</tool_call>'
+
+
+def grammar_tool(syntax: str, definition: str) -> Any:
+    return {"type": "grammar", "syntax": syntax, "definition": definition}
+
+
+def test_a_custom_tool_is_called_with_a_text(forms: Served, client: Any) -> None:
+    tools = [{"type": "custom", "custom": RUN}, WEATHER]
+    with saying(forms, f"{THOUGHT}{WRITTEN}\n{CALL}"):
+        answer = chat(client, tools=tools)
+        chunks = list(chat(client, tools=tools, stream=True))
+        response = respond(client, tools=[{"type": "custom", **RUN}, *FLAT])
+        with client.responses.stream(
+            model="tiny", input="Paris?", tools=[{"type": "custom", **RUN}, *FLAT], max_output_tokens=400
+        ) as stream:
+            events = list(stream)
+    custom, function = answer.choices[0].message.tool_calls
+    assert (custom.type, custom.custom.name, custom.custom.input) == ("custom", "run", 'ls "é"\n')
+    assert (function.type, function.function.name) == ("function", "weather")
+    parts = [part for chunk in chunks for part in chunk.choices[0].delta.tool_calls or () if part.index == 0]
+    assert "".join((part.model_extra["custom"]).get("input", "") for part in parts) == 'ls "é"\n'
+    assert len(parts) > 5, "it is streamed"
+    assert [item.type for item in response.output] == ["reasoning", "custom_tool_call", "function_call"]
+    assert (response.output[1].name, response.output[1].input) == ("run", 'ls "é"\n')
+    deltas = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+    (done,) = [event for event in events if event.type == "response.custom_tool_call_input.done"]
+    assert "".join(deltas) == done.input == 'ls "é"\n'
+
+
+@pytest.mark.parametrize(
+    ("form", "wanted"),
+    [
+        (grammar_tool("regex", "[ab]{3}"), "[ab]{3}"),
+        (grammar_tool("lark", 'start: (A | B) "\\"" (A | B)\nA: "a"\nB: "b"'), '[ab]"[ab]'),
+    ],
+)
+def test_the_text_of_a_custom_tool_follows_its_grammar(forms: Served, client: Any, form: Any, wanted: str) -> None:
+    tool = {"type": "custom", "name": "run", "format": form}
+    options = {"tools": [tool], "tool_choice": {"type": "custom", "name": "run"}, "parallel_tool_calls": False}
+    answer = respond(client, extra_body={"seed": 3, "logit_bias": at_once(forms)}, **options)
+    (item,) = answer.output
+    assert (item.type, item.name) == ("custom_tool_call", "run")
+    assert re.fullmatch(wanted, item.input)
+    nested = {"type": "grammar", "grammar": {"syntax": form["syntax"], "definition": form["definition"]}}
+    called = chat(
+        client,
+        tools=[{"type": "custom", "custom": {"name": "run", "format": nested}}],
+        tool_choice={"type": "custom", "custom": {"name": "run"}},
+        parallel_tool_calls=False,
+        logit_bias=at_once(forms),
+    )
+    assert called.choices[0].finish_reason == "tool_calls"
+    assert re.fullmatch(wanted, called.choices[0].message.tool_calls[0].custom.input)
+
+
+def test_a_grammar_that_is_none_is_refused_by_its_field(client: Any) -> None:
+    tool = {"type": "custom", "name": "run", "format": grammar_tool("lark", "start: nothing")}
+    with pytest.raises(openai.BadRequestError, match="nothing") as refused:
+        respond(client, tools=[tool], tool_choice={"type": "custom", "name": "run"})
+    assert refused.value.param == "tools"
+
+
+def test_one_of_the_tools_that_are_allowed_is_called(forms: Served, client: Any) -> None:
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "now"}}]}
+    (call,) = (
+        chat(
+            client,
+            tools=[WEATHER, NOW],
+            tool_choice={"type": "allowed_tools", "allowed_tools": allowed},
+            parallel_tool_calls=False,
+            logit_bias=at_once(forms),
+        )
+        .choices[0]
+        .message.tool_calls
+    )
+    assert call.function.name == "now"

@@ -77,8 +77,9 @@ class BackgroundAnswer:
             return
         lines = [event_line(one) for one in found]
         self._lines += lines
-        self.event_bytes += sum(map(len, lines))
-        self._among.bound(self)
+        size = sum(map(len, lines))
+        self.event_bytes += size
+        self._among.grew(self, size)
         self._tell()
 
     async def end_events(self, last_line: bytes) -> None:
@@ -87,6 +88,7 @@ class BackgroundAnswer:
     async def fail(self, problem: Problem) -> None:
         if not self._entered.done():
             self._entered.set_exception(problem)
+            self._entered.exception()  # its client may have left
             return
         code = "server_error" if problem.kind == SERVER else problem.code or "invalid_prompt"
         await self._end_early("failed", error={"code": code, "message": problem.message})
@@ -154,10 +156,7 @@ class BackgroundAnswers:
         self._most_ended = most_ended
         self._running: dict[tuple[str, str], BackgroundAnswer] = {}
         self._ended: dict[tuple[str, str], BackgroundAnswer] = {}
-
-    @property
-    def event_bytes(self) -> int:
-        return sum(one.event_bytes for some in (self._running, self._ended) for one in some.values())
+        self.event_bytes = 0
 
     def add(self, answer: BackgroundAnswer) -> None:
         self._running[answer.key] = answer
@@ -171,21 +170,25 @@ class BackgroundAnswers:
         return found if found is not None and found.replays else None
 
     def forget(self, tenant: str, name: str) -> None:
-        self._ended.pop((tenant, name), None)
+        """One that has ended."""
+        found = self._ended.pop((tenant, name), None)
+        if found is not None:
+            self.event_bytes -= found.event_bytes
 
     def ended(self, answer: BackgroundAnswer) -> None:
         if self._running.pop(answer.key, None) is not None and answer.replays:
             self._ended[answer.key] = answer
             if len(self._ended) > self._most_ended:
-                del self._ended[next(iter(self._ended))]
+                self.forget(*next(iter(self._ended)))
 
-    def bound(self, grown: BackgroundAnswer) -> None:
-        """Make room for what one has grown by."""
-        excess = self.event_bytes - self._most_bytes
-        while excess > 0 and self._ended:
-            excess -= self._ended.pop(next(iter(self._ended))).event_bytes
-        if excess > 0:
-            grown.forget_events()
+    def grew(self, answer: BackgroundAnswer, size_bytes: int) -> None:
+        """Make room for what one has grown by; where there is none, its own events are dropped."""
+        self.event_bytes += size_bytes
+        while self.event_bytes > self._most_bytes and self._ended:
+            self.forget(*next(iter(self._ended)))
+        if self.event_bytes > self._most_bytes:
+            self.event_bytes -= answer.event_bytes
+            answer.forget_events()
 
     async def close(self) -> None:
         """The server ends, and they with it."""

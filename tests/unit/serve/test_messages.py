@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from brim.engine.requests.grammar import Grammar
 from brim.engine.requests.params import SamplingParams
 from brim.serve.problems import Problem
+from brim.serve.requests.answer_format import AnswerForm
 from brim.serve.requests.chat import ReasoningShown
 from brim.serve.requests.media import Image
 from brim.serve.requests.messages import read_count_tokens, read_messages
@@ -59,7 +61,7 @@ def test_a_request_is_read() -> None:
     function = {"name": "weather", "description": "It rains.", "parameters": PARAMETERS}
     assert asked.dialogue.tools == ({"type": "function", "function": function},)
     assert asked.dialogue.template == TemplateSettings(effort="high", thinks=True)
-    assert asked.schema == {"type": "object"}
+    assert asked.form == AnswerForm(Grammar.json_schema({"type": "object"}), "output_config.format")
     assert [one.entry for one in asked.dialogue.messages] == [{"role": "system", "content": "Be kind."}, HI]
 
 

@@ -89,7 +89,9 @@ def reading_of(asked: ChatRequest, prompt: Prepared, running: RunningServer) -> 
     formats, shown = _formats(asked, running), asked.reasoning
     if shown is ReasoningShown.IN_CONTENT:
         formats = replace(formats, reasoning=None)
-    return Reading(formats, asked.tools.parameters, prompt.tail, thoughts=shown is not ReasoningShown.LEFT_OUT)
+    tools, thoughts = asked.tools, shown is not ReasoningShown.LEFT_OUT
+    whole_of = "" if tools.whole is None else tools.forced[0]
+    return Reading(formats, tools.parameters, prompt.tail, thoughts, tuple(tools.custom), whole_of)
 
 
 def scores_of(wanted: AnswerRequest, running: RunningServer) -> Scores | None:
@@ -107,6 +109,8 @@ def _formats(asked: ChatRequest, running: RunningServer) -> Formats:
 
 def _grammar(asked: ChatRequest, formats: Formats, tail: str) -> Grammar | None:
     tools = asked.tools
+    if tools.whole is not None:
+        return formed_answer(formats, tail, tools.whole)
     if tools.forced:
         return calls_answer(formats, tail, tools.forced_parameters, tools.several)
     if asked.form is None:

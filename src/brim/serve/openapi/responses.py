@@ -71,7 +71,10 @@ MEMORY = given(
         "health": OBJECT,
     }
 )
-_CALL = given({"id": TEXT, "type": {"const": "function"}, "function": given({"name": TEXT, "arguments": TEXT})})
+_CALL = either(
+    given({"id": TEXT, "type": {"const": "function"}, "function": given({"name": TEXT, "arguments": TEXT})}),
+    given({"id": TEXT, "type": {"const": "custom"}, "custom": given({"name": TEXT, "input": TEXT})}),
+)
 CHAT = given(
     {
         **_HEAD,
@@ -114,7 +117,13 @@ RESPONSE = given(
         "error": optional(OBJECT),
         "incomplete_details": optional(given({"reason": TEXT})),
         "output": listed(
-            given({"id": TEXT, "type": one_of(["message", "reasoning", "function_call"]), "status": TEXT})
+            given(
+                {
+                    "id": TEXT,
+                    "type": one_of(["message", "reasoning", "function_call", "custom_tool_call"]),
+                    "status": TEXT,
+                }
+            )
         ),
         "usage": optional(
             given(

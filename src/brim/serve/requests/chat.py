@@ -13,7 +13,7 @@ from brim.serve.requests.answer_format import FORMAT, AnswerForm
 from brim.serve.requests.dialogue import MESSAGES, Dialogue, Message, check_counts, dialogue_of
 from brim.serve.requests.sampling import ALTERNATIVES, TOKENS, AnswerRequest, TokenDetailBody
 from brim.serve.requests.template import VERBOSITY, TemplateFields
-from brim.serve.requests.tools import TOOL_CHOICE, TOOLS, RequestedTools, ToolChoice, ToolFunction, requested_tools
+from brim.serve.requests.tools import TOOL_CHOICE, TOOLS, RequestedTools, Tool, ToolChoice, requested_tools
 
 DEFAULT_ROOM = 512  # tokens kept for an answer whose length was left open, where a conversation rolls
 TRUNCATION = t.choice(("auto", "disabled"))
@@ -38,7 +38,7 @@ class ChatBody(TokenDetailBody, TemplateFields):
     modalities: t.Json = t.optional(t.only(["text"], "only text is supported"))
     response_format: Grammar | None = t.optional(FORMAT)
     echo: bool = t.optional(t.FLAG, default=False)  # the answer begins with the message that it goes on with
-    tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
+    tools: tuple[Tool, ...] = t.optional(TOOLS, default=())
     tool_choice: ToolChoice = t.optional(TOOL_CHOICE, default="auto")
     parallel_tool_calls: bool = t.optional(t.FLAG, default=True)
     verbosity: str | None = t.optional(VERBOSITY)
@@ -128,7 +128,7 @@ class TokenizedPrompt(t.JsonObject):
 class TokenizedChat(TemplateFields):
     messages: tuple[Message, ...] = t.required(MESSAGES)
     model: str | None = t.optional(t.MODEL_NAME)
-    tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
+    tools: tuple[Tool, ...] = t.optional(TOOLS, default=())
     tool_choice: ToolChoice = t.optional(TOOL_CHOICE, default="auto")
     parallel_tool_calls: bool = t.optional(t.FLAG, default=True)
     UNSUPPORTED = ("prompt",)

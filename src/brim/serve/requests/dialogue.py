@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from brim.engine.requests.lengths import no_room
+from brim.serve.parse.custom import INPUT
 from brim.serve.problems import invalid, problem_of
 from brim.serve.requests import types as t
 from brim.serve.requests.media import (
@@ -182,7 +183,7 @@ class EarlierCall(t.JsonObject):
 
     function: CalledFunction = t.required(t.record(CalledFunction, needs="a name and arguments"))
     id: t.Json = t.optional(t.plain({"type": "string"}))  # templates decide what they take
-    IGNORED = ("type", "index")
+    IGNORED = ("index",)
 
     @property
     def value(self) -> dict[str, Any]:
@@ -191,12 +192,36 @@ class EarlierCall(t.JsonObject):
 
 
 @dataclass(frozen=True, slots=True)
+class CustomInput(t.JsonObject):
+    name: str = t.required(t.text())
+    input: str = t.required(t.TEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierCustomCall(t.JsonObject):
+    """Of a tool that takes a text."""
+
+    custom: CustomInput = t.required(t.record(CustomInput, needs="a name and an input"))
+    id: t.Json = t.optional(t.plain({"type": "string"}))
+    IGNORED = ("index",)
+
+    @property
+    def value(self) -> dict[str, Any]:
+        written = CalledFunction(self.custom.name, {INPUT: self.custom.input})
+        found: dict[str, Any] = EarlierCall(written, self.id).value
+        return found
+
+
+_EARLIER = t.tagged({"function": EarlierCall, "custom": EarlierCustomCall}, default="function")
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage(t.JsonObject):
     role: str = t.required(t.choice(ROLES))
     content: str | Parts | None = t.optional(t.either(t.TEXT, t.listed(_PART)))
     name: str | None = t.optional(t.TEXT)
     tool_call_id: str | None = t.optional(t.TEXT)
-    tool_calls: tuple[dict[str, Any], ...] = t.optional(t.listed(t.record(EarlierCall)), default=())
+    tool_calls: tuple[dict[str, Any], ...] = t.optional(t.listed(_EARLIER), default=())
     reasoning_content: str | None = t.optional(t.TEXT)
     reasoning: str | None = t.optional(t.TEXT)  # the same, as newer servers and clients call it
     IGNORED = ("refusal", "annotations", *CACHE_HINTS)

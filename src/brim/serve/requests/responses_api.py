@@ -15,7 +15,7 @@ from brim.serve.requests.dialogue import check_counts, dialogue_of, message_of
 from brim.serve.requests.items import ITEMS, Item, MessageItem, messages_of
 from brim.serve.requests.sampling import ALTERNATIVES, HARMLESS, TOKENS, AnswerRequest, GenerationBody
 from brim.serve.requests.template import VERBOSITY, TemplateFields
-from brim.serve.requests.tools import FLAT_TOOL_CHOICE, FLAT_TOOLS, ToolChoice, ToolFunction, requested_tools
+from brim.serve.requests.tools import FLAT_TOOL_CHOICE, FLAT_TOOLS, Tool, ToolChoice, requested_tools
 
 Items = tuple[dict[str, Any], ...]
 BACKGROUND_PRIORITY = -1  # of a client's own requests, those that it waits for come first
@@ -52,7 +52,7 @@ class ResponseBody(GenerationBody, TemplateFields):
     truncation: str = t.optional(TRUNCATION, default="disabled")
     include: tuple[str, ...] = t.optional(t.listed(t.choice(INCLUDED)), default=())
     top_logprobs: int | None = t.optional(ALTERNATIVES)
-    tools: tuple[ToolFunction, ...] = t.optional(FLAT_TOOLS, default=())
+    tools: tuple[Tool, ...] = t.optional(FLAT_TOOLS, default=())
     tool_choice: ToolChoice = t.optional(FLAT_TOOL_CHOICE, default="auto")
     parallel_tool_calls: bool = t.optional(t.FLAG, default=True)
     store: bool = t.optional(t.FLAG, default=True)

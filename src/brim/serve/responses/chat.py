@@ -137,11 +137,14 @@ def _message(answered: Answered, echoed: str) -> Json:
     if answered.reasoning:
         found |= _reasoning(answered.reasoning)
     if answered.calls:
-        found["tool_calls"] = [
-            {"id": new_call_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answered.calls
-        ]
+        found["tool_calls"] = [_call(Called(0, call.name, call.custom), call.arguments) for call in answered.calls]
     return found
+
+
+def _call(called: Called, written: str) -> Json:
+    if called.custom:
+        return {"id": new_call_id(), "type": "custom", "custom": {"name": called.name, "input": written}}
+    return {"id": new_call_id(), "type": "function", "function": {"name": called.name, "arguments": written}}
 
 
 def _reasoning(text: str) -> Json:
@@ -155,11 +158,11 @@ def _piece_delta(piece: Piece) -> Json:
             return {"content": text}
         case Thought(text):
             return _reasoning(text)
-        case Called(number, name):
-            function = {"name": name, "arguments": ""}
-            return {"tool_calls": [{"index": number, "id": new_call_id(), "type": "function", "function": function}]}
-        case Argued(number, text):
-            return {"tool_calls": [{"index": number, "function": {"arguments": text}}]}
+        case Called(number):
+            return {"tool_calls": [{"index": number, **_call(piece, "")}]}
+        case Argued(number, text, custom):
+            written = {"custom": {"input": text}} if custom else {"function": {"arguments": text}}
+            return {"tool_calls": [{"index": number, **written}]}
 
 
 def _reason(done: Completion, calls: int) -> str:

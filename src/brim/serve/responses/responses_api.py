@@ -261,12 +261,13 @@ class _Text(_Item):
 
 
 class _Call(_Item):
-    """A call of a tool."""
+    """A call of a tool: of a function, or of a custom one with its text."""
 
     def __init__(self, called: Called) -> None:
-        super().__init__("fc", "function_call_arguments")
+        super().__init__(*(("ctc", "custom_tool_call_input") if called.custom else ("fc", "function_call_arguments")))
         self._called = called
         self._call_id = new_call_id()
+        self._kind, self._field = ("custom_tool_call", "input") if called.custom else ("function_call", "arguments")
 
     def takes(self, piece: Piece) -> bool:
         return isinstance(piece, Argued) and piece.number == self._called.number
@@ -274,19 +275,19 @@ class _Call(_Item):
     def json(self, status: str) -> Json:
         return {
             "id": self.id,
-            "type": "function_call",
+            "type": self._kind,
             "status": status,
             "call_id": self._call_id,
             "name": self._called.name,
-            "arguments": self.text,
+            self._field: self.text,
         }
 
     def opened(self) -> list[Json]:
         return []
 
     def closed(self) -> list[Json]:
-        named = {"name": self._called.name, "arguments": self.text}
-        return [self.at() | {"type": f"response.{self.delta}.done"} | named]
+        named = {} if self._called.custom else {"name": self._called.name}
+        return [self.at() | {"type": f"response.{self.delta}.done", **named, self._field: self.text}]
 
 
 def _item_for(piece: Piece) -> _Item:
