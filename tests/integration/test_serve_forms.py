@@ -305,6 +305,7 @@ def test_a_response_follows_its_schema(forms: Served, client: Any) -> None:
     [
         ({}, "input"),
         ({"input": []}, "input"),
+        ({"input": [{"type": "reasoning", "content": []}], "continue_final_message": True}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "king", "content": "Hi"}]}, "input[0].role"),
         ({"input": [{"role": "user"}]}, "input[0].content"),

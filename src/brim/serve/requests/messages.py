@@ -143,7 +143,7 @@ _BLOCK = t.tagged(
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(t.JsonObject):
+class MessageTurn(t.JsonObject):
     role: str = t.required(t.choice(("user", "assistant", "system")))
     content: str | tuple[Block, ...] = t.required(t.either(t.TEXT, t.listed(_BLOCK)))
     IGNORED = CACHE_HINTS
@@ -153,7 +153,7 @@ class Turn(t.JsonObject):
         return (self.content,) if isinstance(self.content, str) else self.content
 
 
-def _messages(turns: Iterable[Turn]) -> list[Message]:
+def _messages(turns: Iterable[MessageTurn]) -> list[Message]:
     found: list[Message] = []
     for role, some in groupby(turns, key=lambda turn: turn.role):
         blocks = [block for turn in some for block in turn.blocks]
@@ -284,7 +284,9 @@ class OutputConfig(t.JsonObject):
 class MessagesConversation(t.JsonObject):
     """What a prompt is made of."""
 
-    messages: tuple[Turn, ...] = t.required(t.listed(t.record(Turn), least=1, most=lambda model: model.limits.messages))
+    messages: tuple[MessageTurn, ...] = t.required(
+        t.listed(t.record(MessageTurn), least=1, most=lambda model: model.limits.messages)
+    )
     system: str | tuple[str, ...] = t.optional(t.either(t.TEXT, t.listed(t.tagged({"text": _TEXT_BLOCK}))), default=())
     tools: tuple[ToolFunction, ...] = t.optional(
         t.listed(t.tagged({"custom": OwnTool}, default="custom"), most=lambda model: MOST_TOOLS), default=()

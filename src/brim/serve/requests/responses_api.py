@@ -97,6 +97,8 @@ def read_response(
     asked = (MessageItem("user", body.input),) if isinstance(body.input, str) else body.input
     opening = [] if body.instructions is None else [message_of("system", body.instructions)]
     messages = [*opening, *messages_of((*kept, *asked))]
+    if not messages:
+        raise invalid("input", "there is no message in it; reasoning alone cannot be answered")
     tools = requested_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
     template = body.template(messages, body.text.verbosity)
     dialogue = dialogue_of(messages, tools.tools, model.limits, "input", template)

@@ -34,7 +34,7 @@ class MessagesFormatter:
         self._reader = reading.reader()
         self._max_tokens = max_tokens
         self._block_size = block_size
-        self._blocks: list[_Block] = []
+        self._blocks: list[_ContentBlock] = []
         self._calls = 0
 
     def note(self, number: int, update: Update) -> None:
@@ -71,7 +71,7 @@ class MessagesFormatter:
     def _read(self, piece: Piece) -> Iterator[Json]:
         if not self._blocks or not self._blocks[-1].takes(piece):
             yield from self._close()
-            self._blocks.append(_Block(len(self._blocks), piece))
+            self._blocks.append(_ContentBlock(len(self._blocks), piece))
             self._calls += isinstance(piece, Called)
             yield self._blocks[-1].start
         if not isinstance(piece, Called) and piece.text:
@@ -121,7 +121,7 @@ def _counts(prompt: int, cached: int, created: int, generated: int) -> Json:
     }
 
 
-class _Block:
+class _ContentBlock:
     """One block of content, as it grows."""
 
     def __init__(self, place: int, piece: Piece) -> None:
