@@ -219,7 +219,7 @@ def test_models_are_listed(client: Any) -> None:
     [
         ({"messages": ADA, "model": "gpt-9"}, 404, "model_not_found"),
         ({"messages": ADA, "temperature": 200}, 400, "invalid_value"),
-        ({"messages": ADA, "reasoning_effort": "high"}, 400, "unsupported_parameter"),
+        ({"messages": ADA, "web_search_options": {}}, 400, "unsupported_parameter"),
         ({"messages": ADA, "stop_token_ids": [10**6]}, 400, "invalid_value"),
         ({"messages": ADA, "n": PLACES + 1}, 400, "invalid_value"),
         ({"messages": [{"role": "user", "content": "word " * 2000}]}, 400, "context_length_exceeded"),

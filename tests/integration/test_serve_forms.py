@@ -1,16 +1,10 @@
-"""Tools, reasoning, JSON and `/v1/responses`, with the official client.
-
-A tiny model with random weights, whose tokenizer has the marks of Hermes and `<think>` as special tokens. Where the
-text matters it is scripted: a grammar that allows one text only is slipped under the request, so all else is real.
-"""
+"""Tools, reasoning, JSON and `/v1/responses`, with the official client."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -23,11 +17,8 @@ pytest.importorskip("openai")
 import openai
 from pydantic import BaseModel, ConfigDict
 
-from brim import Engine, EngineSettings, Grammar
-from brim.engine.front.validation import GenerationRequest
+from tests.integration.marked_models import marked_engine, saying
 from tests.integration.served import Served, served
-from tests.integration.tiny_models import tiny_config
-from tests.unit.serve.parse.marked import marked_tokenizer
 
 KEYS = ("first-key", "second-key")
 ASK = [{"role": "user", "content": "Paris?"}]
@@ -54,70 +45,15 @@ class Weather(BaseModel):
 @pytest.fixture(scope="module")
 def forms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("marked")
-    with _engine(folder) as engine, served(engine, threads=True, api_keys=KEYS) as found:
+    with marked_engine(folder) as engine, served(engine, threads=True, api_keys=KEYS) as found:
         yield found
         assert found.is_empty()
-
-
-def _engine(folder: Path) -> Engine:
-    from transformers import AutoTokenizer
-
-    template = (
-        "{% for t in tools or [] %}tool {{ t.function.name }}\n{% endfor %}{% for m in messages %}{{ m.role }}: "
-        "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments }}{% endfor %}\n"
-        "{% endfor %}assistant: "
-    )
-    marked_tokenizer("hermes", "think", template=template).save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    config = tiny_config("llama") | {
-        "num_hidden_layers": 1,
-        "vocab_size": len(tokenizer),
-        "eos_token_id": tokenizer.eos_token_id,
-    }
-    settings = EngineSettings(max_batch=4, max_batch_tokens=256, max_length=1024, block_size=8)
-    return Engine(
-        config | {"max_position_embeddings": 1024, "torch_dtype": "float32"},
-        kv_tokens=4096,
-        settings=settings,
-        load_format="dummy",
-        device="cpu",
-        tokenizer=tokenizer,
-    )
 
 
 @pytest.fixture
 def client(forms: Served) -> Iterator[Any]:
     with openai.OpenAI(base_url=f"{forms.url}/v1", api_key=KEYS[0], max_retries=0) as made:
         yield made
-
-
-@contextmanager
-def saying(forms: Served, text: str) -> Iterator[None]:
-    """Every answer is this text."""
-    running = forms.server.lifecycle.running
-    assert running is not None
-    added = {token.content: number for number, token in forms.engine.tokenizer.added_tokens_decoder.items()}
-    rules, rest = [], text
-    while rest:
-        places = {rest.find(mark): mark for mark in added if mark in rest}
-        first = min(places, default=len(rest))
-        if first:
-            rules.append(json.dumps(rest[:first], ensure_ascii=False))
-        rest = rest[first:]
-        if rest:
-            rules.append(f"<[{added[places[first]]}]>")
-            rest = rest[len(places[first]) :]
-    script = Grammar.lark(f"start: {' '.join(rules)}")
-    real = running.serving.stream_request
-
-    def scripted(given: GenerationRequest) -> Any:
-        return real(replace(given, params=replace(given.params, grammar=script)))
-
-    running.serving.stream_request = scripted  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        running.serving.stream_request = real  # type: ignore[method-assign]
 
 
 def chat(client: Any, **options: Any) -> Any:
@@ -369,13 +305,14 @@ def test_a_response_follows_its_schema(forms: Served, client: Any) -> None:
     [
         ({}, "input"),
         ({"input": []}, "input"),
+        ({"input": [{"type": "reasoning", "content": []}], "continue_final_message": True}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "king", "content": "Hi"}]}, "input[0].role"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].type"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].arguments"),
         ({"input": "Hi", "n": 2}, "n"),
-        ({"input": "Hi", "background": True}, "background"),
+        ({"input": "Hi", "background": 1}, "background"),
         ({"input": "Hi", "tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": "Hi", "store": "yes"}, "store"),
     ],
@@ -383,3 +320,86 @@ def test_a_response_follows_its_schema(forms: Served, client: Any) -> None:
 def test_a_bad_request_for_a_response_is_refused_by_its_field(forms: Served, body: dict[str, Any], param: str) -> None:
     found = forms.post("/v1/responses", body)
     assert (found.status_code, found.json()["error"]["param"]) == (400, param)
+
+
+# -- tools that take a text ----------------------------------------------------------------------------------------
+
+
+RUN = {"name": "run", "description": "Runs a command."}
+WRITTEN = '<tool_call>\n{"name": "run", "arguments": {"input": "ls \\"é\\"\\n"}}\n</tool_call>'
+
+
+def grammar_tool(syntax: str, definition: str) -> Any:
+    return {"type": "grammar", "syntax": syntax, "definition": definition}
+
+
+def test_a_custom_tool_is_called_with_a_text(forms: Served, client: Any) -> None:
+    tools = [{"type": "custom", "custom": RUN}, WEATHER]
+    with saying(forms, f"{THOUGHT}{WRITTEN}\n{CALL}"):
+        answer = chat(client, tools=tools)
+        chunks = list(chat(client, tools=tools, stream=True))
+        response = respond(client, tools=[{"type": "custom", **RUN}, *FLAT])
+        with client.responses.stream(
+            model="tiny", input="Paris?", tools=[{"type": "custom", **RUN}, *FLAT], max_output_tokens=400
+        ) as stream:
+            events = list(stream)
+    custom, function = answer.choices[0].message.tool_calls
+    assert (custom.type, custom.custom.name, custom.custom.input) == ("custom", "run", 'ls "é"\n')
+    assert (function.type, function.function.name) == ("function", "weather")
+    parts = [part for chunk in chunks for part in chunk.choices[0].delta.tool_calls or () if part.index == 0]
+    assert "".join((part.model_extra["custom"]).get("input", "") for part in parts) == 'ls "é"\n'
+    assert len(parts) > 5, "it is streamed"
+    assert [item.type for item in response.output] == ["reasoning", "custom_tool_call", "function_call"]
+    assert (response.output[1].name, response.output[1].input) == ("run", 'ls "é"\n')
+    deltas = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+    (done,) = [event for event in events if event.type == "response.custom_tool_call_input.done"]
+    assert "".join(deltas) == done.input == 'ls "é"\n'
+
+
+@pytest.mark.parametrize(
+    ("form", "wanted"),
+    [
+        (grammar_tool("regex", "[ab]{3}"), "[ab]{3}"),
+        (grammar_tool("lark", 'start: (A | B) "\\"" (A | B)\nA: "a"\nB: "b"'), '[ab]"[ab]'),
+    ],
+)
+def test_the_text_of_a_custom_tool_follows_its_grammar(forms: Served, client: Any, form: Any, wanted: str) -> None:
+    tool = {"type": "custom", "name": "run", "format": form}
+    options = {"tools": [tool], "tool_choice": {"type": "custom", "name": "run"}, "parallel_tool_calls": False}
+    answer = respond(client, extra_body={"seed": 3, "logit_bias": at_once(forms)}, **options)
+    (item,) = answer.output
+    assert (item.type, item.name) == ("custom_tool_call", "run")
+    assert re.fullmatch(wanted, item.input)
+    nested = {"type": "grammar", "grammar": {"syntax": form["syntax"], "definition": form["definition"]}}
+    called = chat(
+        client,
+        tools=[{"type": "custom", "custom": {"name": "run", "format": nested}}],
+        tool_choice={"type": "custom", "custom": {"name": "run"}},
+        parallel_tool_calls=False,
+        logit_bias=at_once(forms),
+    )
+    assert called.choices[0].finish_reason == "tool_calls"
+    assert re.fullmatch(wanted, called.choices[0].message.tool_calls[0].custom.input)
+
+
+def test_a_grammar_that_is_none_is_refused_by_its_field(client: Any) -> None:
+    tool = {"type": "custom", "name": "run", "format": grammar_tool("lark", "start: nothing")}
+    with pytest.raises(openai.BadRequestError, match="nothing") as refused:
+        respond(client, tools=[tool], tool_choice={"type": "custom", "name": "run"})
+    assert refused.value.param == "tools"
+
+
+def test_one_of_the_tools_that_are_allowed_is_called(forms: Served, client: Any) -> None:
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "now"}}]}
+    (call,) = (
+        chat(
+            client,
+            tools=[WEATHER, NOW],
+            tool_choice={"type": "allowed_tools", "allowed_tools": allowed},
+            parallel_tool_calls=False,
+            logit_bias=at_once(forms),
+        )
+        .choices[0]
+        .message.tool_calls
+    )
+    assert call.function.name == "now"

@@ -24,6 +24,7 @@ from brim.serve.openapi.document import document
 from brim.serve.problems import Problem
 from brim.serve.requests.chat import ChatBody, read_chat
 from brim.serve.requests.completion import CompletionBody, read_completion
+from brim.serve.requests.messages import CountTokensBody, MessagesBody, read_count_tokens, read_messages
 from brim.serve.requests.plan import PlanQuery
 from brim.serve.requests.responses_api import ResponseBody, read_response
 from brim.serve.requests.sampling import decimals_below
@@ -38,6 +39,7 @@ NEEDED = {
     "messages": [{"role": "user", "content": "a"}],
     "prompt": "a",
     "input": "a",
+    "max_tokens": 5,
     "model": "llama-3.1-8b",
     "gpu": "h200",
     "tokens": [1, 2],
@@ -46,6 +48,7 @@ NEEDED = {
 RELATED = {
     "best_of",
     "",
+    "continue_final_message",
     "echo",
     "grammar",
     "ignore_eos",
@@ -57,6 +60,7 @@ RELATED = {
     "n",
     "previous_response_id",
     "prompt",
+    "reasoning_effort",
     "response_format",
     "stop_token_ids",
     "stream_options",
@@ -110,12 +114,13 @@ def tried(api: Served, path: str, method: str, examples: int) -> None:
         case.validate_response(response, excluded_checks=[positive_data_acceptance])
         if positive and response.status_code == 400:
             error = response.json()["error"]
-            assert re.split(r"[\[.]", error["param"] or "")[0] in {one.split(".")[0] for one in RELATED}, error
+            named = error["param"] or "" if "param" in error else error["message"].partition(":")[0]  # Anthropic's
+            assert re.split(r"[\[.]", named)[0] in {one.split(".")[0] for one in RELATED}, error
 
     ask()
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/detokenize"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/detokenize"])
 def test_the_server_does_what_its_document_says(api: Served, path: str) -> None:
     tried(api, path, "post", examples=4)
 
@@ -132,6 +137,8 @@ def test_the_same_for_all_of_it_for_a_long_time(api: Served, path: str, method: 
         (ChatBody.openapi(MODEL), lambda body: read_chat(body, MODEL)),
         (CompletionBody.openapi(MODEL), lambda body: read_completion(body, MODEL)),
         (ResponseBody.openapi(MODEL), lambda body: read_response(body, MODEL, lambda name: None)),
+        (MessagesBody.openapi(MODEL), lambda body: read_messages(body, MODEL)),
+        (CountTokensBody.openapi(MODEL), lambda body: read_count_tokens(body, MODEL)),
         (PlanQuery.openapi(MODEL), lambda body: PlanQuery.read_body(body, MODEL)),
         (DetokenizeBody.openapi(MODEL), lambda body: DetokenizeBody.read_body(body, MODEL)),
         *((one, lambda body: read_tokenize(body, MODEL)) for one in tokenize_schema(MODEL)["anyOf"]),
@@ -154,7 +161,7 @@ def test_the_document_lists_the_fields_that_are_read(schema: Any, read: Any) -> 
         read(body | {"surprise": None})
 
 
-@pytest.mark.parametrize("body", [ChatBody, CompletionBody, ResponseBody])
+@pytest.mark.parametrize("body", [ChatBody, CompletionBody, ResponseBody, MessagesBody])
 def test_what_is_not_supported_is_refused_by_name_unless_it_is_null(body: type[JsonObject]) -> None:
     schema = body.openapi(MODEL)
     for name in body.UNSUPPORTED:

@@ -36,13 +36,13 @@ from brim.serve.settings import ServeSettings
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 _ATTEMPTS = 2
 _UNAVAILABLE = 503
 _NOBODY = RouteRefusal(5, "no replica is serving at present")
 _RESPONSES, _MODELS = "/v1/responses/", "/v1/models/"
 _OF_ALL = ("/health", "/load", "/metrics", "/ping", "/v1/memory", "/v1/models")
-_WITH_MODEL = ("/tokenize", "/detokenize")  # their bodies name it
+_WITH_MODEL = ("/tokenize", "/detokenize", "/v1/messages/count_tokens")  # their bodies name it
 
 
 class _Refused(Exception):
@@ -85,7 +85,7 @@ class FrontEnd:
         assert scope["type"] == "http", "nothing else is spoken here"
         generates = scope["method"] == "POST" and scope["path"] in GENERATING
         entry = RequestLogEntry(scope["path"], scope["state"]["tenant"].name, (scope.get("client") or (None,))[0])
-        reply = HttpReply(send, {"x-request-id": entry.id} if generates else {})
+        reply = HttpReply(send, {"x-request-id": entry.id} if generates else {}, scope["path"])
         try:
             if generates:
                 body = await read_body(Request(scope, receive), self._settings.limits)
@@ -231,7 +231,7 @@ class FrontEnd:
 
     async def _first_found(self, plain: dict[str, Any], send: Send) -> None:
         """A stored response is at one replica; the others say that they do not have it."""
-        found = sorted(await self._every(plain), key=lambda one: one.status != 200)
+        found = sorted(await self._every(plain), key=lambda one: (one.status != 200, one.status == 404))
         if not found:
             raise Problem(503, "no replica answers", kind=SERVER, retry_after=5)
         await _send_whole(send, found[0].status, found[0].headers, found[0].body)

@@ -23,6 +23,7 @@ from brim.serve.prepare.worker import Tokenising
 from brim.serve.problems import Problem
 from brim.serve.requests.chat import ChatRequest, read_chat
 from brim.serve.requests.completion import read_completion
+from brim.serve.requests.messages import read_messages
 from brim.serve.requests.responses_api import read_response
 from brim.serve.requests.types import ServedModel
 from brim.serve.settings import RequestLimits
@@ -63,7 +64,8 @@ class RoutedPrompts:
             asked: ChatRequest = read_response(body, self._model, lambda name: ()).chat
             messages = body.get("input")
         else:
-            asked, messages = read_chat(body, self._model), body.get("messages")
+            read = read_messages if path == "/v1/messages" else read_chat
+            asked, messages = read(body, self._model), body.get("messages")
         salt = asked.wanted.salt(tenant.salt)
         if asked.dialogue.media or self._tokenising is None:
             return self._by_messages(messages, asked.wanted.params.n, asked.wanted.deadline_seconds, salt)

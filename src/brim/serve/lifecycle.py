@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,7 @@ class ServerLifecycle:
         self.watch = ServerWatch()
         self.draining = False
         self.http = HttpFigures()
+        self.before_close: list[Callable[[], Awaitable[None]]] = []  # what ends before the engine does
 
     def set_stage(self, stage: Stage) -> None:
         self.stage = stage

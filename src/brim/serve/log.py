@@ -40,6 +40,7 @@ class RequestLogEntry:
     seconds: float = 0.0
     latencies: TokenLatencies | None = None  # of all requests
     _last_tokens: dict[int, float] = field(default_factory=dict)  # when each answer had its last
+    in_background: bool = False  # it goes on when its client has been told that it is queued
 
     @contextmanager
     def preparing(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a client is told when its request is refused or fails, in OpenAI's shape.
+"""What a client is told when its request is refused or fails, in OpenAI's shape, or in Anthropic's at its paths.
 
 In: errors of Brim. Out: a `Problem`, with the status, the field it is about, a code for programs, and the sentence.
 """
@@ -14,6 +14,16 @@ from brim.errors import BrimError, InputError, MediaUnavailable, PromptTooLong
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 MEDIA_RETRY_SECONDS = 10
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 _FIELD = re.compile(r"([a-z_]+(?:\[\d+\]|\.[a-z_]+)*)(?:: | is |, )")
 
 
@@ -45,6 +55,13 @@ class Problem(Exception):
     def body(self) -> dict[str, Any]:
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error}
+
+    def body_at(self, path: str, request_id: str | None = None) -> dict[str, Any]:
+        """In the shape of the API that this path belongs to."""
+        if not path.startswith(ANTHROPIC_PATH):
+            return self.body
+        error = {"type": _ANTHROPIC_KINDS.get(self.status, INVALID if self.status < 500 else "api_error")}
+        return {"type": "error", "error": error | {"message": self.message}, "request_id": request_id}
 
     @property
     def headers(self) -> Mapping[str, str]:

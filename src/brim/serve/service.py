@@ -179,6 +179,8 @@ class Service:
         if running is None:
             self._close_recording()
             return
+        for end in self.lifecycle.before_close:
+            await end()
         running.tokenising.close()
         await asyncio.to_thread(running.trials.close)
         try:

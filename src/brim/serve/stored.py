@@ -13,6 +13,7 @@ from brim.units import MIB
 
 _MOST_BYTES = 64 * MIB
 _MOST_OF_ONE_KEY = 1024
+MOST_ITEMS = 100  # of a conversation, read at once
 
 
 @dataclass(frozen=True, slots=True)

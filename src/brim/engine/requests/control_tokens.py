@@ -44,10 +44,11 @@ class ChatText:
 
 @dataclass(frozen=True, slots=True)
 class EscapedMessages:
-    """Messages and tools without control tokens, and the private characters in place of them."""
+    """Messages, tools and variables without control tokens, and the private characters in place of them."""
 
     messages: list[Message]
     tools: list[Mapping[str, Any]]
+    variables: dict[str, Any]
     plain: Mapping[str, str]
 
 
@@ -65,14 +66,22 @@ class ControlTokens:
         self._unsplit = _any_of(spelled)
         self._added = _any_of(one.content for one in added)
 
-    def guard(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> EscapedMessages:
-        """Messages for the template."""
-        marks = _Marks(lambda: _texts([*messages, *tools]))
+    def guard(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> EscapedMessages:
+        """Messages for the template, and what else it is told; a client may have written all of it."""
+        told = variables or {}
+        marks = _Marks(lambda: _texts([*messages, *tools, *told.values()]))
         said = [
             _changed(one, self._trusted if one.get("role") in _TRUSTED_ROLES else self._untrusted, marks)
             for one in messages
         ]
-        return EscapedMessages(said, [_changed(tool, self._trusted, marks) for tool in tools], marks.plain)
+        described = [_changed(tool, self._trusted, marks) for tool in tools]
+        others = {name: _changed(value, self._untrusted, marks) for name, value in told.items()}
+        return EscapedMessages(said, described, others, marks.plain)
 
     def written(self, text: str, plain: Mapping[str, str]) -> ChatText:
         """What the template made of guarded messages; marks at the ends of texts go where nothing joins there."""

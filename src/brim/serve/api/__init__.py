@@ -3,5 +3,6 @@
 answering.py     the way of every request: read, let in, prepared, submitted, streamed
 chat.py          /v1/chat/completions, and what all chats share
 completions.py   /v1/completions
+messages.py      /v1/messages
 responses.py     /v1/responses
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,17 +22,18 @@ from brim.engine.media.prepare import GivenMedia
 from brim.engine.requests.params import SamplingParams
 from brim.errors import BrimError
 from brim.serve.api.word_tokens import TextsAsTokens, token_texts
+from brim.serve.background import BackgroundAnswer
 from brim.serve.gate import QueuedRequest
 from brim.serve.http.keys import Tenant, share_of
 from brim.serve.http.parsing import parsed
 from brim.serve.http.reading import ClientGone, read_body, until_gone
-from brim.serve.http.reply import HttpReply, dumped_beside, event_line
+from brim.serve.http.reply import HttpReply, dumped_beside
 from brim.serve.lifecycle import RunningServer, ServerLifecycle
 from brim.serve.log import RequestLog, RequestLogEntry
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.problems import Problem, invalid, problem_of
+from brim.serve.problems import ANTHROPIC_PATH, Problem, invalid, problem_of
 from brim.serve.requests.answer_request import AnswerRequest, sooner
-from brim.serve.requests.answer_warnings import current_warnings
+from brim.serve.requests.answer_warnings import current_warnings, warn_all
 from brim.serve.responses.answers import FinishedAnswer, ResponseFormatter
 from brim.serve.settings import ServeSettings
 
@@ -43,6 +44,8 @@ CLIENT_LEFT = 499  # as proxies log it
 DEADLINE_HEADER = "x-deadline-seconds"
 MOST_SCORES = 1 << 17  # log-probabilities of prompts in one answer
 MOST_SCORES_AT_ONCE = 1024  # tokens of prompts whose scores are written by the event loop itself
+REQUEST_ID = "x-request-id"
+_ALSO_NAMED = {ANTHROPIC_PATH: ("request-id",)}  # where that API's clients look
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class RequestContext:
             prompts = await making
         self.entry.prepared(prompts)
         for one in prompts:
+            warn_all(one.warnings)
             self.running.engine.check_prompt_length(len(one.tokens), field=field, remedy=remedy)
         return prompts
 
@@ -81,6 +85,7 @@ class ReadRequest:
     wanted: AnswerRequest
     answers: int
     prepare: Callable[[], Awaitable[PreparedRequest]]
+    background: BackgroundAnswer | None = None  # where its answer goes, if not to the client
 
 
 class Endpoint(Protocol):
@@ -114,7 +119,8 @@ class Answering:
         entry = self._request_log.entry(
             self._path, tenant.name, None if request.client is None else request.client.host
         )
-        reply = HttpReply(send, {"x-request-id": entry.id})
+        named = dict.fromkeys((REQUEST_ID, *_ALSO_NAMED.get(self._path, ())), entry.id)
+        reply = HttpReply(send, named, self._path)
         try:
             body = await read_body(request, self._settings.limits)
             await until_gone(receive, self._answer(request, body, tenant, reply, entry))
@@ -125,8 +131,9 @@ class Answering:
         except BrimError as error:
             await self._refuse(problem_of(error), reply, entry)
         finally:
-            entry.status = entry.status or reply.status or 500
-            self._request_log.write(entry)
+            if not entry.in_background:
+                entry.status = entry.status or reply.status or 500
+                self._request_log.write(entry)
 
     async def _refuse(self, problem: Problem, reply: HttpReply, entry: RequestLogEntry) -> None:
         entry.error = problem.code or problem.kind
@@ -142,16 +149,71 @@ class Answering:
         context = RequestContext(tenant, running, entry)
         asked = await self._endpoint.read(found, len(body), context)
         wanted = sooner(asked.wanted, request.headers.get(DEADLINE_HEADER))
-        share = share_of(tenant, entry.address)
-        with running.gate.entered(asked.answers, share, asyncio.current_task()) as place:
-            prepared = await asked.prepare()
-            _check_scores(wanted, prepared)
-            texts = await token_texts(wanted, prepared.params, running)
-            updates = merged(_streams(context, prepared, wanted, texts))
-            async with aclosing(updates):
-                numbered = Numbered(updates, prepared.params.n, entry, place)
+        if asked.background is None:
+            async with _entered(asked, wanted, context) as (prepared, numbered):
                 respond = _events if wanted.stream else _whole
                 await respond(prepared.formatter, numbered, reply)
+        else:
+            await self._begin(asked, asked.background, wanted, context, reply)
+
+    async def _begin(
+        self,
+        asked: ReadRequest,
+        answer: BackgroundAnswer,
+        wanted: AnswerRequest,
+        context: RequestContext,
+        reply: HttpReply,
+    ) -> None:
+        """Let the answer go its way, and tell the client of it: at once, or as it comes for as long as it stays."""
+        answer.task = asyncio.create_task(self._in_background(asked, answer, wanted, context))
+        await answer.entered()
+        if not wanted.stream:
+            await reply.json(warned(answer.response))
+            return
+        await reply.begin_events()
+        async for line in answer.followed(-1):
+            await reply.lines(line)
+        await reply.end_events(b"")
+
+    async def _in_background(
+        self, asked: ReadRequest, answer: BackgroundAnswer, wanted: AnswerRequest, context: RequestContext
+    ) -> None:
+        entry = context.entry
+        try:
+            async with _entered(asked, wanted, context, answer.enter) as (prepared, numbered):
+                await _events(prepared.formatter, numbered, answer)
+            entry.status = 200
+        except asyncio.CancelledError:
+            entry.status = CLIENT_LEFT
+            await answer.cancelled()
+        except (Problem, BrimError) as error:
+            problem = error if isinstance(error, Problem) else problem_of(error)
+            entry.error, entry.status = problem.code or problem.kind, problem.status
+            await answer.fail(problem)
+        finally:
+            answer.close()
+            if entry.in_background:
+                entry.status = entry.status or 500
+                self._request_log.write(entry)
+
+
+@asynccontextmanager
+async def _entered(
+    asked: ReadRequest, wanted: AnswerRequest, context: RequestContext, let_in: Callable[[], None] | None = None
+) -> AsyncGenerator[tuple[PreparedRequest, Numbered], None]:
+    """A request inside of the gate: prepared, and with the engine. `let_in` is told that it has a place."""
+    entry = context.entry
+    share = share_of(context.tenant, entry.address)
+    with context.running.gate.entered(asked.answers, share, asyncio.current_task()) as place:
+        if let_in is not None:
+            entry.in_background = True
+            let_in()
+        prepared = await asked.prepare()
+        _check_scores(wanted, prepared)
+        texts = await token_texts(wanted, prepared.params, context.running)
+        updates = merged(_streams(context, prepared, wanted, texts))
+        async with aclosing(updates):
+            yield prepared, Numbered(updates, prepared.params.n, entry, place)
 
 
 def _streams(
@@ -280,7 +342,19 @@ async def merged(streams: Sequence[AsyncGenerator[Update, None]]) -> AsyncGenera
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _events(formatter: ResponseFormatter, numbered: Numbered, reply: HttpReply) -> None:
+class EventSink(Protocol):
+    """Where the events of an answer go."""
+
+    status: int  # 0: nothing has been sent
+
+    async def begin_events(self) -> None: ...
+
+    async def events(self, found: list[dict[str, Any]], *, large: bool = False) -> None: ...
+
+    async def end_events(self, last_line: bytes) -> None: ...
+
+
+async def _events(formatter: ResponseFormatter, numbered: Numbered, reply: EventSink) -> None:
     """Stream an answer. What is refused is refused before anything is sent: the first update is waited for."""
     said = False
     async for number, update in numbered:
@@ -292,7 +366,7 @@ async def _events(formatter: ResponseFormatter, numbered: Numbered, reply: HttpR
             await reply.begin_events()
         if found and not said:
             found[0], said = warned(found[0]), True
-        await (reply.lines(await asyncio.to_thread(_lines, found)) if beside else reply.events(found))
+        await reply.events(found, large=beside)
     await reply.events([warned(one) if "response" in one else one for one in formatter.closing(numbered.ended)])
     await reply.end_events(formatter.last_line)
 
@@ -307,15 +381,12 @@ async def _whole(formatter: ResponseFormatter, numbered: Numbered, reply: HttpRe
         await reply.json(warned(formatter.whole(ended)))
 
 
-def _lines(events: Sequence[dict[str, Any]]) -> bytes:
-    return b"".join(event_line(one, dumped_beside) for one in events)
-
-
 def warned(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer, or an event that has one, with what must be said of its request (`brim.warnings`)."""
     texts = current_warnings().texts
     if not texts:
         return answer
-    if "response" in answer:  # an event of `/v1/responses`
-        return answer | {"response": warned(answer["response"])}
+    for inside in ("response", "message"):  # an event of `/v1/responses` or `/v1/messages`
+        if inside in answer:
+            return answer | {inside: warned(answer[inside])}
     return answer | {"brim": answer.get("brim", {}) | {"warnings": texts}}

@@ -18,7 +18,7 @@ from brim.serve.parse.table import Formats
 from brim.serve.prepare.jobs import ChatJob, Prepared
 from brim.serve.problems import invalid
 from brim.serve.requests.answer_request import AnswerRequest
-from brim.serve.requests.chat import ChatRequest, read_chat
+from brim.serve.requests.chat import ChatRequest, ReasoningShown, read_chat
 from brim.serve.responses.answers import Reading, ResponseHeader
 from brim.serve.responses.chat import ChatFormatter
 from brim.serve.responses.details import AnswerDetails
@@ -46,6 +46,7 @@ class ChatEndpoint:
             answers=asked.wanted.params.n,
             scores=scores_of(asked.wanted, context.running),
             include_usage=asked.wanted.include_usage,
+            echoed=asked.echoed,
             details=AnswerDetails.of(asked.wanted, context.running.texts, context.running.engine.loaded.eos_ids),
         )
         params = await answer_params(asked, prompt, context.running, "response_format")
@@ -79,13 +80,19 @@ async def answer_params(
         if grammar is not None:
             await running.trials.check(grammar)
         shown = formats.shown(bool(asked.tools.tools))
-        return replace(asked.wanted.params, grammar=grammar, shown_token_ids=shown)
+        continues = asked.dialogue.template.continues
+        return replace(asked.wanted.params, grammar=grammar, shown_token_ids=shown, continues_prompt=continues)
     except InvalidRequest as error:
         raise invalid(field, str(error).removeprefix("grammar: ")) from None
 
 
 def reading_of(asked: ChatRequest, prompt: Prepared, running: RunningServer) -> Reading:
-    return Reading(_formats(asked, running), asked.tools.parameters, prompt.tail)
+    formats, shown = _formats(asked, running), asked.reasoning
+    if shown is ReasoningShown.IN_CONTENT:
+        formats = replace(formats, reasoning=None)
+    tools, thoughts = asked.tools, shown is not ReasoningShown.LEFT_OUT
+    whole_of = "" if tools.whole is None else tools.forced[0]
+    return Reading(formats, tools.parameters, prompt.tail, thoughts, tuple(tools.custom), whole_of)
 
 
 def scores_of(wanted: AnswerRequest, running: RunningServer) -> Scores | None:
@@ -103,6 +110,8 @@ def _formats(asked: ChatRequest, running: RunningServer) -> Formats:
 
 def _grammar(asked: ChatRequest, formats: Formats, tail: str) -> Grammar | None:
     tools = asked.tools
+    if tools.whole is not None:
+        return formed_answer(formats, tail, tools.whole)
     if tools.forced:
         return calls_answer(formats, tail, tools.forced_parameters, tools.several)
     if asked.form is None:

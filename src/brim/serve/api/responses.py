@@ -10,13 +10,14 @@ from typing import Any
 
 from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext
 from brim.serve.api.chat import answer_params, chat_prompt, reading_of, scores_of
+from brim.serve.background import BackgroundAnswer, BackgroundAnswers
 from brim.serve.http.keys import Tenant
 from brim.serve.http.parsing import checked
 from brim.serve.http.reply import dumped
 from brim.serve.lifecycle import served_model
 from brim.serve.requests.responses_api import Items, ResponseRequest, read_response
 from brim.serve.responses.answers import ResponseHeader
-from brim.serve.responses.responses_api import ResponsesApiFormatter
+from brim.serve.responses.responses_api import ResponseOutline, ResponsesApiFormatter
 from brim.serve.settings import ServeSettings
 from brim.serve.stored import StoredResponse, StoredResponses
 
@@ -25,6 +26,7 @@ from brim.serve.stored import StoredResponse, StoredResponses
 class ResponsesEndpoint:
     settings: ServeSettings
     stored: StoredResponses
+    background: BackgroundAnswers
 
     async def read(self, found: Mapping[str, Any], size_bytes: int, context: RequestContext) -> ReadRequest:
         model = served_model(self.settings, context.running)
@@ -35,20 +37,35 @@ class ResponsesEndpoint:
             return None if kept is None else tuple(json.loads(kept.items))
 
         asked = await checked(partial(read_response, found, model, earlier), size_bytes)
-        return ReadRequest(asked.wanted, 1, partial(self._prepare, asked, context))
+        head = ResponseHeader.new("resp", self.settings.model_name, asked.wanted.request_id)
+        named = head if asked.wanted.request_id else replace(head, id=head.id.replace("-", "_"))
+        outline = ResponseOutline(named, asked.said_back, asked.store)
+        keep = partial(self._keep, context.tenant, asked.items)
+        answer = (
+            BackgroundAnswer(context.tenant.name, outline, keep, self.background, replays=asked.wanted.stream)
+            if asked.background
+            else None
+        )
+        return ReadRequest(asked.wanted, 1, partial(self._prepare, asked, outline, answer, context), answer)
 
-    async def _prepare(self, asked: ResponseRequest, context: RequestContext) -> PreparedRequest:
+    async def _prepare(
+        self,
+        asked: ResponseRequest,
+        outline: ResponseOutline,
+        answer: BackgroundAnswer | None,
+        context: RequestContext,
+    ) -> PreparedRequest:
         chat, running = asked.chat, context.running
         prompt = await chat_prompt(chat, context, self.settings.limits, "input")
-        head = ResponseHeader.new("resp", self.settings.model_name, asked.wanted.request_id)
         formatter = ResponsesApiFormatter(
-            head if asked.wanted.request_id else replace(head, id=head.id.replace("-", "_")),
+            outline,
             prompt,
             reading_of(chat, prompt, running),
-            asked.said_back,
             partial(self._keep, context.tenant, asked.items) if asked.store else None,
             scores_of(asked.wanted, running),
         )
+        if answer is not None:
+            answer.formatter = formatter
         params = await answer_params(chat, prompt, running, "text.format")
         return PreparedRequest((prompt,), params, formatter)
 

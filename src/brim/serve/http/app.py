@@ -17,11 +17,13 @@ from brim.errors import BrimError
 from brim.serve.api.answering import CLIENT_LEFT, Answering, Endpoint
 from brim.serve.api.chat import ChatEndpoint
 from brim.serve.api.completions import CompletionsEndpoint
+from brim.serve.api.messages import MessagesEndpoint
 from brim.serve.api.responses import ResponsesEndpoint
 from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share_of
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import parsed
 from brim.serve.http.reading import ClientGone, read_body
+from brim.serve.http.stored_responses import ResponseStore
 from brim.serve.http.tokens import TokenEndpoints
 from brim.serve.http.warning_header import WarningHeaderApp
 from brim.serve.lifecycle import ServerLifecycle, served_model
@@ -34,7 +36,6 @@ from brim.serve.problems import SERVER, Problem, invalid, problem_of
 from brim.serve.requests.plan import PlanQuery
 from brim.serve.requests.types import ServedModel
 from brim.serve.settings import ServeSettings
-from brim.serve.stored import StoredResponses
 from brim.version import __version__
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def make_app(
     about = _About(lifecycle, settings, metrics, request_log)
     tokens = TokenEndpoints(lifecycle, settings)
     plans = _Plans(settings, planning or Planning())
+    responses = ResponseStore()
+    lifecycle.before_close.append(responses.background.close)
     page = page_routes()
 
     def generating(path: str, endpoint: Endpoint) -> Route:
@@ -84,9 +87,10 @@ def make_app(
             Route("/tokenizer_info", tokens.tokenizer_info),
             generating("/v1/chat/completions", ChatEndpoint(settings)),
             generating("/v1/completions", CompletionsEndpoint(settings)),
-            generating("/v1/responses", ResponsesEndpoint(settings, about.stored)),
-            Route("/v1/responses/{name}", about.response),
-            Route("/v1/responses/{name}", about.delete_response, methods=["DELETE"]),
+            generating("/v1/responses", ResponsesEndpoint(settings, responses.stored, responses.background)),
+            generating("/v1/messages", MessagesEndpoint(settings)),
+            Route("/v1/messages/count_tokens", tokens.count_tokens, methods=["POST"]),
+            *responses.routes,
             *page,
         ],
         exception_handlers={
@@ -118,7 +122,6 @@ class _About:
         self._metrics = metrics
         self._request_log = request_log
         self._created = int(time.time())
-        self.stored = StoredResponses()
 
     async def health(self, request: Request) -> Response:
         status, found = self._lifecycle.report()
@@ -168,20 +171,6 @@ class _About:
         takes = ["text", *(["image"] if model.images else []), *(["audio"] if model.audio else [])]
         return found | {"max_model_len": model.longest, "input_modalities": takes}
 
-    async def response(self, request: Request) -> Response:
-        """A stored answer."""
-        name = request.path_params["name"]
-        kept = self.stored.find(request.state.tenant.name, name)
-        if kept is None:
-            raise _no_such_response(name)
-        return Response(kept.response, media_type="application/json")
-
-    async def delete_response(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if not self.stored.delete(request.state.tenant.name, name):
-            raise _no_such_response(name)
-        return JSONResponse({"id": name, "object": "response", "deleted": True})
-
     async def memory(self, request: Request) -> Response:
         """The ledger; with `?after=N`, only the events and samples whose number is above N."""
         running = self._lifecycle.running or self._lifecycle.admit()
@@ -225,13 +214,9 @@ def _after(request: Request) -> int:
     return int(text)
 
 
-def _no_such_response(name: str) -> Problem:
-    return Problem(404, f"response: there is no stored '{name:.60}' here", param="response_id", code="not_found")
-
-
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return JSONResponse(error.body, error.status, dict(error.headers))
+    return JSONResponse(error.body_at(request.url.path), error.status, dict(error.headers))
 
 
 async def _brim_problem(request: Request, error: Exception) -> Response:
@@ -251,9 +236,10 @@ async def _http_problem(request: Request, error: Exception) -> Response:
         405: f"method {request.method} is not allowed for {request.url.path}",
     }
     message = said.get(error.status_code, str(error.detail))
-    return JSONResponse(Problem(error.status_code, message).body, error.status_code, error.headers)
+    body = Problem(error.status_code, message).body_at(request.url.path)
+    return JSONResponse(body, error.status_code, error.headers)
 
 
 async def _bug(request: Request, error: Exception) -> Response:
     """An error that nobody foresaw: the server's log has its traceback."""
-    return JSONResponse(Problem(500, "internal server error", kind=SERVER).body, 500)
+    return JSONResponse(Problem(500, "internal server error", kind=SERVER).body_at(request.url.path), 500)

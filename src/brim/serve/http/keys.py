@@ -83,17 +83,18 @@ class KeyCheckedApp:
             return
         if self._local_only and not is_loopback(_host(scope)):
             problem = Problem(421, f"this server is for this machine only, and was asked for as '{_host(scope):.60}'")
-            await HttpReply(send, {}).problem(problem)
+            await HttpReply(send, {}, scope["path"]).problem(problem)
             return
         tenant = ANYBODY if scope["path"] in self._open_to_all else self._keys.tenant(_sent_key(scope))
         if tenant is None:
             problem = Problem(
                 401,
-                "the API key is missing or wrong; send the server's --api-key as Authorization: Bearer KEY",
+                "the API key is missing or wrong; send the server's --api-key as Authorization: Bearer KEY, or as "
+                "x-api-key: KEY",
                 kind="authentication_error",
                 code="invalid_api_key",
             )
-            await HttpReply(send, {"www-authenticate": "Bearer"}).problem(problem)
+            await HttpReply(send, {"www-authenticate": "Bearer"}, scope["path"]).problem(problem)
             return
         scope.setdefault("state", {})["tenant"] = tenant
         await self._app(scope, receive, send)
@@ -116,8 +117,9 @@ def _network(address: str) -> str:
 
 
 def _sent_key(scope: Scope) -> str:
+    """As OpenAI's clients send it, or Anthropic's."""
     kind, _, key = _header(scope, b"authorization").partition(" ")
-    return key.strip() if kind.lower() == "bearer" else ""
+    return key.strip() if kind.lower() == "bearer" else _header(scope, b"x-api-key").strip()
 
 
 def _host(scope: Scope) -> str:

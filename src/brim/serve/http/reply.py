@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from brim.serve.problems import Problem
@@ -32,9 +33,15 @@ def event_line(event: Json, dump: Callable[[Json], bytes] = dumped) -> bytes:
     return name + b"data: " + dump(event) + b"\n\n"
 
 
+def _joined(events: Sequence[Json], dump: Callable[[Json], bytes]) -> bytes:
+    return b"".join(event_line(one, dump) for one in events)
+
+
 class HttpReply:
-    def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
+    def __init__(self, send: Send, headers: Mapping[str, str], path: str = "") -> None:
+        """`path` of the request: it says what shape an error has."""
         self._send = send
+        self._path = path
         self._headers = headers
         self.status = 0  # of the response; 0: it has not begun
         self.ended = False  # all of it was sent
@@ -51,9 +58,9 @@ class HttpReply:
     async def begin_events(self) -> None:
         await self._begin(200, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"})
 
-    async def events(self, found: list[dict[str, Any]]) -> None:
-        """Several events in one write."""
-        await self.lines(b"".join(event_line(one) for one in found))
+    async def events(self, found: list[dict[str, Any]], *, large: bool = False) -> None:
+        """Several events in one write; `large` ones are written beside the event loop."""
+        await self.lines(await asyncio.to_thread(_joined, found, dumped_beside) if large else _joined(found, dumped))
 
     async def lines(self, body: bytes) -> None:
         """Events that are written already."""
@@ -64,10 +71,11 @@ class HttpReply:
         await self._end(last_line)
 
     async def problem(self, problem: Problem) -> None:
+        body = problem.body_at(self._path, self._headers.get("x-request-id"))
         if not self.status:
-            await self.json(problem.body, problem.status, problem.headers)
+            await self.json(body, problem.status, problem.headers)
             return
-        await self.events([problem.body])
+        await self.events([body])
         await self._end(b"")
 
     async def _end(self, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""`/tokenize`, `/detokenize` and `/tokenizer_info`: the tokenizer's own endpoints, in the shapes of vLLM's.
+"""`/tokenize`, `/detokenize`, `/tokenizer_info` (in the shapes of vLLM's) and Anthropic's `count_tokens`.
 
 The work is done in the processes that make prompts, one question of this kind at a time, so that prompts that are to be
 answered do not wait for it.
@@ -15,6 +15,9 @@ from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import read_body
 from brim.serve.lifecycle import RunningServer, ServerLifecycle, served_model
 from brim.serve.prepare.jobs import ChatJob
+from brim.serve.requests.answer_warnings import warn_all
+from brim.serve.requests.dialogue import Dialogue
+from brim.serve.requests.messages import read_count_tokens
 from brim.serve.requests.tokenize import DetokenizeBody, TokenizeRequest, read_tokenize
 from brim.serve.settings import ServeSettings
 
@@ -39,6 +42,11 @@ class TokenEndpoints:
             {"count": len(tokens), "max_model_len": longest, "tokens": list(tokens), "token_strs": texts}
         )
 
+    async def count_tokens(self, request: Request) -> Response:
+        """The messages of a chat, as Anthropic counts them."""
+        running, dialogue = await self._read(request, read_count_tokens)
+        return JSONResponse({"input_tokens": len(await self._of_chat(dialogue, running, request))})
+
     async def detokenize(self, request: Request) -> Response:
         running, asked = await self._read(request, DetokenizeBody.read_body)
         return JSONResponse({"prompt": await running.tokenising.decoded(asked.tokens)})
@@ -60,6 +68,12 @@ class TokenEndpoints:
             )
             return tokens
         assert asked.dialogue is not None
-        job = ChatJob(asked.dialogue, self._settings.limits, longest, None, salt=request.state.tenant.salt)
-        tokens = (await running.tokenising.chat(job, only_counted=True)).tokens
+        tokens = await self._of_chat(asked.dialogue, running, request)
         return await running.tokenising.with_special(tokens) if asked.special else tokens
+
+    async def _of_chat(self, dialogue: Dialogue, running: RunningServer, request: Request) -> tuple[int, ...]:
+        longest, salt = running.engine.longest_request, request.state.tenant.salt
+        job = ChatJob(dialogue, self._settings.limits, longest, None, salt=salt)
+        prompt = await running.tokenising.chat(job, only_counted=True)
+        warn_all(prompt.warnings)
+        return prompt.tokens

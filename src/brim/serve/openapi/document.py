@@ -7,15 +7,18 @@ from typing import Any
 from brim.serve.openapi import responses
 from brim.serve.requests.chat import ChatBody
 from brim.serve.requests.completion import CompletionBody
+from brim.serve.requests.messages import CountTokensBody, MessagesBody
 from brim.serve.requests.plan import PlanQuery
 from brim.serve.requests.responses_api import ResponseBody
 from brim.serve.requests.tokenize import DetokenizeBody, tokenize_schema
 from brim.serve.requests.types import Schema, ServedModel
+from brim.serve.stored import MOST_ITEMS
 from brim.version import __version__
 
 Json = dict[str, Any]
 JSON, EVENTS, PLAIN = "application/json", "text/event-stream", "text/plain"
-_KEY = "key"
+_KEY, _KEY_HEADER = "key", "key_header"
+_PROBLEM, _ANTHROPIC = "Problem", "AnthropicProblem"
 _REFUSALS = {
     400: "a field is wrong, or the prompt leaves no room for an answer",
     401: "the key is missing or wrong",
@@ -42,6 +45,24 @@ _AFTER = {
 }
 
 
+def _asked(name: str, said: str, schema: Schema) -> Json:
+    """A parameter of a query."""
+    return {"name": name, "in": "query", "required": False, "description": said, "schema": schema}
+
+
+_FOLLOWING = [
+    _asked("stream", "its events, where it was asked for with background and stream", {"type": "boolean"}),
+    _asked(
+        "starting_after", "leave out events up to this number", {"type": "integer", "minimum": 0, "maximum": 10**9 - 1}
+    ),
+]
+_PAGING = [
+    _asked("limit", "items of a page", {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS}),
+    _asked("order", "the first or the last item first", {"enum": ["asc", "desc"]}),
+    _asked("after", "the last item of the page before", {"type": "string"}),
+]
+
+
 def document(model: ServedModel, keys: bool) -> Json:
     """All of it. `keys`: the server asks for one."""
     found: Json = {
@@ -49,14 +70,17 @@ def document(model: ServedModel, keys: bool) -> Json:
         "info": {
             "title": "brim serve",
             "version": __version__,
-            "description": "OpenAI's API, and what the server says about its memory.",
+            "description": "OpenAI's API and Anthropic's messages, and what the server says about its memory.",
         },
         "paths": _paths(model),
-        "components": {"schemas": {"Problem": responses.PROBLEM}},
+        "components": {"schemas": {_PROBLEM: responses.PROBLEM, _ANTHROPIC: responses.ANTHROPIC_PROBLEM}},
     }
     if keys:
-        found["components"]["securitySchemes"] = {_KEY: {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{_KEY: []}]
+        found["components"]["securitySchemes"] = {
+            _KEY: {"type": "http", "scheme": "bearer"},
+            _KEY_HEADER: {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
+        found["security"] = [{_KEY: []}, {_KEY_HEADER: []}]
     return found
 
 
@@ -67,10 +91,32 @@ def _paths(model: ServedModel) -> Json:
             "post": _generates("A text that goes on from a prompt", CompletionBody.openapi(model), responses.COMPLETION)
         },
         "/v1/responses": {"post": _generates("An answer, as items", ResponseBody.openapi(model), responses.RESPONSE)},
+        "/v1/messages": {
+            "post": _generates(
+                "An answer to a chat, as Anthropic writes it",
+                MessagesBody.openapi(model),
+                responses.MESSAGE,
+                problem=_ANTHROPIC,
+            )
+        },
+        "/v1/messages/count_tokens": {
+            "post": _operation("Tokens of a chat", {JSON: responses.INPUT_TOKENS}, (*_ASKING, 404), _ANTHROPIC)
+            | _body(CountTokensBody.openapi(model))
+        },
         "/v1/responses/{id}": {
             "parameters": [_path_parameter("id")],
-            "get": _operation("A stored answer", {JSON: responses.RESPONSE}, (404,)),
+            "get": _operation("A stored answer", {JSON: responses.RESPONSE, EVENTS: {"type": "string"}}, (400, 404))
+            | {"parameters": _FOLLOWING},
             "delete": _operation("Forget a stored answer", {JSON: responses.DELETED}, (404,)),
+        },
+        "/v1/responses/{id}/cancel": {
+            "parameters": [_path_parameter("id")],
+            "post": _operation("End an answer in the background", {JSON: responses.RESPONSE}, (400, 404)),
+        },
+        "/v1/responses/{id}/input_items": {
+            "parameters": [_path_parameter("id")],
+            "get": _operation("What an answer was given to", {JSON: responses.ITEMS}, (400, 404))
+            | {"parameters": _PAGING},
         },
         "/v1/models": {"get": _operation("The model", {JSON: responses.MODELS})},
         "/v1/models/{name}": {
@@ -105,7 +151,7 @@ def _paths(model: ServedModel) -> Json:
     }
 
 
-def _generates(said: str, body: Schema, answer: Schema) -> Json:
+def _generates(said: str, body: Schema, answer: Schema, problem: str = _PROBLEM) -> Json:
     deadline = {
         "name": "X-Deadline-Seconds",
         "in": "header",
@@ -114,12 +160,13 @@ def _generates(said: str, body: Schema, answer: Schema) -> Json:
         "schema": {"type": "number", "exclusiveMinimum": 0},
     }
     answers = {JSON: answer, EVENTS: {"type": "string"}}
-    return _operation(said, answers, _GENERATING) | _body(body) | {"parameters": [deadline]}
+    return _operation(said, answers, _GENERATING, problem) | _body(body) | {"parameters": [deadline]}
 
 
-def _operation(said: str, answers: dict[str, Schema], refusals: tuple[int, ...] = ()) -> Json:
+def _operation(said: str, answers: dict[str, Schema], refusals: tuple[int, ...] = (), problem: str = _PROBLEM) -> Json:
+    """`problem` names the shape of its refusals."""
     done = {"description": "done", "content": {kind: {"schema": schema} for kind, schema in answers.items()}}
-    refused = {str(status): _refusal(status) for status in sorted({*refusals, 401, 405, 421})}
+    refused = {str(status): _refusal(status, problem) for status in sorted({*refusals, 401, 405, 421})}
     return {"summary": said, "responses": {"200": done, **refused}}
 
 
@@ -135,8 +182,8 @@ def _health(content: Json) -> Json:
     return {"summary": "How the server is", "responses": answers, "security": []}
 
 
-def _refusal(status: int) -> Json:
-    content = {JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+def _refusal(status: int, problem: str = _PROBLEM) -> Json:
+    content = {JSON: {"schema": {"$ref": f"#/components/schemas/{problem}"}}}
     return {"description": _REFUSALS[status], "content": content}
 
 

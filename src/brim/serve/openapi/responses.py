@@ -60,6 +60,7 @@ _OF_ANSWER = {
 _HEAD = {"id": TEXT, "created": COUNT, "model": TEXT}
 
 PROBLEM = given({"error": given({"message": TEXT, "type": TEXT, "param": optional(TEXT), "code": optional(TEXT)})})
+ANTHROPIC_PROBLEM = given({"type": {"const": "error"}, "error": given({"type": TEXT, "message": TEXT})})
 HEALTH = given({"status": one_of(map(str, ServerState))}, {"phase": TEXT, "reason": TEXT})
 MODEL = given(
     {"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT},
@@ -89,7 +90,10 @@ MEMORY = given(
         "health": OBJECT,
     }
 )
-_CALL = given({"id": TEXT, "type": {"const": "function"}, "function": given({"name": TEXT, "arguments": TEXT})})
+_CALL = either(
+    given({"id": TEXT, "type": {"const": "function"}, "function": given({"name": TEXT, "arguments": TEXT})}),
+    given({"id": TEXT, "type": {"const": "custom"}, "custom": given({"name": TEXT, "input": TEXT})}),
+)
 CHAT = given(
     {
         **_HEAD,
@@ -100,7 +104,7 @@ CHAT = given(
                     "index": COUNT,
                     "message": given(
                         {"role": {"const": "assistant"}, "content": optional(TEXT)},
-                        {"reasoning_content": TEXT, "tool_calls": listed(_CALL)},
+                        {"reasoning_content": TEXT, "reasoning": TEXT, "tool_calls": listed(_CALL)},
                     ),
                     "logprobs": optional(given({"content": listed(OBJECT)})),
                     "finish_reason": one_of([*REASONS, "tool_calls"]),
@@ -139,11 +143,17 @@ RESPONSE = given(
         "object": {"const": "response"},
         "created_at": COUNT,
         "model": TEXT,
-        "status": one_of(["completed", "incomplete", "in_progress"]),
+        "status": one_of(["completed", "incomplete", "in_progress", "queued", "failed", "cancelled"]),
         "error": optional(OBJECT),
         "incomplete_details": optional(given({"reason": TEXT})),
         "output": listed(
-            given({"id": TEXT, "type": one_of(["message", "reasoning", "function_call"]), "status": TEXT})
+            given(
+                {
+                    "id": TEXT,
+                    "type": one_of(["message", "reasoning", "function_call", "custom_tool_call"]),
+                    "status": TEXT,
+                }
+            )
         ),
         "usage": optional(
             given(
@@ -157,6 +167,7 @@ RESPONSE = given(
             )
         ),
         "store": FLAG,
+        "background": FLAG,
         "instructions": optional(TEXT),
         "max_output_tokens": optional(COUNT),
         "metadata": ANYTHING,
@@ -172,3 +183,30 @@ RESPONSE = given(
     {"brim": _OWN},
 )
 DELETED: Schema = given({"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}})
+ITEMS = given(
+    {
+        "object": {"const": "list"},
+        "data": listed(given({"id": TEXT, "type": TEXT})),
+        "has_more": FLAG,
+        "first_id": optional(TEXT),
+        "last_id": optional(TEXT),
+    }
+)
+MESSAGE = given(
+    {
+        "id": TEXT,
+        "type": {"const": "message"},
+        "role": {"const": "assistant"},
+        "model": TEXT,
+        "content": listed(given({"type": one_of(["text", "thinking", "tool_use"])})),
+        "stop_reason": one_of(["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]),
+        "stop_sequence": optional(TEXT),
+        "usage": given(
+            dict.fromkeys(
+                ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"), COUNT
+            )
+        ),
+    },
+    {"brim": _OWN},
+)
+INPUT_TOKENS = given({"input_tokens": COUNT})

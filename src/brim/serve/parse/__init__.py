@@ -3,6 +3,7 @@
 pieces.py     the parts of an answer, and a parser at work
 source.py     text that grows, and marks in it
 calls.py      a call written as JSON, while it is written
+custom.py     calls whose input is a text
 table.py      which formats there are, and which one a model writes
 grammar.py    what an answer must look like, where it must: a call, or JSON behind the reasoning
 

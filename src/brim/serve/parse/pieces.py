@@ -29,14 +29,16 @@ class Called:
 
     number: int  # among the calls of the answer
     name: str
+    custom: bool = False  # what follows is a text
 
 
 @dataclass(frozen=True, slots=True)
 class Argued:
-    """More of the arguments of a call, which are JSON in the end."""
+    """More of the arguments of a call, which are JSON in the end, or of the text of a custom one."""
 
     number: int
     text: str
+    custom: bool = False
 
 
 Piece = Said | Thought | Called | Argued
@@ -77,6 +79,7 @@ class ToolCall:
 
     name: str
     arguments: str
+    custom: bool = False  # they are a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +93,17 @@ class Answered:
 
 def whole(pieces: Iterable[Piece]) -> Answered:
     """All pieces of an answer, put together."""
-    content, reasoning, names, arguments = "", "", [], []
+    content, reasoning, called, arguments = "", "", [], []
     for piece in pieces:
         match piece:
             case Said(text):
                 content += text
             case Thought(text):
                 reasoning += text
-            case Called(_, name):
-                names.append(name)
+            case Called():
+                called.append(piece)
                 arguments.append("")
             case Argued(number, text):
                 arguments[number] += text
-    calls = tuple(ToolCall(name, written) for name, written in zip(names, arguments, strict=True))
+    calls = tuple(ToolCall(one.name, written, one.custom) for one, written in zip(called, arguments, strict=True))
     return Answered(content, reasoning, calls)

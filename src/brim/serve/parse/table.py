@@ -12,7 +12,8 @@ from typing import Any
 
 from brim.errors import InvalidRequest
 from brim.serve.parse import deepseek, harmony, hermes, llama, mistral, qwen_xml
-from brim.serve.parse.pieces import Parse, Parser, Piece, Said, Tools
+from brim.serve.parse.custom import CustomCalls
+from brim.serve.parse.pieces import Parse, Parser, Piece, Said, Thought, Tools
 from brim.serve.parse.think import thinking
 from brim.suggest import did_you_mean, suggestions
 
@@ -171,21 +172,23 @@ class Formats:
         """The same for an answer that must be a call: a model that knows none writes it as plain JSON."""
         return self if self.tools is not None else replace(self, tools=PLAIN_JSON)
 
-    def reader(self, tools: Tools, tail: str) -> AnswerReader:
-        """What reads one answer. No tools: calls are not looked for."""
+    def reader(self, tools: Tools, tail: str, thoughts: bool = True, custom: CustomCalls | None = None) -> AnswerReader:
+        """What reads one answer. No tools: calls are not looked for; no `thoughts`: reasoning is left out."""
         parsers = []
         if self.reasoning is not None:
             parsers.append(Parser(self.reasoning.parse(self.begun(tail)), tools))
         if self.tools is not None and tools:
             parsers.append(Parser(self.tools.parse, tools))
-        return AnswerReader(parsers)
+        return AnswerReader(parsers, thoughts, custom)
 
 
 class AnswerReader:
     """Parsers, one behind the other: what is content to one is read by the next."""
 
-    def __init__(self, parsers: list[Parser]) -> None:
+    def __init__(self, parsers: list[Parser], thoughts: bool = True, custom: CustomCalls | None = None) -> None:
         self._parsers = parsers
+        self._thoughts = thoughts
+        self._custom = custom
 
     def feed(self, text: str) -> list[Piece]:
         return self._through(0, [Said(text)] if text else [])
@@ -194,12 +197,14 @@ class AnswerReader:
         found: list[Piece] = []
         for number, parser in enumerate(self._parsers):
             found += self._through(number + 1, parser.close())
-        return found
+        return found if self._custom is None else found + self._custom.close()
 
     def _through(self, first: int, pieces: list[Piece]) -> list[Piece]:
         for parser in self._parsers[first:]:
             pieces = [made for one in pieces for made in (parser.feed(one.text) if isinstance(one, Said) else [one])]
-        return pieces
+        if self._custom is not None:
+            pieces = self._custom.read(pieces)
+        return pieces if self._thoughts else [one for one in pieces if not isinstance(one, Thought)]
 
 
 def check_parsers(tool_parser: str, reasoning_parser: str) -> None:

@@ -66,8 +66,10 @@ class Prepared:
     audios: int = 0
     seen: tuple[tuple[str, SeenImage], ...] = ()  # its images by their URIs; pixels only of those that were not known
     image_digests: tuple[bytes, ...] = ()  # of the parts of all images
+    warnings: tuple[str, ...] = ()  # what was asked for and has no effect
 
     @property
-    def dropped(self) -> dict[str, int]:
-        """What a rolling conversation lost."""
-        return {"evicted_turns": self.evicted_turns, "evicted_tokens": self.evicted_tokens}
+    def notes(self) -> dict[str, Any]:
+        """What an answer says of its prompt: what a rolling conversation lost."""
+        lost = {"evicted_turns": self.evicted_turns, "evicted_tokens": self.evicted_tokens}
+        return {"brim": lost} if self.rolls else {}

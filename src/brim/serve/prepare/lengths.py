@@ -23,7 +23,7 @@ SURELY = 1.5  # times the context: as many tokens at the start of a text cannot 
 
 def check_dialogue(tokenizer: Any, dialogue: Dialogue, longest: int, rolls: bool) -> None:
     """Refuse a conversation that has too many characters, before a template writes it."""
-    characters = _characters([dialogue.tools, [message.entry for message in dialogue.messages]])
+    characters = _characters(_written(dialogue))
     (_check_rolled if rolls else _check)(tokenizer, characters, longest, "messages")
 
 
@@ -101,6 +101,11 @@ def weight_of(found: Any, enough: int) -> int:
         elif isinstance(one, list | tuple):
             left.extend(one)
         elif isinstance(one, Dialogue):
-            left.append(one.tools)
-            left.extend(message.entry for message in one.messages)
+            left.extend(_written(one))
     return weight
+
+
+def _written(dialogue: Dialogue) -> list[Any]:
+    """All that a template is given to write."""
+    asked = dialogue.template
+    return [dialogue.tools, asked.variables, asked.documents, *(message.entry for message in dialogue.messages)]

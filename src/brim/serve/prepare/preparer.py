@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, cached_property
 from math import isfinite
 from typing import Any
@@ -15,6 +16,7 @@ from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, SeenImage, Tokenize
 from brim.serve.prepare.lengths import check_dialogue, check_length, check_rolled_length
 from brim.serve.prepare.media import MediaDialogue, check_taken, processor_of
 from brim.serve.prepare.rolling import check_unicode, rolled, written
+from brim.serve.prepare.variables import template_variables
 from brim.serve.requests.dialogue import Dialogue
 
 _PATHS = ("_file", "_path", "_dir")  # how settings end that say where a file is
@@ -93,6 +95,10 @@ class PromptPreparer:
         if job.dialogue.media:
             check_taken(job.dialogue, self._source.media)
         check_dialogue(self._tokenizer, job.dialogue, job.threshold, job.room is not None)
+        _, unknown = template_variables(job.dialogue.template, self._template.variables)
+        return replace(self._prompt(job, known), warnings=unknown)
+
+    def _prompt(self, job: ChatJob, known: Mapping[str, SeenImage]) -> Prepared:
         if job.dialogue.media:
             return MediaDialogue(self._template, self._source, job, known).prepared()
         kept, turns, evicted = rolled(job, lambda dialogue: len(self._chat_tokens(dialogue, job.threshold)))

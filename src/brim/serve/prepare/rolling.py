@@ -7,20 +7,45 @@ what would be kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from brim.engine.front.chat_template import ChatTemplate
 from brim.engine.requests.control_tokens import ChatText
 from brim.errors import InvalidRequest, PromptTooLong
 from brim.guard.rolling import RollingSettings, roll
 from brim.serve.prepare.jobs import ChatJob
+from brim.serve.prepare.variables import template_variables
 from brim.serve.requests.dialogue import Dialogue
 from brim.surrogates import half_pair_at
 
 
 def written(template: ChatTemplate, dialogue: Dialogue) -> ChatText:
-    text = template.render([dict(message.entry) for message in dialogue.messages], dialogue.tools)
+    """Templates that take one instruction, at the beginning, get all of them there."""
+    asked, messages = dialogue.template, [dict(message.entry) for message in dialogue.messages]
+    render = partial(
+        template.render,
+        tools=dialogue.tools,
+        answering=asked.opens_answer,
+        continuing=asked.continues,
+        variables=template_variables(asked, template.variables)[0],
+    )
+    try:
+        text = render(messages)
+    except InvalidRequest:
+        gathered = _gathered(messages)
+        if gathered == messages:
+            raise
+        text = render(gathered)
     check_unicode(text.shown)
     return text
+
+
+def _gathered(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All instructions as one, before the rest."""
+    said = [one["content"] for one in messages if one["role"] == "system" and isinstance(one["content"], str)]
+    others = [one for one in messages if one["role"] != "system" or not isinstance(one["content"], str)]
+    return [{"role": "system", "content": "\n\n".join(said)}, *others] if said else messages
 
 
 def rolled(job: ChatJob, count: Callable[[Dialogue], int]) -> tuple[Dialogue, int, int]:

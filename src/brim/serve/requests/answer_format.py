@@ -51,8 +51,8 @@ def _parsed(text: str, path: str) -> dict[str, Any]:
     return found
 
 
-_SCHEMA = t.JsonType((dict,), _schema, t.OBJECT.schema)
-SCHEMA_OR_TEXT = t.either(_SCHEMA, t.JsonType((str,), _schema_text, t.text().schema))
+SCHEMA = t.JsonType((dict,), _schema, t.OBJECT.schema)
+SCHEMA_OR_TEXT = t.either(SCHEMA, t.JsonType((str,), _schema_text, t.text().schema))
 REGEX = t.JsonType(
     (str,), lambda value, path, model: Grammar.regex(t.text().convert(value, path, model)), t.text().schema
 )
@@ -80,7 +80,7 @@ STRUCTURAL_TAG = t.either(t.JsonType((dict,), _tags, t.OBJECT.schema), t.JsonTyp
 @dataclass(frozen=True, slots=True)
 class NamedSchema(t.JsonObject):
     name: str = t.required(t.TEXT)
-    schema: Mapping[str, Any] | None = t.optional(_SCHEMA)
+    schema: Mapping[str, Any] | None = t.optional(SCHEMA)
     description: str | None = t.optional(t.TEXT)
     strict: bool = t.optional(t.FLAG, default=False)
 
@@ -96,7 +96,7 @@ class TagFormat(t.JsonObject):
     structures: t.Json = t.optional(t.JsonType((list,), _schema, lambda model: _OBJECTS))
     triggers: t.Json = t.optional(t.plain({"type": "array", "items": {"type": "string"}}, list))
     at_least_one: bool = t.optional(t.FLAG, default=False)
-    format: t.Json = t.optional(_SCHEMA)
+    format: t.Json = t.optional(SCHEMA)
 
     @property
     def value(self) -> Grammar:

@@ -7,7 +7,7 @@ what was collected into the answer, and `WarningHeaderApp` into a header of any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -63,3 +63,10 @@ def current_warnings() -> AnswerWarnings:
 def warn(field: str, said: str) -> None:
     """`field` is the path of a field of the request; `said` what became of it."""
     current_warnings().add(f"{field}: {said}")
+
+
+def warn_all(said: Iterable[str]) -> None:
+    """Whole sentences, each with its field."""
+    found = current_warnings()
+    for one in said:
+        found.add(one)

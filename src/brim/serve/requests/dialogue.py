@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 from brim.engine.requests.lengths import no_room
+from brim.serve.parse.custom import INPUT
 from brim.serve.problems import invalid, problem_of
 from brim.serve.requests import types as t
-from brim.serve.requests.media import AUDIO_URL, IMAGE_URL, INPUT_AUDIO, Audio, Image, Media, offered
+from brim.serve.requests.media import (
+    AUDIO_URL,
+    CACHE_HINTS,
+    IMAGE_URL,
+    INPUT_AUDIO,
+    Audio,
+    Image,
+    Media,
+    offered,
+)
+from brim.serve.requests.template import TemplateSettings
 from brim.serve.settings import RequestLimits
 
 
@@ -37,6 +48,7 @@ class Dialogue:
     opening: tuple[Message, ...]
     exchanges: tuple[tuple[Message, ...], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
+    template: TemplateSettings = field(default_factory=TemplateSettings)
 
     def with_exchanges(self, numbers: Sequence[int]) -> Dialogue:
         return replace(self, exchanges=tuple(self.exchanges[number] for number in numbers))
@@ -67,11 +79,15 @@ class Dialogue:
 
 
 def dialogue_of(
-    messages: Sequence[Message], tools: tuple[Mapping[str, Any], ...], limits: RequestLimits, field: str
+    messages: Sequence[Message],
+    tools: tuple[Mapping[str, Any], ...],
+    limits: RequestLimits,
+    where: str,
+    template: TemplateSettings,
 ) -> Dialogue:
     """System messages at the beginning are the opening; then each turn of the user begins an exchange.
 
-    `field` is where the messages were written; the template is told of the tools.
+    `where` the messages were written; the template is told of the tools.
     """
     starts = next((number for number, one in enumerate(messages) if one.role != "system"), len(messages))
     exchanges: list[list[Message]] = []
@@ -79,13 +95,13 @@ def dialogue_of(
         if message.role == "user" or not exchanges:
             exchanges.append([])
         exchanges[-1].append(message)
-    dialogue = Dialogue(tuple(messages[:starts]), tuple(map(tuple, exchanges)), tools)
+    dialogue = Dialogue(tuple(messages[:starts]), tuple(map(tuple, exchanges)), tools, template)
     for what, some, most in (
         ("images", dialogue.images, limits.images),
         ("audio files", dialogue.audios, limits.audios),
     ):
         if len(some) > most:
-            raise invalid(field, f"it has {len(some)} {what}; at most {most} may be sent")
+            raise invalid(where, f"it has {len(some)} {what}; at most {most} may be sent")
     return dialogue
 
 
@@ -113,8 +129,14 @@ def _check(count: int, what: str, field: str, model: t.ServedModel, rolls: bool)
 
 
 def _parts(message: t.Json) -> int:
+    """Also those in the result of a tool, which is a part itself in `/v1/messages`."""
+    parts = _listed(message)
+    return len(parts) + sum(len(_listed(part)) for part in parts)
+
+
+def _listed(message: t.Json) -> list[t.Json]:
     lists: Iterable[t.Json] = (message.get(name) for name in _LISTS) if isinstance(message, dict) else ()
-    return sum(len(some) for some in lists if isinstance(some, list))
+    return [one for some in lists if isinstance(some, list) for one in some]
 
 
 # -- as they are written -----------------------------------------------------------------------------------------------
@@ -124,7 +146,13 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 
 Parts = tuple[str | Media, ...]
 _PART = t.tagged(
-    {"text": t.wrapped("text", t.TEXT), "image_url": IMAGE_URL, "input_audio": INPUT_AUDIO, "audio_url": AUDIO_URL},
+    {
+        "text": t.wrapped("text", t.TEXT, IGNORED=CACHE_HINTS),
+        "refusal": t.wrapped("refusal", t.TEXT),
+        "image_url": IMAGE_URL,
+        "input_audio": INPUT_AUDIO,
+        "audio_url": AUDIO_URL,
+    },
     offered=offered,
 )
 
@@ -155,7 +183,7 @@ class EarlierCall(t.JsonObject):
 
     function: CalledFunction = t.required(t.record(CalledFunction, needs="a name and arguments"))
     id: t.Json = t.optional(t.plain({"type": "string"}))  # templates decide what they take
-    IGNORED = ("type", "index")
+    IGNORED = ("index",)
 
     @property
     def value(self) -> dict[str, Any]:
@@ -164,14 +192,39 @@ class EarlierCall(t.JsonObject):
 
 
 @dataclass(frozen=True, slots=True)
+class CustomInput(t.JsonObject):
+    name: str = t.required(t.text())
+    input: str = t.required(t.TEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierCustomCall(t.JsonObject):
+    """Of a tool that takes a text."""
+
+    custom: CustomInput = t.required(t.record(CustomInput, needs="a name and an input"))
+    id: t.Json = t.optional(t.plain({"type": "string"}))
+    IGNORED = ("index",)
+
+    @property
+    def value(self) -> dict[str, Any]:
+        written = CalledFunction(self.custom.name, {INPUT: self.custom.input})
+        found: dict[str, Any] = EarlierCall(written, self.id).value
+        return found
+
+
+_EARLIER = t.tagged({"function": EarlierCall, "custom": EarlierCustomCall}, default="function")
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage(t.JsonObject):
     role: str = t.required(t.choice(ROLES))
     content: str | Parts | None = t.optional(t.either(t.TEXT, t.listed(_PART)))
     name: str | None = t.optional(t.TEXT)
     tool_call_id: str | None = t.optional(t.TEXT)
-    tool_calls: tuple[dict[str, Any], ...] = t.optional(t.listed(t.record(EarlierCall)), default=())
+    tool_calls: tuple[dict[str, Any], ...] = t.optional(t.listed(_EARLIER), default=())
     reasoning_content: str | None = t.optional(t.TEXT)
-    IGNORED = ("refusal", "annotations")
+    reasoning: str | None = t.optional(t.TEXT)  # the same, as newer servers and clients call it
+    IGNORED = ("refusal", "annotations", *CACHE_HINTS)
     UNSUPPORTED = ("audio", "function_call")
     ONE_NEEDED = ("content", "tool_calls")
 
@@ -181,7 +234,7 @@ class ChatMessage(t.JsonObject):
             "name": self.name,
             "tool_call_id": self.tool_call_id,
             "tool_calls": list(self.tool_calls) or None,
-            "reasoning_content": self.reasoning_content,
+            "reasoning_content": self.reasoning_content or self.reasoning,
         }
         return message_of(self.role, self.content, **others)
 

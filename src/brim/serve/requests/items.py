@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from brim.serve.parse.custom import INPUT
 from brim.serve.requests import types as t
 from brim.serve.requests.dialogue import ARGUMENTS, CalledFunction, EarlierCall, Message, Parts, message_of
 from brim.serve.requests.media import IMAGE, INPUT_AUDIO, Media, offered
@@ -55,6 +56,20 @@ class CallItem(t.JsonObject):
 
 
 @dataclass(frozen=True, slots=True)
+class CustomCallItem(t.JsonObject):
+    """A call of a tool that takes a text."""
+
+    name: str = t.required(t.text())
+    input: str = t.required(t.TEXT)
+    call_id: str = t.required(t.TEXT)
+    IGNORED = _OF_AN_OUTPUT
+
+    @property
+    def message(self) -> Message:
+        return CallItem(self.name, {INPUT: self.input}, self.call_id).message
+
+
+@dataclass(frozen=True, slots=True)
 class OutputItem(t.JsonObject):
     """What a call gave."""
 
@@ -75,13 +90,15 @@ class ReasoningItem(t.JsonObject):
     IGNORED = (*_OF_AN_OUTPUT, "summary", "encrypted_content")
 
 
-Item = MessageItem | CallItem | OutputItem | ReasoningItem
+Item = MessageItem | CallItem | CustomCallItem | OutputItem | ReasoningItem
 ITEMS: t.JsonType[tuple[Item, ...]] = t.listed(
     t.tagged(
         {
             "message": MessageItem,
             "function_call": CallItem,
             "function_call_output": OutputItem,
+            "custom_tool_call": CustomCallItem,
+            "custom_tool_call_output": OutputItem,
             "reasoning": ReasoningItem,
         },
         default="message",
@@ -102,7 +119,7 @@ def messages_of(items: Iterable[Item]) -> list[Message]:
         entry = dict(message.entry)
         if entry["role"] == "assistant" and thought:
             entry["reasoning_content"], thought = thought, ""
-        if isinstance(item, CallItem) and made and made[-1][0]["role"] == "assistant":
+        if isinstance(item, CallItem | CustomCallItem) and made and made[-1][0]["role"] == "assistant":
             before = made[-1][0]
             before.setdefault("tool_calls", []).extend(entry["tool_calls"])
             if "reasoning_content" in entry:

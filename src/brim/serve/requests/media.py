@@ -11,6 +11,7 @@ from brim.serve.problems import Problem, invalid
 from brim.serve.requests import types as t
 
 AUDIO_FORMATS = ("wav",)
+CACHE_HINTS = ("cache_control",)  # prefixes are found again without being told
 _AUDIO_URI = re.compile(r"data:audio/(?:x-|vnd\.)?([a-z0-9.+-]+);base64,", re.IGNORECASE)
 _NAMES = {"wave": "wav"}  # of formats in data URIs, where they differ
 
@@ -105,9 +106,11 @@ class AudioFile(t.JsonObject):
         return self.data
 
 
-IMAGE_URL = t.wrapped("image_url", t.record(t.wrapped("url", IMAGE, IGNORED=("detail",)), needs="a url"))
-AUDIO_URL = t.wrapped("audio_url", t.record(t.wrapped("url", _AUDIO), needs="a url"))
-INPUT_AUDIO = t.wrapped("input_audio", t.record(AudioFile))
+IMAGE_URL = t.wrapped(
+    "image_url", t.record(t.wrapped("url", IMAGE, IGNORED=("detail",)), needs="a url"), IGNORED=CACHE_HINTS
+)
+AUDIO_URL = t.wrapped("audio_url", t.record(t.wrapped("url", _AUDIO), needs="a url"), IGNORED=CACHE_HINTS)
+INPUT_AUDIO = t.wrapped("input_audio", t.record(AudioFile), IGNORED=CACHE_HINTS)
 
 
 def offered(part: str, model: t.ServedModel) -> bool:

@@ -63,11 +63,9 @@ NOT_YET = (  # null is taken
     "media_io_kwargs",
     "mm_processor_kwargs",
     "prompt_embeds",
-    "reasoning_effort",
     "repetition_detection",
     "stop_regex",
     "suffix",
-    "verbosity",
     "web_search_options",
 )
 
@@ -92,9 +90,8 @@ def sampled(name: str) -> Any:
     return t.optional(t.plain(_range(name)))
 
 
-def _stops_schema(model: t.ServedModel) -> t.Schema:
-    stop = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
-    return {"anyOf": [stop, {"type": "array", "items": stop, "maxItems": MAX_STOPS}]}
+_STOP: t.Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
+_STOP_LIST: t.Schema = {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}
 
 
 def _biases(bias: Mapping[str, Any], path: str, model: t.ServedModel) -> tuple[tuple[int, Any], ...]:
@@ -148,7 +145,12 @@ _METADATA: t.Schema = {
     "additionalProperties": {"type": "string", "maxLength": VALUE_LENGTH},
 }
 _STOPS = t.JsonType(
-    (str, list), lambda value, path, model: (value,) if type(value) is str else tuple(value), _stops_schema
+    (str, list),
+    lambda value, path, model: (value,) if type(value) is str else tuple(value),
+    lambda model: {"anyOf": [_STOP, _STOP_LIST]},
+)
+STOP_LIST: t.JsonType[tuple[str, ...]] = t.JsonType(
+    (list,), lambda value, path, model: tuple(value), lambda model: _STOP_LIST
 )
 
 
@@ -232,7 +234,7 @@ class GenerationBody(t.JsonObject):
     logits_processors: t.Json = t.optional(t.only([], "code of a client does not run here"))
     vllm_xargs: None = t.optional(t.without_effect("it is for extensions of vLLM"))
     kv_transfer_params: None = t.optional(t.without_effect("no other server takes part in an answer"))
-    IGNORED = HARMLESS
+    IGNORED: ClassVar[tuple[str, ...]] = HARMLESS
     UNSUPPORTED: ClassVar[tuple[str, ...]] = NOT_YET
 
     def params(self, **computed: Any) -> SamplingParams:

@@ -10,7 +10,8 @@ from brim.serve.requests import types as t
 from brim.serve.requests.chat import count_messages
 from brim.serve.requests.dialogue import MESSAGES, Dialogue, Message, dialogue_of
 from brim.serve.requests.sampling import token_id
-from brim.serve.requests.tools import TOOL_CHOICE, TOOLS, ToolChoice, ToolFunction, requested_tools
+from brim.serve.requests.template import TemplateFields
+from brim.serve.requests.tools import TOOL_CHOICE, TOOLS, Tool, ToolChoice, requested_tools
 
 
 def _known(value: int, path: str, model: t.ServedModel) -> int:
@@ -31,10 +32,10 @@ class TokenizedPrompt(t.JsonObject):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizedChat(t.JsonObject):
+class TokenizedChat(TemplateFields):
     messages: tuple[Message, ...] = t.required(MESSAGES)
     model: str | None = t.optional(t.MODEL_NAME)
-    tools: tuple[ToolFunction, ...] = t.optional(TOOLS, default=())
+    tools: tuple[Tool, ...] = t.optional(TOOLS, default=())
     tool_choice: ToolChoice = t.optional(TOOL_CHOICE, default="auto")
     parallel_tool_calls: bool = t.optional(t.FLAG, default=True)
     add_special_tokens: bool = t.optional(t.FLAG, default=False)  # besides those that the template writes
@@ -66,7 +67,7 @@ def read_tokenize(found: Mapping[str, t.Json], model: t.ServedModel) -> Tokenize
     count_messages(found, model, rolls=False)
     body = TokenizedChat.read_body(found, model)
     tools = requested_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-    dialogue = dialogue_of(body.messages, tools.tools, model.limits, "messages")
+    dialogue = dialogue_of(body.messages, tools.tools, model.limits, "messages", body.template(body.messages))
     return TokenizeRequest(None, dialogue, body.add_special_tokens, body.return_token_strs)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from brim.engine.front.answers import Completion, Update
 from brim.engine.requests.request import FinishReason
+from brim.serve.parse.custom import CustomCalls
 from brim.serve.parse.pieces import Tools
 from brim.serve.parse.table import AnswerReader, Formats
 from brim.serve.prepare.jobs import Prepared
@@ -81,9 +82,13 @@ class Reading:
     formats: Formats
     tools: Tools
     tail: str = ""  # the end of the prompt
+    thoughts: bool = True  # reasoning is shown
+    custom: tuple[str, ...] = ()  # tools whose input is a text
+    whole_of: str = ""  # the one that all of the answer is the input of
 
     def reader(self) -> AnswerReader:
-        return self.formats.reader(self.tools, self.tail)
+        custom = CustomCalls(self.custom, self.whole_of) if self.custom else None
+        return self.formats.reader({} if self.whole_of else self.tools, self.tail, self.thoughts, custom)
 
     def reasoning_tokens(self, tokens: Sequence[int]) -> int:
         return self.formats.reasoning_tokens(tokens, self.tail)

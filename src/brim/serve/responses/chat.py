@@ -50,25 +50,27 @@ class ChatFormatter:
         scores: Scores | None,
         include_usage: bool,
         details: AnswerDetails,
+        echoed: str = "",
     ) -> None:
-        """`scores`: log-probabilities were asked for."""
+        """`scores`: log-probabilities were asked for; `echoed` is what each answer begins with."""
         self._details = details
         self._head = head
         self._prepared = prepared
         self._reading = reading
         self._scores = scores
         self._include_usage = include_usage
+        self._echoed = echoed
         self._streamed = [_Streamed(reading.reader()) for _ in range(answers)]
 
     def whole(self, ended: Sequence[FinishedAnswer]) -> Json:
         found = self._head.of(WHOLE, [self._choice(one) for one in ended])
         prompt = self._details.of_prompt(self._prepared.tokens, ended[0].completion.prompt_logprobs)
-        return found | {"usage": self._usage(ended)} | prompt | self._dropped()
+        return found | {"usage": self._usage(ended)} | prompt | self._prepared.notes
 
     def opening(self) -> list[Json]:
-        delta = {"role": "assistant", "content": ""}
+        delta = {"role": "assistant", "content": self._echoed}
         found = [self._chunk([_delta(number, delta)]) for number in range(len(self._streamed))]
-        return [found[0] | self._details.with_prompt_ids(self._prepared.tokens) | self._dropped(), *found[1:]]
+        return [found[0] | self._details.with_prompt_ids(self._prepared.tokens) | self._prepared.notes, *found[1:]]
 
     def note(self, number: int, update: Update) -> None:
         pass  # what has ended says it all
@@ -124,34 +126,38 @@ class ChatFormatter:
     def _usage_so_far(self) -> Json:
         return usage_so_far(len(self._prepared.tokens), sum(one.tokens for one in self._streamed))
 
-    def _dropped(self) -> Json:
-        """What a rolling conversation lost."""
-        return {"brim": self._prepared.dropped} if self._prepared.rolls else {}
-
     def _choice(self, one: FinishedAnswer) -> Json:
         done = one.completion
         reader = self._reading.reader()
         answered = whole(reader.feed(done.text or "") + reader.close())
         return {
             "index": one.number,
-            "message": _message(answered),
+            "message": _message(answered, self._echoed),
             "logprobs": None if self._scores is None else {"content": self._scores.of_answer(done)},
             "finish_reason": _reason(done, len(answered.calls)),
             **self._details.of_answer(done, done.tokens),
         }
 
 
-def _message(answered: Answered) -> Json:
-    content = answered.content if answered.content or not answered.calls else None
-    found: Json = {"role": "assistant", "content": content}
+def _message(answered: Answered, echoed: str) -> Json:
+    content = echoed + answered.content
+    found: Json = {"role": "assistant", "content": content if content or not answered.calls else None}
     if answered.reasoning:
-        found["reasoning_content"] = answered.reasoning
+        found |= _reasoning(answered.reasoning)
     if answered.calls:
-        found["tool_calls"] = [
-            {"id": new_call_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answered.calls
-        ]
+        found["tool_calls"] = [_call(Called(0, call.name, call.custom), call.arguments) for call in answered.calls]
     return found
+
+
+def _call(called: Called, written: str) -> Json:
+    if called.custom:
+        return {"id": new_call_id(), "type": "custom", "custom": {"name": called.name, "input": written}}
+    return {"id": new_call_id(), "type": "function", "function": {"name": called.name, "arguments": written}}
+
+
+def _reasoning(text: str) -> Json:
+    """Under both names that clients look for."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def _piece_delta(piece: Piece) -> Json:
@@ -159,12 +165,12 @@ def _piece_delta(piece: Piece) -> Json:
         case Said(text):
             return {"content": text}
         case Thought(text):
-            return {"reasoning_content": text}
-        case Called(number, name):
-            function = {"name": name, "arguments": ""}
-            return {"tool_calls": [{"index": number, "id": new_call_id(), "type": "function", "function": function}]}
-        case Argued(number, text):
-            return {"tool_calls": [{"index": number, "function": {"arguments": text}}]}
+            return _reasoning(text)
+        case Called(number):
+            return {"tool_calls": [{"index": number, **_call(piece, "")}]}
+        case Argued(number, text, custom):
+            written = {"custom": {"input": text}} if custom else {"function": {"arguments": text}}
+            return {"tool_calls": [{"index": number, **written}]}
 
 
 def _reason(done: Completion, calls: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from brim.engine.front.answers import Completion, Update
@@ -29,23 +30,46 @@ from brim.serve.responses.scores import Scores
 _WHY_INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.DEADLINE: "deadline"}
 
 
+@dataclass(frozen=True, slots=True)
+class ResponseOutline:
+    """A response, but for its output."""
+
+    head: ResponseHeader
+    said_back: Json  # fields of the request
+    stored: bool
+
+    def json(self, status: str, output: Sequence[Json] = (), **found: Any) -> Json:
+        return {
+            "id": self.head.id,
+            "object": "response",
+            "created_at": self.head.created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": self.head.model,
+            "output": list(output),
+            "usage": None,
+            "store": self.stored,
+            **self.said_back,
+            **found,
+        }
+
+
 class ResponsesApiFormatter:
     last_line = b""
 
     def __init__(
         self,
-        head: ResponseHeader,
+        outline: ResponseOutline,
         prepared: Prepared,
         reading: Reading,
-        said_back: Json,
         keep: Callable[[Json], None] | None,
         scores: Scores | None,
     ) -> None:
         """`keep` is given the finished response, to be stored; `scores`: log-probabilities were asked for."""
-        self._head = head
+        self._outline = outline
         self._prepared = prepared
         self._reading = reading
-        self._said_back = said_back
         self._keep = keep
         self._scores = scores
         self._reader = reading.reader()
@@ -59,7 +83,7 @@ class ResponsesApiFormatter:
         return self._finished(ended)
 
     def opening(self) -> list[Json]:
-        response = self._response("in_progress")
+        response = self.current("in_progress")
         return self._numbered(
             [{"type": f"response.{name}", "response": response} for name in ("created", "in_progress")]
         )
@@ -89,7 +113,7 @@ class ResponsesApiFormatter:
         done = ended[0].completion
         finish_reason(done)  # an answer that failed is no answer
         why = _WHY_INCOMPLETE.get(done.finish_reason)
-        response = self._response(
+        response = self.current(
             "completed" if why is None else "incomplete",
             incomplete_details=None if why is None else {"reason": why},
             usage=self._usage(ended, done),
@@ -108,23 +132,9 @@ class ResponsesApiFormatter:
             "total_tokens": found["total_tokens"],
         }
 
-    def _response(self, status: str, **found: Any) -> Json:
-        dropped = {"brim": self._prepared.dropped} if self._prepared.rolls else {}
-        return {
-            "id": self._head.id,
-            "object": "response",
-            "created_at": self._head.created,
-            "status": status,
-            "error": None,
-            "incomplete_details": None,
-            "model": self._head.model,
-            "output": list(self._output.items),
-            "usage": None,
-            "store": self._keep is not None,
-            **self._said_back,
-            **dropped,
-            **found,
-        }
+    def current(self, status: str, **found: Any) -> Json:
+        """The response with its output so far."""
+        return self._outline.json(status, self._output.items, **self._prepared.notes, **found)
 
 
 class _Output:
@@ -251,12 +261,13 @@ class _Text(_Item):
 
 
 class _Call(_Item):
-    """A call of a tool."""
+    """A call of a tool: of a function, or of a custom one with its text."""
 
     def __init__(self, called: Called) -> None:
-        super().__init__("fc", "function_call_arguments")
+        super().__init__(*(("ctc", "custom_tool_call_input") if called.custom else ("fc", "function_call_arguments")))
         self._called = called
         self._call_id = new_call_id()
+        self._kind, self._field = ("custom_tool_call", "input") if called.custom else ("function_call", "arguments")
 
     def takes(self, piece: Piece) -> bool:
         return isinstance(piece, Argued) and piece.number == self._called.number
@@ -264,19 +275,19 @@ class _Call(_Item):
     def json(self, status: str) -> Json:
         return {
             "id": self.id,
-            "type": "function_call",
+            "type": self._kind,
             "status": status,
             "call_id": self._call_id,
             "name": self._called.name,
-            "arguments": self.text,
+            self._field: self.text,
         }
 
     def opened(self) -> list[Json]:
         return []
 
     def closed(self) -> list[Json]:
-        named = {"name": self._called.name, "arguments": self.text}
-        return [self.at() | {"type": f"response.{self.delta}.done"} | named]
+        named = {} if self._called.custom else {"name": self._called.name}
+        return [self.at() | {"type": f"response.{self.delta}.done", **named, self._field: self.text}]
 
 
 def _item_for(piece: Piece) -> _Item:
