@@ -59,10 +59,11 @@ def events(text: str) -> list[dict[str, Any]]:
 
 def test_an_answer_is_queued_and_found_when_it_is_done(api: Served) -> None:
     with saying(api, "It is warm."):
-        queued = respond(api, background=True, metadata={"a": "b"})
+        queued = respond(api, background=True, metadata={"a": "b"}, text={"verbosity": "low"})
         assert (queued["status"], queued["background"], queued["output"]) == ("queued", True, [])
         done = polled(api, queued["id"])
     assert (done["status"], done["metadata"]) == ("completed", {"a": "b"})
+    assert done["brim"]["warnings"][0].startswith("verbosity: "), "what it said is stored with it"
     assert done["output"][0]["content"][0]["text"] == "It is warm."
     assert done["usage"]["output_tokens"] > 0
     with saying(api, "Yes."):
@@ -85,6 +86,8 @@ def test_an_answer_belongs_to_its_key(api: Served) -> None:
 def test_one_that_is_cancelled_ends_where_it_is_and_gives_back_what_it_held(api: Served) -> None:
     name = endless(api)["id"]
     wait(lambda: api.get(f"/v1/responses/{name}").json()["status"] == "in_progress")
+    (item,) = api.get(f"/v1/responses/{name}/input_items").json()["data"]
+    assert item["content"][0]["text"] == "Paris?"
     found = api.post(f"/v1/responses/{name}/cancel").json()
     assert (found["id"], found["status"], found["error"]) == (name, "cancelled", None)
     assert api.is_empty()

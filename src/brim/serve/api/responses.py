@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext
+from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext, warned
 from brim.serve.api.chat import answer_params, chat_prompt, reading_of, scores_of
 from brim.serve.background import BackgroundAnswer, BackgroundAnswers
 from brim.serve.http.keys import Tenant
@@ -40,9 +40,9 @@ class ResponsesEndpoint:
         head = ResponseHeader.new("resp", self.settings.model_name, asked.wanted.request_id)
         named = head if asked.wanted.request_id else replace(head, id=head.id.replace("-", "_"))
         outline = ResponseOutline(named, asked.said_back, asked.store)
-        keep = partial(self._keep, context.tenant, asked.items)
+        keep, key = partial(self._keep, context.tenant, asked.items), (context.tenant.name, named.id)
         answer = (
-            BackgroundAnswer(context.tenant.name, outline, keep, self.background, replays=asked.wanted.stream)
+            BackgroundAnswer(key, outline, asked.items, keep, self.background, replays=asked.wanted.stream)
             if asked.background
             else None
         )
@@ -73,5 +73,5 @@ class ResponsesEndpoint:
         return self.stored.find(tenant.name, name) if isinstance(name, str) else None
 
     def _keep(self, tenant: Tenant, items: Items, response: dict[str, Any]) -> None:
-        kept = StoredResponse(dumped(response), dumped([*items, *response["output"]]))
+        kept = StoredResponse(dumped(warned(response)), dumped([*items, *response["output"]]))
         self.stored.keep(tenant.name, response["id"], kept)
