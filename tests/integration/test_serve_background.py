@@ -88,6 +88,8 @@ def test_one_that_is_cancelled_ends_where_it_is_and_gives_back_what_it_held(api:
     wait(lambda: api.get(f"/v1/responses/{name}").json()["status"] == "in_progress")
     (item,) = api.get(f"/v1/responses/{name}/input_items").json()["data"]
     assert item["content"][0]["text"] == "Paris?"
+    again = api.post("/v1/responses", {"input": "Paris?", "background": True, "request_id": name})
+    assert (again.status_code, again.json()["error"]["param"]) == (400, "request_id")
     found = api.post(f"/v1/responses/{name}/cancel").json()
     assert (found["id"], found["status"], found["error"]) == (name, "cancelled", None)
     assert api.is_empty()

@@ -15,6 +15,7 @@ from brim.serve.http.keys import Tenant
 from brim.serve.http.parsing import checked
 from brim.serve.http.reply import dumped
 from brim.serve.lifecycle import served_model
+from brim.serve.problems import invalid
 from brim.serve.requests.responses_api import Items, ResponseRequest, read_response
 from brim.serve.responses.answers import ResponseHeader
 from brim.serve.responses.responses_api import ResponseOutline, ResponsesApiFormatter
@@ -41,6 +42,8 @@ class ResponsesEndpoint:
         named = head if asked.wanted.request_id else replace(head, id=head.id.replace("-", "_"))
         outline = ResponseOutline(named, asked.said_back, asked.store)
         keep, key = partial(self._keep, context.tenant, asked.items), (context.tenant.name, named.id)
+        if asked.background and self.background.running(*key) is not None:
+            raise invalid("request_id", "a response of this id is being answered in the background; give another")
         answer = (
             BackgroundAnswer(key, outline, asked.items, keep, self.background, replays=asked.wanted.stream)
             if asked.background
