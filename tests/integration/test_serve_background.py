@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -116,10 +115,7 @@ def test_a_stream_is_left_and_taken_up_again(api: Served) -> None:
     assert whole[-1]["type"] == "response.completed"
     assert whole[-1]["response"] == done
     assert rest == whole[6:]
-    assert (
-        "".join(one.get("delta", "") for one in whole) == LONG.strip()
-        or "".join(one.get("delta", "") for one in whole) == LONG
-    )
+    assert "".join(one.get("delta", "") for one in whole) == LONG
 
 
 def test_a_prompt_that_cannot_be_answered_fails_where_it_is_looked_for(api: Served) -> None:
@@ -214,10 +210,9 @@ def test_a_drain_waits_for_them(tmp_path_factory: pytest.TempPathFactory) -> Non
         served(engine, threads=True, drain_seconds=SECONDS) as found,
     ):
         with saying(found, LONG):
-            name = respond(found, background=True)["id"]
+            respond(found, background=True)
             found.server.stop()
             found.thread.join(SECONDS)
         assert found.ended == [0]
         (entry,) = [one for one in found.log if one["path"] == "/v1/responses"]
-        assert (entry["status"], entry["finish_reasons"]) == (200, ["stop"]), name
-        assert time.monotonic()
+        assert (entry["status"], entry["finish_reasons"]) == (200, ["stop"])
