@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,10 +58,11 @@ def events(text: str) -> list[dict[str, Any]]:
 
 def test_an_answer_is_queued_and_found_when_it_is_done(api: Served) -> None:
     with saying(api, "It is warm."):
-        queued = respond(api, background=True, metadata={"a": "b"})
+        queued = respond(api, background=True, metadata={"a": "b"}, text={"verbosity": "low"})
         assert (queued["status"], queued["background"], queued["output"]) == ("queued", True, [])
         done = polled(api, queued["id"])
     assert (done["status"], done["metadata"]) == ("completed", {"a": "b"})
+    assert done["brim"]["warnings"][0].startswith("verbosity: "), "what it said is stored with it"
     assert done["output"][0]["content"][0]["text"] == "It is warm."
     assert done["usage"]["output_tokens"] > 0
     with saying(api, "Yes."):
@@ -85,6 +85,10 @@ def test_an_answer_belongs_to_its_key(api: Served) -> None:
 def test_one_that_is_cancelled_ends_where_it_is_and_gives_back_what_it_held(api: Served) -> None:
     name = endless(api)["id"]
     wait(lambda: api.get(f"/v1/responses/{name}").json()["status"] == "in_progress")
+    (item,) = api.get(f"/v1/responses/{name}/input_items").json()["data"]
+    assert item["content"][0]["text"] == "Paris?"
+    again = api.post("/v1/responses", {"input": "Paris?", "background": True, "request_id": name})
+    assert (again.status_code, again.json()["error"]["param"]) == (400, "request_id")
     found = api.post(f"/v1/responses/{name}/cancel").json()
     assert (found["id"], found["status"], found["error"]) == (name, "cancelled", None)
     assert api.is_empty()
@@ -111,10 +115,7 @@ def test_a_stream_is_left_and_taken_up_again(api: Served) -> None:
     assert whole[-1]["type"] == "response.completed"
     assert whole[-1]["response"] == done
     assert rest == whole[6:]
-    assert (
-        "".join(one.get("delta", "") for one in whole) == LONG.strip()
-        or "".join(one.get("delta", "") for one in whole) == LONG
-    )
+    assert "".join(one.get("delta", "") for one in whole) == LONG
 
 
 def test_a_prompt_that_cannot_be_answered_fails_where_it_is_looked_for(api: Served) -> None:
@@ -209,10 +210,9 @@ def test_a_drain_waits_for_them(tmp_path_factory: pytest.TempPathFactory) -> Non
         served(engine, threads=True, drain_seconds=SECONDS) as found,
     ):
         with saying(found, LONG):
-            name = respond(found, background=True)["id"]
+            respond(found, background=True)
             found.server.stop()
             found.thread.join(SECONDS)
         assert found.ended == [0]
         (entry,) = [one for one in found.log if one["path"] == "/v1/responses"]
-        assert (entry["status"], entry["finish_reasons"]) == (200, ["stop"]), name
-        assert time.monotonic()
+        assert (entry["status"], entry["finish_reasons"]) == (200, ["stop"])

@@ -9,7 +9,7 @@ together, the oldest that have ended first. Changed in the event loop's thread a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +31,20 @@ class BackgroundAnswer:
 
     def __init__(
         self,
-        tenant: str,
+        key: tuple[str, str],
         outline: ResponseOutline,
+        items: Sequence[Json],
         keep: Callable[[Json], None],
         among: BackgroundAnswers,
+        *,
         replays: bool,
     ) -> None:
-        """`keep` stores a response that failed or was cancelled; `replays`: its events are kept."""
-        self.key = (tenant, outline.head.id)
+        """`key`: its tenant's name and its id; `items`: what it was given to; `replays`: its events are kept.
+
+        `keep` stores a response that failed or was cancelled.
+        """
+        self.key = key
+        self.items = items
         self.status = 0  # as of a response: 0 until its first event
         self.task: Task[None] | None = None
         self.formatter: ResponsesApiFormatter | None = None  # once its prompt is made

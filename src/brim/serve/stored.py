@@ -41,7 +41,8 @@ class StoredResponses:
         self.held_bytes = 0
 
     def keep(self, tenant: str, name: str, kept: StoredResponse) -> None:
-        """Keep an answer under its id, unless it is larger than all that may be kept."""
+        """Keep an answer under its id, unless it is larger than all that may be kept; one of this id gives way."""
+        self.delete(tenant, name)
         if kept.size_bytes > self._most_bytes:
             return
         self._kept[tenant, name] = kept

@@ -15,7 +15,7 @@ from brim.serve.responses.responses_api import ResponseOutline
 
 def answer(among: BackgroundAnswers, name: str, kept: list[Any], replays: bool = True) -> BackgroundAnswer:
     outline = ResponseOutline(ResponseHeader(name, 0, "m"), {}, stored=True)
-    return BackgroundAnswer("key", outline, kept.append, among, replays)
+    return BackgroundAnswer(("key", name), outline, (), kept.append, among, replays=replays)
 
 
 async def lines(one: BackgroundAnswer, after: int = -1) -> list[bytes]:

@@ -26,3 +26,12 @@ def test_what_is_counted_is_what_is_held() -> None:
     kept = StoredResponse("\N{GRINNING FACE}".encode() * 1000, b"[" + b"{}," * 1000 + b"{}]")
     assert kept.size_bytes == 4000 + 3004
     assert sys.getsizeof(kept.response) + sys.getsizeof(kept.items) < kept.size_bytes + 100
+
+
+def test_an_id_that_comes_again_is_counted_once() -> None:
+    stored = StoredResponses(most_bytes=10_000)
+    for size in (3000, 2000):
+        stored.keep("one", "own", StoredResponse(b"", b"z" * size))
+    assert stored.held_bytes == 2000
+    assert stored.delete("one", "own")
+    assert (stored.held_bytes, stored.find("one", "own")) == (0, None)

@@ -30,9 +30,9 @@ class MessagesEndpoint:
     async def _prepare(self, asked: ChatRequest, context: RequestContext) -> PreparedRequest:
         running = context.running
         prompt = await chat_prompt(asked, context, self.settings.limits, "messages")
-        head = ResponseHeader.new("msg", self.settings.model_name)
+        head = ResponseHeader.new("msg", self.settings.model_name, asked.wanted.request_id)
         formatter = MessagesFormatter(
-            replace(head, id=head.id.replace("-", "_")),
+            head if asked.wanted.request_id else replace(head, id=head.id.replace("-", "_")),
             prompt,
             reading_of(asked, prompt, running),
             max_tokens=asked.wanted.params.max_tokens,

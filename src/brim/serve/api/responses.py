@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext
+from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext, warned
 from brim.serve.api.chat import answer_params, chat_prompt, reading_of, scores_of
 from brim.serve.background import BackgroundAnswer, BackgroundAnswers
 from brim.serve.http.keys import Tenant
 from brim.serve.http.parsing import checked
 from brim.serve.http.reply import dumped
 from brim.serve.lifecycle import served_model
+from brim.serve.problems import invalid
 from brim.serve.requests.responses_api import Items, ResponseRequest, read_response
 from brim.serve.responses.answers import ResponseHeader
 from brim.serve.responses.responses_api import ResponseOutline, ResponsesApiFormatter
@@ -40,9 +41,11 @@ class ResponsesEndpoint:
         head = ResponseHeader.new("resp", self.settings.model_name, asked.wanted.request_id)
         named = head if asked.wanted.request_id else replace(head, id=head.id.replace("-", "_"))
         outline = ResponseOutline(named, asked.said_back, asked.store)
-        keep = partial(self._keep, context.tenant, asked.items)
+        keep, key = partial(self._keep, context.tenant, asked.items), (context.tenant.name, named.id)
+        if asked.background and self.background.running(*key) is not None:
+            raise invalid("request_id", "a response of this id is being answered in the background; give another")
         answer = (
-            BackgroundAnswer(context.tenant.name, outline, keep, self.background, replays=asked.wanted.stream)
+            BackgroundAnswer(key, outline, asked.items, keep, self.background, replays=asked.wanted.stream)
             if asked.background
             else None
         )
@@ -73,5 +76,5 @@ class ResponsesEndpoint:
         return self.stored.find(tenant.name, name) if isinstance(name, str) else None
 
     def _keep(self, tenant: Tenant, items: Items, response: dict[str, Any]) -> None:
-        kept = StoredResponse(dumped(response), dumped([*items, *response["output"]]))
+        kept = StoredResponse(dumped(warned(response)), dumped([*items, *response["output"]]))
         self.stored.keep(tenant.name, response["id"], kept)

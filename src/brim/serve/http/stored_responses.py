@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -91,8 +92,9 @@ class ResponseStore:
         order = query.get("order", "desc")
         if order not in ("asc", "desc"):
             raise invalid("order", f"{order!r:.40} is not one of asc, desc")
-        kept = self._find(tenant, name)
-        items = await asyncio.to_thread(_input_items, name, kept)
+        running = self.background.running(tenant, name)
+        given = await asyncio.to_thread(_given, self._find(tenant, name)) if running is None else running.items
+        items = [_item(one, f"{name.replace('resp_', 'item_', 1)}_{number}") for number, one in enumerate(given)]
         if order == "desc":
             items.reverse()
         after = query.get("after")
@@ -112,14 +114,15 @@ class ResponseStore:
         return found
 
 
-def _input_items(name: str, kept: StoredResponse) -> list[Json]:
-    """What stands before the output; each with an id, which those that came without one get by their place."""
+def _given(kept: StoredResponse) -> Sequence[Json]:
+    """The items that stand before the output."""
     items, output = json.loads(kept.items), json.loads(kept.response)["output"]
-    given = items[: len(items) - len(output)]
-    return [_item(one, f"{name.replace('resp_', 'item_', 1)}_{number}") for number, one in enumerate(given)]
+    found: list[Json] = items[: len(items) - len(output)]
+    return found
 
 
 def _item(item: Json, name: str) -> Json:
+    """With an id, this one where it came without."""
     found = {"id": name, "type": "message", **item}
     if found["type"] == "message":
         found.setdefault("status", "completed")
