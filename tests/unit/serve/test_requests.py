@@ -410,3 +410,13 @@ def test_a_body_of_fifty_thousand_messages_is_refused_at_once() -> None:
         return time.perf_counter() - began
 
     assert min(seconds(50_000) for _ in range(3)) < 2 * min(seconds(1000) for _ in range(3))
+
+
+def test_an_integer_may_be_written_as_a_number_with_nothing_behind_the_point() -> None:
+    """As JSON schemas count, and clients in languages with one kind of number write."""
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 5.0, "seed": 7.0, "stop_token_ids": [3.0]}
+    params = read_chat(body, MODEL).wanted.params
+    assert (params.max_tokens, params.seed, params.stop_token_ids) == (5, 7, (3,))
+    assert all(type(one) is int for one in (params.max_tokens, params.seed, *params.stop_token_ids))
+    with pytest.raises(Problem, match="max_tokens"):
+        read_chat(body | {"max_tokens": 5.5}, MODEL)

@@ -153,7 +153,8 @@ def grammar_of(rules: str) -> Grammar:
 
 
 def quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    """As a string of a Lark grammar: as JSON's, and llguidance does not read the one control that JSON leaves."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 # -- what was written --------------------------------------------------------------------------------------------------

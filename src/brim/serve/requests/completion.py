@@ -53,6 +53,19 @@ def _prompts_schema(model: t.ServedModel) -> t.Schema:
     return {"anyOf": [*one, {"type": "array", "items": {"anyOf": one}, "minItems": 1}]}
 
 
+def _kept_tokens(value: int, path: str, model: t.ServedModel) -> int:
+    if value == 0:
+        raise invalid(path, "0 leaves nothing of the prompt; keep at least 1")
+    return t.integer(-1, MOST_TOKENS).convert(value, path, model)
+
+
+_KEPT_TOKENS = t.JsonType(  # of a prompt; -1: as many as fit
+    (int,),
+    _kept_tokens,
+    lambda model: {"type": "integer", "minimum": -1, "maximum": MOST_TOKENS, "not": {"const": 0}},
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionBody(TokenDetailBody):
     prompt: Prompts = t.required(
@@ -62,7 +75,7 @@ class CompletionBody(TokenDetailBody):
     logprobs: int | None = t.optional(ALTERNATIVES)
     max_tokens: int = t.optional(t.integer(0, MOST_TOKENS), default=DEFAULT_COMPLETION)
     add_special_tokens: bool = t.optional(t.FLAG, default=True)
-    truncate_prompt_tokens: int | None = t.optional(t.integer(-1, MOST_TOKENS))
+    truncate_prompt_tokens: int | None = t.optional(_KEPT_TOKENS)
     truncation_side: str = t.optional(t.choice(("left", "right")), default="left")
     response_format: Grammar | None = t.optional(FORMAT)
 
@@ -86,8 +99,6 @@ def read_completion(found: Mapping[str, t.Json], model: t.ServedModel) -> Comple
     body = CompletionBody.read_body(found, model)
     if body.max_tokens == 0 and not body.echo:
         raise invalid("max_tokens", "0 is for scoring a prompt, with echo; ask for at least 1")
-    if body.truncate_prompt_tokens == 0:
-        raise invalid("truncate_prompt_tokens", "0 leaves nothing of the prompt; keep at least 1")
     scored = [one for one in (body.logprobs if body.echo else None, body.prompt_logprobs) if one is not None]
     params = body.params(
         max_tokens=max(1, body.max_tokens),

@@ -87,7 +87,10 @@ def _range(name: str) -> t.Schema:
 
 def sampled(name: str) -> Any:
     """A parameter that `SamplingParams` checks, by the range that the schema states."""
-    return t.optional(t.plain(_range(name)))
+    schema = _range(name)
+    if name not in INT_RANGES:
+        return t.optional(t.plain(schema))
+    return t.optional(t.JsonType((), lambda value, path, model: t.as_integer(value), lambda model: schema))
 
 
 _STOP: t.Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
@@ -158,7 +161,7 @@ def _ids(most: int, least: int = 0) -> t.JsonType[tuple[int, ...]]:
     """Token ids, which `SamplingParams` checks."""
     return t.JsonType(
         (list,),
-        lambda value, path, model: tuple(value),
+        lambda value, path, model: tuple(map(t.as_integer, value)),
         lambda model: {"type": "array", "items": token_id(model), "minItems": least, "maxItems": most},
     )
 

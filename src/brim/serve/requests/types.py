@@ -62,10 +62,17 @@ class JsonType(Generic[Value]):
     missing: str = "it is missing"
 
     def read(self, value: Json, path: str, model: ServedModel) -> Value:
+        if int in self.kinds and float not in self.kinds:
+            value = as_integer(value)
         if self.kinds and type(value) not in self.kinds:
             wanted = "a number" if float in self.kinds else " or ".join(_KINDS[kind] for kind in self.kinds)
             raise invalid(path, f"it must be {wanted}, not {_KINDS[type(value)]}", "invalid_type")
         return self.convert(value, path, model)
+
+
+def as_integer(value: Json) -> Json:
+    """5.0 is an integer, for JSON schemas and for clients that know one kind of number; anything else stays."""
+    return int(value) if type(value) is float and value.is_integer() else value
 
 
 def plain(schema: Schema, *kinds: type) -> JsonType[Any]:
