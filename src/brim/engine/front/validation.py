@@ -38,6 +38,10 @@ class GenerationRequest:
     priority: int = 0
     share: ClientShare = EVERYBODY
 
+    @property
+    def answers(self) -> int:
+        return self.params.n
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestValidator:
