@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from brim.records.lease import Lease
 from brim.serve.device_bar import DeviceSnapshot, card_parts, ledger_lines
-from brim.serve.lifecycle import RunningServer
+from brim.serve.lifecycle import AnyServer
 from brim.serve.log import RequestLogEntry
 from brim.version import __version__
 
@@ -33,7 +33,7 @@ class Asking:
     watched: Mapping[str, Any]
 
 
-def memory_report(running: RunningServer, asking: Asking) -> dict[str, Any]:
+def memory_report(running: AnyServer, asking: Asking) -> dict[str, Any]:
     """The ledger, with stable keys. Reads the leases from disk, so it runs in a thread."""
     started, figures = running.started, running.engine.figures
     own, neighbours = _leases(started.neighbours)
@@ -74,7 +74,7 @@ def memory_report(running: RunningServer, asking: Asking) -> dict[str, Any]:
     }
 
 
-def _device_name(running: RunningServer) -> str:
+def _device_name(running: AnyServer) -> str:
     device = running.engine.device
     if not str(device).startswith("cuda"):
         return "CPU"

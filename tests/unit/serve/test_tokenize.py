@@ -32,7 +32,7 @@ def about(tokenising: Any) -> _About:
         longest_request=LONGEST, loaded=SimpleNamespace(vocab=300), image_limits=None, audio_limits=None
     )
     running = SimpleNamespace(engine=engine, tokenising=tokenising)
-    lifecycle: Any = SimpleNamespace(admit=lambda: running)
+    lifecycle: Any = SimpleNamespace(admit_any=lambda: running)
     nobody: Any = None
     return _About(lifecycle, ServeSettings("tiny"), nobody, nobody)
 

@@ -86,19 +86,17 @@ class Endpoint(Protocol):
         ...
 
 
-class Answering:
-    """One of these endpoints, as an ASGI application."""
+class LoggedEndpoint:
+    """An endpoint as an ASGI application: from a body to a reply or a refusal, with a line of the log for each."""
 
     def __init__(
         self,
         path: str,
-        endpoint: Endpoint,
         lifecycle: ServerLifecycle,
         settings: ServeSettings,
         request_log: RequestLog,
     ) -> None:
         self._path = path
-        self._endpoint = endpoint
         self._lifecycle = lifecycle
         self._settings = settings
         self._request_log = request_log
@@ -111,7 +109,7 @@ class Answering:
         )
         reply = HttpReply(send, {"x-request-id": entry.id})
         try:
-            body = await read_body(request, self._settings.limits)
+            body = await self._read(request)
             await until_gone(receive, self._answer(request, body, tenant, reply, entry))
         except ClientGone:
             entry.status = 0 if reply.ended else CLIENT_LEFT  # a server may say so as soon as the last byte is sent
@@ -123,10 +121,34 @@ class Answering:
             entry.status = entry.status or reply.status or 500
             self._request_log.write(entry)
 
+    async def _read(self, request: Request) -> bytes:
+        return await read_body(request, self._settings.limits)
+
     async def _refuse(self, problem: Problem, reply: HttpReply, entry: RequestLogEntry) -> None:
         entry.error = problem.code or problem.kind
         entry.status = problem.status
         await reply.problem(problem)
+
+    async def _answer(
+        self, request: Request, body: bytes, tenant: Tenant, reply: HttpReply, entry: RequestLogEntry
+    ) -> None:
+        """Answer, or raise why not; cancelled where the client leaves."""
+        raise NotImplementedError
+
+
+class Answering(LoggedEndpoint):
+    """One of the endpoints that generate."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Endpoint,
+        lifecycle: ServerLifecycle,
+        settings: ServeSettings,
+        request_log: RequestLog,
+    ) -> None:
+        super().__init__(path, lifecycle, settings, request_log)
+        self._endpoint = endpoint
 
     async def _answer(
         self, request: Request, body: bytes, tenant: Tenant, reply: HttpReply, entry: RequestLogEntry

@@ -18,7 +18,10 @@ from brim.errors import BrimError
 from brim.serve.api.answering import CLIENT_LEFT, Answering, Endpoint
 from brim.serve.api.chat import ChatEndpoint
 from brim.serve.api.completions import CompletionsEndpoint
+from brim.serve.api.embeddings import EmbeddingsEndpoint
+from brim.serve.api.pooling import Pooling, PoolingEndpoint
 from brim.serve.api.responses import ResponsesEndpoint
+from brim.serve.api.scores import RerankEndpoint, ScoreEndpoint
 from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share_of
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import checked, parsed
@@ -65,6 +68,9 @@ def make_app(
     def generating(path: str, endpoint: Endpoint) -> Route:
         return Route(path, Answering(path, endpoint, lifecycle, settings, request_log), methods=["POST"])
 
+    def pooling(path: str, endpoint: PoolingEndpoint) -> Route:
+        return Route(path, Pooling(path, endpoint, lifecycle, settings, request_log), methods=["POST"])
+
     app = Starlette(
         routes=[
             Route("/health", about.health),
@@ -81,6 +87,9 @@ def make_app(
             generating("/v1/responses", ResponsesEndpoint(settings, about.stored)),
             Route("/v1/responses/{name}", about.response),
             Route("/v1/responses/{name}", about.delete_response, methods=["DELETE"]),
+            pooling("/v1/embeddings", EmbeddingsEndpoint(settings)),
+            *(pooling(path, ScoreEndpoint(settings)) for path in ("/v1/score", "/score")),
+            *(pooling(path, RerankEndpoint(settings)) for path in ("/v1/rerank", "/rerank", "/v2/rerank")),
             *page,
         ],
         exception_handlers={
@@ -123,7 +132,7 @@ class _About:
 
     async def openapi(self, request: Request) -> Response:
         """What the server takes and gives, as far as it is known now."""
-        model = served_model(self._settings, self._lifecycle.running)
+        model = served_model(self._settings, self._lifecycle.any_running)
         return JSONResponse(document(model, keys=bool(self._settings.api_keys)))
 
     async def models(self, request: Request) -> Response:
@@ -142,7 +151,7 @@ class _About:
             "created": self._created,
             "owned_by": "brim",
         }
-        running = self._lifecycle.running
+        running = self._lifecycle.any_running
         return found if running is None else found | {"max_model_len": running.engine.longest_request}
 
     async def response(self, request: Request) -> Response:
@@ -161,7 +170,7 @@ class _About:
 
     async def memory(self, request: Request) -> Response:
         """The ledger; with `?after=N`, only the events and samples whose number is above N."""
-        running = self._lifecycle.running or self._lifecycle.admit()
+        running = self._lifecycle.any_running or self._lifecycle.admit_any()
         after = _after(request)
         tenant: Tenant = request.state.tenant
         share = share_of(tenant, None if request.client is None else request.client.host)
@@ -180,7 +189,7 @@ class _About:
         limits = self._settings.limits
         body = await read_body(request, limits)
         found = await parsed(body)
-        running = self._lifecycle.admit()
+        running = self._lifecycle.admit_any()
         longest = running.engine.longest_request
         asked = await checked(partial(read_tokenize, found, served_model(self._settings, running)), len(body))
         if isinstance(asked, TokenizedPrompt):

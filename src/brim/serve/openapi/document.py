@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from brim.model.tasks import ModelTask
 from brim.serve.openapi import responses
+from brim.serve.openapi.pooling import pooling_paths
 from brim.serve.requests.chat import ChatBody, tokenize_schema
 from brim.serve.requests.completion import CompletionBody
 from brim.serve.requests.plan import PlanQuery
@@ -29,6 +31,7 @@ _REFUSALS = {
     503: "the server is starting, draining, or has failed",
     504: "the deadline passed before the request began",
 }
+_GENERATE = ("/v1/chat/", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/audio/")
 _ASKING = (400, 408, 413, 415, 503)
 _GENERATING = (*_ASKING, 404, 429, 500, 504)
 _PLANNING = (*_ASKING, 429)
@@ -50,13 +53,22 @@ def document(model: ServedModel, keys: bool) -> Json:
             "version": __version__,
             "description": "OpenAI's API, and what the server says about its memory.",
         },
-        "paths": _paths(model),
+        "paths": _served_paths(model),
         "components": {"schemas": {"Problem": responses.PROBLEM}},
     }
     if keys:
         found["components"]["securitySchemes"] = {_KEY: {"type": "http", "scheme": "bearer"}}
         found["security"] = [{_KEY: []}]
     return found
+
+
+def _served_paths(model: ServedModel) -> Json:
+    """Those that work with the model that is served."""
+    paths = _paths(model)
+    if model.task is ModelTask.GENERATE:
+        return paths
+    others = {path: one for path, one in paths.items() if not path.startswith(_GENERATE)}
+    return others | pooling_paths(model, _computes)
 
 
 def _paths(model: ServedModel) -> Json:
@@ -92,6 +104,10 @@ def _paths(model: ServedModel) -> Json:
         "/metrics": {"get": _operation("Metrics for Prometheus", {PLAIN: {"type": "string"}})},
         "/openapi.json": {"get": _operation("This document", {JSON: {"type": "object"}})},
     }
+
+
+def _computes(said: str, body: Schema, answer: Schema) -> Json:
+    return _operation(said, {JSON: answer}, (*_ASKING, 404, 429, 500)) | _body(body)
 
 
 def _generates(said: str, body: Schema, answer: Schema) -> Json:

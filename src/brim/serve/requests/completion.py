@@ -51,11 +51,12 @@ def _prompts_schema(model: t.ServedModel) -> t.Schema:
     return {"anyOf": [*one, {"type": "array", "items": {"anyOf": one}, "minItems": 1}]}
 
 
+PROMPTS = t.JsonType((), _prompts, _prompts_schema, "a text, a list of token ids, or a list of these is needed")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionBody(GenerationBody):
-    prompt: Prompts = t.required(
-        t.JsonType((), _prompts, _prompts_schema, "a text, a list of token ids, or a list of these is needed")
-    )
+    prompt: Prompts = t.required(PROMPTS)
     echo: bool = t.optional(t.FLAG, default=False)
     logprobs: int | None = t.optional(t.integer(0, MAX_ALTERNATIVES))
     max_tokens: int = t.optional(t.integer(0, MOST_TOKENS), default=DEFAULT_COMPLETION)

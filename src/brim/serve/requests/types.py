@@ -15,6 +15,7 @@ from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from brim.model.tasks import ModelTask
 from brim.serve.problems import Problem, invalid
 from brim.serve.settings import RequestLimits
 from brim.suggest import did_you_mean, shown, suggestions
@@ -46,6 +47,7 @@ class ServedModel:
     longest: int = 1 << 31  # tokens of one request, prompt and answer
     images: bool = True
     audio: bool = True
+    task: ModelTask = ModelTask.GENERATE
     limits: RequestLimits = field(default_factory=RequestLimits)
 
 
