@@ -150,11 +150,14 @@ class Answering(LoggedEndpoint):
         super().__init__(path, lifecycle, settings, request_log)
         self._endpoint = endpoint
 
+    async def _parsed(self, request: Request, body: bytes) -> Mapping[str, Any]:
+        return await parsed(body)
+
     async def _answer(
         self, request: Request, body: bytes, tenant: Tenant, reply: HttpReply, entry: RequestLogEntry
     ) -> None:
         self._lifecycle.admit()
-        found = await parsed(body)
+        found = await self._parsed(request, body)
         running = self._lifecycle.admit()  # it may have begun to drain meanwhile
         context = RequestContext(tenant, running, entry)
         asked = await self._endpoint.read(found, len(body), context)
@@ -297,4 +300,5 @@ async def _events(formatter: ResponseFormatter, numbered: Numbered, reply: HttpR
 async def _whole(formatter: ResponseFormatter, numbered: Numbered, reply: HttpReply) -> None:
     async for number, update in numbered:
         formatter.note(number, update)
-    await reply.json(formatter.whole(sorted(numbered.ended, key=lambda one: one.number)))
+    whole = formatter.whole(sorted(numbered.ended, key=lambda one: one.number))
+    await (reply.text(whole) if isinstance(whole, str) else reply.json(whole))

@@ -22,6 +22,7 @@ from brim.serve.api.embeddings import EmbeddingsEndpoint
 from brim.serve.api.pooling import Pooling, PoolingEndpoint
 from brim.serve.api.responses import ResponsesEndpoint
 from brim.serve.api.scores import RerankEndpoint, ScoreEndpoint
+from brim.serve.api.transcriptions import Transcribing
 from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share_of
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import checked, parsed
@@ -87,6 +88,10 @@ def make_app(
             generating("/v1/responses", ResponsesEndpoint(settings, about.stored)),
             Route("/v1/responses/{name}", about.response),
             Route("/v1/responses/{name}", about.delete_response, methods=["DELETE"]),
+            *(
+                Route(path, Transcribing(path, lifecycle, settings, request_log), methods=["POST"])
+                for path in ("/v1/audio/transcriptions", "/v1/audio/translations")
+            ),
             pooling("/v1/embeddings", EmbeddingsEndpoint(settings)),
             *(pooling(path, ScoreEndpoint(settings)) for path in ("/v1/score", "/score")),
             *(pooling(path, RerankEndpoint(settings)) for path in ("/v1/rerank", "/rerank", "/v2/rerank")),

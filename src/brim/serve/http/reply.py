@@ -42,6 +42,11 @@ class HttpReply:
         await self._begin(status, own)
         await self._end(body)
 
+    async def text(self, found: str) -> None:
+        body = found.encode(errors="replace")
+        await self._begin(200, {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body))})
+        await self._end(body)
+
     async def json_pieces(self, pieces: Iterator[bytes]) -> None:
         """A JSON text that is made as it is sent: in a thread, some of it at a time."""
         body, is_all = await asyncio.to_thread(_next_piece, pieces)

@@ -7,6 +7,7 @@ from typing import Any
 from brim.model.tasks import ModelTask
 from brim.serve.openapi import responses
 from brim.serve.openapi.pooling import pooling_paths
+from brim.serve.openapi.transcription import TRANSCRIBED, form_body
 from brim.serve.requests.chat import ChatBody, tokenize_schema
 from brim.serve.requests.completion import CompletionBody
 from brim.serve.requests.plan import PlanQuery
@@ -66,9 +67,18 @@ def _served_paths(model: ServedModel) -> Json:
     """Those that work with the model that is served."""
     paths = _paths(model)
     if model.task is ModelTask.GENERATE:
-        return paths
+        return paths | _hearing_paths(model) if model.audio else paths
     others = {path: one for path, one in paths.items() if not path.startswith(_GENERATE)}
     return others | pooling_paths(model, _computes)
+
+
+def _hearing_paths(model: ServedModel) -> Json:
+    answers = {JSON: TRANSCRIBED, PLAIN: {"type": "string"}, EVENTS: {"type": "string"}}
+    said = {"transcriptions": "What is said in an audio", "translations": "The same, in English"}
+    return {
+        f"/v1/audio/{name}": {"post": _operation(text, answers, _GENERATING) | form_body(model)}
+        for name, text in said.items()
+    }
 
 
 def _paths(model: ServedModel) -> Json:
