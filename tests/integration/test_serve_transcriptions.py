@@ -121,7 +121,7 @@ def test_the_official_client(hearing: Served, expected: str) -> None:
         assert client.audio.transcriptions.create(**options).text == expected
         events = list(client.audio.transcriptions.create(stream=True, **options))
         assert events[-1].text == expected
-        with pytest.warns(DeprecationWarning):  # the client calls its own `create` that
+        with pytest.warns(DeprecationWarning, match="deprecated"):  # the client calls its own `create` that
             assert client.audio.translations.create(**options).text
 
 

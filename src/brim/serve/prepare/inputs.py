@@ -40,7 +40,8 @@ class InputForm:
     lower_case: bool = False
     pairs: PairFormat = PairFormat.PAIR
     instruction: str = ""  # of a reranker that is told what to look for
-    document_tokens: int | None = None  # the second text of a pair is cut to so many
+    query_tokens: int | None = None  # the first text of a pair is cut to so many
+    document_tokens: int | None = None  # and the second
 
 
 def written_input(tokenizer: Any, text: str | Pair, number: int, form: InputForm) -> WrittenInput:
@@ -80,9 +81,7 @@ def _text(tokenizer: Any, text: str, named: str, form: InputForm) -> Sequence[in
 
 def _pair(tokenizer: Any, pair: Pair, named: str, form: InputForm) -> tuple[Sequence[int], int | None]:
     """As the tokenizer writes two texts; where they are cut, the longer one is."""
-    first, second = (_bounded(tokenizer, one, named, form) for one in pair)
-    if form.document_tokens is not None:
-        second = _cut(tokenizer, second, form.document_tokens)
+    first, second = _sides(tokenizer, pair, named, form)
     options = {} if form.truncate is None else {"truncation": "longest_first", "max_length": form.truncate}
     found = tokenizer(first, second, return_token_type_ids=True, **options)
     kinds = found["token_type_ids"]
@@ -91,9 +90,7 @@ def _pair(tokenizer: Any, pair: Pair, named: str, form: InputForm) -> tuple[Sequ
 
 def _qwen3(tokenizer: Any, pair: Pair, named: str, form: InputForm) -> Sequence[int]:
     """By the template of the model's card, which cuts the pair and never what is around it."""
-    query, document = (_bounded(tokenizer, one, named, form) for one in pair)
-    if form.document_tokens is not None:
-        document = _cut(tokenizer, document, form.document_tokens)
+    query, document = _sides(tokenizer, pair, named, form)
     body = f"<Instruct>: {form.instruction or QWEN3_INSTRUCTION}\n<Query>: {query}\n<Document>: {document}"
     before, middle, after = (
         tokenizer(one, add_special_tokens=False)["input_ids"] for one in (QWEN3_PREFIX, body, QWEN3_SUFFIX)
@@ -103,7 +100,17 @@ def _qwen3(tokenizer: Any, pair: Pair, named: str, form: InputForm) -> Sequence[
     return [*before, *middle, *after]
 
 
+def _sides(tokenizer: Any, pair: Pair, named: str, form: InputForm) -> Pair:
+    """Both texts, each cut to what was asked for it."""
+    first, second = (
+        text if most is None else _cut(tokenizer, text, most)
+        for text, most in zip(pair, (form.query_tokens, form.document_tokens), strict=True)
+    )
+    return _bounded(tokenizer, first, named, form), _bounded(tokenizer, second, named, form)
+
+
 def _cut(tokenizer: Any, text: str, tokens: int) -> str:
+    text = text[: tokens * token_characters(tokenizer)]
     found = tokenizer(text, add_special_tokens=False, truncation=True, max_length=tokens)["input_ids"]
     return str(tokenizer.decode(found, skip_special_tokens=True))
 

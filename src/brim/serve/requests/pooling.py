@@ -59,6 +59,8 @@ class EmbeddingsBody(PoolingBody):
         t.JsonType((), _inputs, PROMPTS.schema, "a text, a list of token ids, or a list of these is needed")
     )
     encoding_format: str = t.optional(t.choice(("float", "base64")), default="float")
+    embed_dtype: str = t.optional(t.choice(("float32", "float16", "bfloat16")), default="float32")  # of base64
+    endianness: str = t.optional(t.choice(("native", "little", "big")), default="native")  # of base64
     dimensions: int | None = t.optional(t.integer(1, MOST_DIMENSIONS))
     add_special_tokens: bool = t.optional(t.FLAG, default=True)
     prompt_name: str | None = t.optional(t.text(200))  # a prompt that the model's files name, such as `query`
@@ -94,6 +96,7 @@ class PairsBody(PoolingBody):
 
     instruction: str | None = t.optional(t.TEXT)  # what to look for, where the model is told
     max_tokens_per_doc: int | None = t.optional(t.integer(0, MOST_INPUT_TOKENS))
+    max_tokens_per_query: int | None = t.optional(t.integer(0, MOST_INPUT_TOKENS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,31 @@ def probability(logit: float) -> float:
     return float(0.5 * (1 + np.tanh(0.5 * np.float64(logit))))
 
 
-def embeddings_pieces(model: str, vectors: Vectors, tokens: int, encoding: str) -> Iterator[bytes]:
+@dataclass(frozen=True, slots=True)
+class VectorCoding:
+    """How an embedding is written: as numbers, or in base64 of floats of a type and an order of bytes."""
+
+    base64: bool = False
+    dtype: str = "float32"
+    endianness: str = "native"
+
+    def written(self, vector: np.ndarray) -> Any:
+        return base64.b64encode(self._bytes(vector)).decode() if self.base64 else vector.tolist()
+
+    def _bytes(self, vector: np.ndarray) -> bytes:
+        order = {"native": "=", "little": "<", "big": ">"}[self.endianness]
+        if self.dtype == "bfloat16":  # the upper half of a float, rounded to the nearest even one
+            bits = vector.astype(np.float32).view(np.uint32).astype(np.uint64)
+            halves = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+            return halves.astype(f"{order}u2").tobytes()
+        return vector.astype(f"{order}f{2 if self.dtype == 'float16' else 4}").tobytes()
+
+
+def embeddings_pieces(model: str, vectors: Vectors, tokens: int, coding: VectorCoding) -> Iterator[bytes]:
     head = {"id": f"embd-{secrets.token_hex(12)}", "object": "list", "created": int(time.time()), "model": model}
     yield _dumped(head)[:-1] + b',"data":['
     for index, vector in enumerate(vectors):
-        written = base64.b64encode(vector.tobytes()).decode() if encoding == "base64" else vector.tolist()
-        found = {"object": "embedding", "index": index, "embedding": written}
+        found = {"object": "embedding", "index": index, "embedding": coding.written(vector)}
         yield (b"," if index else b"") + _dumped(found)
     yield b'],"usage":' + _dumped(usage(tokens)) + b"}"
 
