@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,14 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
+pytest.importorskip("starlette")
 
 import torch
 
 from brim.batch_fit import fit_batches
+from brim.cli.fit import fit_wishes
+from brim.cli.main import make_parser, run
+from brim.cli.serve import EngineStarter
 from brim.engine.pooling.engine import PoolingEngine, PoolingSettings
 from brim.engine.pooling.loading import PoolingSource, is_causal, task_of
 from brim.engine.pooling.requests import PooledInput, PoolingInput, PoolingRequest
@@ -24,11 +30,15 @@ from brim.model.tasks import ModelTask
 from brim.probes.cpu import CpuProbe
 from brim.records.progress import silent
 from brim.serve.responses.pooling import finished, probability
+from brim.serve.service import LoadedPooling
 from brim.units import KIB, MIB
 from tests.integration import tiny_pooling as tiny
 
 TEXTS = ["the cat sat on the mat", "a dog", "deep quiet river bank star !", "star", "the " * 40]
-EMBEDDERS = (tiny.bert, tiny.xlm_roberta, tiny.modern_bert, tiny.qwen3_embedding, tiny.mistral_embedding)
+EMBEDDERS = (
+    *(tiny.bert, tiny.xlm_roberta, tiny.modern_bert),
+    *(tiny.qwen3_embedding, tiny.mistral_embedding, tiny.gemma_embedding),
+)
 
 
 def engine_of(folder: Path, *, tokens: int | None = 128, rows: int = 8, **options: Any) -> PoolingEngine:
@@ -110,10 +120,13 @@ def test_other_kinds_of_pooling_and_a_dense_layer(kind: Any, tmp_path: Path) -> 
 
 
 def test_a_decoder_that_sees_ahead_is_not_taken_for_a_causal_one(tmp_path: Path) -> None:
-    with engine_of(tiny.qwen3_embedding(tmp_path / "q")) as causal, engine_of(tiny.bert(tmp_path / "b")) as encoder:
+    with (
+        engine_of(tiny.qwen3_embedding(tmp_path / "q")) as causal,
+        engine_of(tiny.gemma_embedding(tmp_path / "g")) as both,
+    ):
         assert is_causal(causal.model.model, causal.model.vocab)
         assert causal.model.causal
-        assert not encoder.model.causal
+        assert not both.model.causal
 
 
 @pytest.mark.parametrize("make", [tiny.bert_reranker, tiny.xlm_roberta_reranker, tiny.decoder_reranker])
@@ -315,3 +328,42 @@ def test_what_is_cancelled_is_not_computed(tmp_path: Path) -> None:
         assert engine.figures.waiting == 0
         engine.submit_request(PoolingRequest(given[:2], "r"))
         assert len(drained(engine)) == 2
+
+
+# -- the commands --------------------------------------------------------------------------------------------------
+
+
+def test_brim_fit_proves_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tiny.bert(tmp_path / "model")
+    small = ["--canary", "128KiB", "--max-seqs", "8", "--batch-tokens", "300", "--no-store", "--quiet"]
+    assert run(["fit", str(folder), "--memory", "8MiB", "--json", *small]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["batch_tokens"], report["kv_tokens"], report["limited_by"]) == (300, 0, "requests")
+    assert run(["fit", str(folder), "--memory", "8MiB", *small]) == 0
+    assert "batches of 300 tokens proven" in capsys.readouterr().out
+    assert run(["fit", str(folder), "--memory", "200KiB", *small]) == 1
+    assert "the longest input (64 tokens) does not fit" in capsys.readouterr().err
+    assert run(["fit", str(folder), "--memory", "8MiB", "--task", "generate", *small]) == 2
+    assert "is an encoder" in capsys.readouterr().err
+    assert run(["fit", str(folder), "--memory", "8MiB", "--draft", "brim-tiny", *small]) == 2
+    assert "draft: the model is served to embed" in capsys.readouterr().err
+
+
+def test_a_server_is_started_for_what_the_model_is_for(tmp_path: Path) -> None:
+    """By the options of `brim serve`, those of a plan's command among them."""
+    folder = tiny.qwen3_embedding(tmp_path / "model")
+    words = ["serve", str(folder), "--memory", "64MiB", "--canary", "1MiB", "--no-store", "--kv-tokens", "4096"]
+    options = make_parser().parse_args([*words, "--inject-out-of-memory", "90", "--max-seqs", "4"])
+    said: list[str] = []
+    with ExitStack() as leased:
+        loaded = EngineStarter(options, fit_wishes(options), leased, said.append).load(silent)
+        assert isinstance(loaded, LoadedPooling)
+        report = loaded.fit(silent)
+        assert report is not None
+        assert (report.batch_tokens, report.limited_by) == (4 * 96, "requests")
+        with loaded.engine as engine:
+            assert engine.model.task is ModelTask.EMBED
+            engine.submit_request(PoolingRequest((PoolingInput(np.ones(95, np.int32)),), "long"))
+            (ended,) = drained(engine)
+    assert "do not fit in a step even alone" in ended.error
+    assert said == ["--kv-tokens has no effect: a model that embeds or scores has no KV cache"]

@@ -156,6 +156,19 @@ def mistral_embedding(folder: Path) -> Path:
     return folder
 
 
+def gemma_embedding(folder: Path) -> Path:
+    """A decoder's class whose tokens see each other in both directions, as EmbeddingGemma's do."""
+    from transformers import Gemma3TextConfig, Gemma3TextModel
+
+    config = Gemma3TextConfig(
+        **{**DECODER, "num_hidden_layers": 2}, use_bidirectional_attention=True, sliding_window=16
+    )
+    write_model(folder, config, Gemma3TextModel, seed=8)
+    write_tokenizer(folder, "encoder", 96)
+    write_sentence_files(folder, {"pooling_mode_mean_tokens": True})
+    return folder
+
+
 def bert_reranker(folder: Path) -> Path:
     from transformers import BertConfig, BertForSequenceClassification
 
