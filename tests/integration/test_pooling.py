@@ -340,7 +340,7 @@ def test_brim_fit_proves_batches(tmp_path: Path, capsys: pytest.CaptureFixture[s
     report = json.loads(capsys.readouterr().out)
     assert (report["batch_tokens"], report["kv_tokens"], report["limited_by"]) == (300, 0, "requests")
     assert run(["fit", str(folder), "--memory", "8MiB", *small]) == 0
-    assert "batches of 300 tokens proven" in capsys.readouterr().out
+    assert "batches of 300 tokens proven" in " ".join(capsys.readouterr().out.split())
     assert run(["fit", str(folder), "--memory", "200KiB", *small]) == 1
     assert "the longest input (64 tokens) does not fit" in capsys.readouterr().err
     assert run(["fit", str(folder), "--memory", "8MiB", "--task", "generate", *small]) == 2

@@ -27,7 +27,7 @@ from brim.errors import InvalidRequest, first_line
 from brim.fit.scaling.given import check_given, check_margin, check_mode, parse_scaling
 from brim.folders import fits_folder
 from brim.model.transformers_classes import check_libraries
-from brim.records.progress import silent
+from brim.records.progress import Progress, silent
 from brim.suggest import shown
 from brim.units import parse_bytes, parse_count
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from brim.cli.options import Commands
     from brim.engine.engine import Engine
     from brim.engine.pooling.engine import PoolingEngine
+    from brim.model.tasks import ModelTask
     from brim.ports import MemoryProbe
     from brim.probes.cpu import CpuProbe
     from brim.records.fit import FitReport
@@ -121,13 +122,7 @@ def run(options: argparse.Namespace) -> int:
     shown = None if options.as_json else True  # a log wants a line for each phase; a script wants none
     task = find_pooling_task(options, silent)
     if task is not None:
-        with part_of_device(options, place) as part:
-            probe = budget_probe(place, part)
-            with make_pooling_engine(options, task, place, probe, shown) as pooling:
-                seen = probe or gpu_probe(pooling)
-                decide_part(part, seen)
-                report = fit_pooling(pooling, seen, wishes, part, shown)
-                _show(report, options)
+        report = _fit_batches(options, task, place, wishes, False if options.quiet else shown)
         return compared(report.batch_tokens or 0, earlier, options)
     with (
         encoders_beside(options, place, serves=True) as (place, encoders),
@@ -139,6 +134,20 @@ def run(options: argparse.Namespace) -> int:
             report = fit_engine(engine, probe=probe, neighbours=part, **wishes)
             _show(report, options)
     return compared(report.kv_tokens, earlier, options)
+
+
+def _fit_batches(
+    options: argparse.Namespace, task: ModelTask, place: EnginePlace, wishes: dict[str, Any], progress: Progress
+) -> FitReport:
+    """Of a model that embeds or scores."""
+    with part_of_device(options, place) as part:
+        probe = budget_probe(place, part)
+        with make_pooling_engine(options, task, place, probe, progress) as engine:
+            seen = probe or gpu_probe(engine)
+            decide_part(part, seen)
+            report = fit_pooling(engine, seen, wishes, part, progress)
+            _show(report, options)
+            return report
 
 
 def fit_wishes(options: argparse.Namespace) -> dict[str, Any]:
