@@ -15,7 +15,7 @@ from typing import Any
 from brim.model.architectures import head_of
 from brim.model.sentence_files import is_sentence_folder, read_sentence_files
 
-_RERANKER = re.compile(r"qwen3-?(vl-)?reranker", re.IGNORECASE)  # a language model that is asked yes or no
+_RERANKER = re.compile(r"qwen3-?reranker", re.IGNORECASE)  # a language model that is asked yes or no
 _CLASSIFIES = "SequenceClassification"
 _MASKED = "ForMaskedLM"
 

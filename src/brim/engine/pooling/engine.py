@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from brim.engine.engine_thread import EngineThread
 from brim.engine.pool.figures import EngineFigures, RequestFigures
+from brim.engine.pooling.heads import held_by
 from brim.engine.pooling.loading import PoolingSource, load_pooling
 from brim.engine.pooling.model import PoolingModel
 from brim.engine.pooling.queue import InputQueue, WaitingInput
@@ -80,7 +81,7 @@ class PoolingEngine:
             self.model = source if isinstance(source, PoolingModel) else load_pooling(source, told)
             hold = getattr(self.probe, "hold", None)
             if hold is not None:  # files are read in threads of their own, which a budget on the CPU does not see
-                hold([*self.model.model.parameters(), *self.model.model.buffers()])
+                hold([*self.model.model.parameters(), *self.model.model.buffers(), *held_by(self.model.head)])
         self._batch_tokens = 0  # 0: not built
         self._queue = InputQueue(self.settings.max_rows)
         self._requests: dict[str, PoolingRequest] = {}

@@ -79,6 +79,19 @@ class WordsHead:
         return (last_of(hidden, lengths).float() @ self.rows)[:, None] + self.bias
 
 
+def held_by(head: Head | None) -> list[torch.Tensor]:
+    """The weights that a head has beside the model's own."""
+    match head:
+        case EmbeddingHead(dense=layers):
+            return [one for layer in layers for one in layer.parameters()]
+        case ClassifierHead(score=layer):
+            return list(layer.parameters())
+        case WordsHead(rows=rows):
+            return [rows]
+        case _:
+            return []
+
+
 def words_head(language_head: Any, true: int, false: int | None) -> WordsHead:
     """From the rows of a model's own head."""
     weight, bias = language_head.weight, getattr(language_head, "bias", None)

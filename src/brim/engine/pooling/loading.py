@@ -22,7 +22,7 @@ import torch
 from brim.engine.device.cpu_kernels import keep_few_kernels
 from brim.engine.device.segments import let_segments_grow
 from brim.engine.front.validation import find_tokenizer
-from brim.engine.pooling.heads import ClassifierHead, EmbeddingHead, Head, load_dense, words_head
+from brim.engine.pooling.heads import ClassifierHead, EmbeddingHead, Head, held_by, load_dense, words_head
 from brim.engine.pooling.model import PoolingModel
 from brim.engine.weights.from_hub import on_this_machine
 from brim.engine.weights.load import (
@@ -34,8 +34,8 @@ from brim.engine.weights.load import (
     locate,
     max_positions,
     quietly,
+    tensor_bytes,
     type_of_weights,
-    weight_bytes_of,
 )
 from brim.engine.weights.quantised import refuse_quantised
 from brim.errors import InvalidRequest, UnsupportedModel
@@ -132,6 +132,11 @@ class _Loading:
                 mapping: Any = AutoModel._model_mapping
                 return mapping[type(config)], False
         if answers_yes_or_no(self.raw, self.asked.model, self.folder):
+            if not is_qwen3_reranker(self.raw, self.asked.model):
+                raise UnsupportedModel(
+                    f"{self.asked.model}: a reranker that is asked for words, in a template of its own; only that of "
+                    "Qwen3-Reranker is known here (a folder of it has that in its name)"
+                )
             return find_class(self.kind, self.raw), True
         named = named_class(self.kind, self.raw)
         if named is None or not named.__name__.endswith("ForSequenceClassification"):
@@ -206,7 +211,7 @@ class _Loading:
             config=config,
             tokenizer=tokenizer,
             folder=self.folder,
-            weight_bytes=weight_bytes_of(whole),
+            weight_bytes=tensor_bytes([*run.parameters(), *run.buffers(), *held_by(head)]),
             device=whole.device,
             warnings=self._warnings(causal),
         )

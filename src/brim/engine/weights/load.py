@@ -246,7 +246,7 @@ def _record(model: Any, folder: Path | None, seconds: float) -> LoadedModel:
         vocab=text.vocab_size,
         max_positions=max_positions(text),
         eos_ids=_eos_ids(folder, model.config, text),
-        weight_bytes=weight_bytes_of(model),
+        weight_bytes=tensor_bytes([*model.parameters(), *model.buffers()]),
         folder=folder,
         seconds=seconds,
     )
@@ -257,9 +257,8 @@ def max_positions(text: Any) -> int:
     return next((value for name in _LONGEST if (value := getattr(text, name, None))), LARGEST_CONTEXT)
 
 
-def weight_bytes_of(model: Any) -> int:
-    """Parameters and buffers, each storage once."""
-    tensors = (*model.parameters(), *model.buffers())
+def tensor_bytes(tensors: Iterable[Any]) -> int:
+    """Of all of them, each storage once."""
     storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for storage in storages.values())
 
