@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,16 @@ def test_a_model_that_scores_pairs(reranker: Served) -> None:
     raw = reranker.post("/v1/rerank", {"query": "a cat", "documents": TEXTS, "use_activation": False}).json()
     assert [one["relevance_score"] for one in raw["results"]] == pytest.approx(sorted(logits, reverse=True), abs=1e-5)
     assert raw["usage"]["prompt_tokens"] == sum(len(engine.tokenizer("a cat", text)["input_ids"]) for text in TEXTS)
+
+
+@pytest.mark.parametrize("make", [tiny.bert_reranker, tiny.xlm_roberta_reranker])
+def test_scores_are_those_of_sentence_transformers(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    folder = make(tmp_path / "m")
+    with served(built(folder), threads=True) as found:
+        answer = found.post("/v1/score", {"text_1": "a cat", "text_2": TEXTS}).json()
+    wanted = library.CrossEncoder(str(folder), device="cpu").predict([("a cat", text) for text in TEXTS])
+    assert [one["score"] for one in answer["data"]] == pytest.approx(wanted.tolist(), abs=1e-5)
 
 
 def test_pairs_that_are_too_long(reranker: Served) -> None:

@@ -23,7 +23,7 @@ SMALL = {
 DECODER = {**SMALL, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 96, "eos_token_id": 4}
 
 
-def write_tokenizer(folder: Path, kind: str, max_length: int = 64) -> Any:
+def write_tokenizer(folder: Path, kind: str, max_length: int = 64, segments: bool = False) -> Any:
     """`kind`: encoder (two texts as <cls> a <sep> b <sep>), or decoder (<eos> behind the text)."""
     from transformers import PreTrainedTokenizerFast
 
@@ -35,7 +35,9 @@ def write_tokenizer(folder: Path, kind: str, max_length: int = 64) -> Any:
         raw.post_processor = processors.TemplateProcessing(
             single="<cls> $A <sep>", pair="<cls> $A <sep> $B:1 <sep>:1", special_tokens=[("<cls>", 1), ("<sep>", 2)]
         )
-        names = {"cls_token": "<cls>", "sep_token": "<sep>"}
+        names: dict[str, Any] = {"cls_token": "<cls>", "sep_token": "<sep>"}
+        if segments:
+            names["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     else:
         raw.post_processor = processors.TemplateProcessing(
             single="$A <eos>", pair="$A $B:1 <eos>:1", special_tokens=[("<eos>", 4)]
@@ -110,7 +112,7 @@ def bert(folder: Path, **sentence: Any) -> Path:
     from transformers import BertConfig, BertModel
 
     write_model(folder, BertConfig(**SMALL, max_position_embeddings=64), BertModel)
-    write_tokenizer(folder, "encoder")
+    write_tokenizer(folder, "encoder", segments=True)
     write_sentence_files(folder, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, **sentence)
     return folder
 
@@ -173,7 +175,7 @@ def bert_reranker(folder: Path) -> Path:
     from transformers import BertConfig, BertForSequenceClassification
 
     write_model(folder, BertConfig(**SMALL, max_position_embeddings=64, num_labels=1), BertForSequenceClassification)
-    write_tokenizer(folder, "encoder")
+    write_tokenizer(folder, "encoder", segments=True)
     return folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,7 @@ def _next_piece(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
     for one in pieces:
         found.append(one)
         size += len(one)
+        time.sleep(0)  # the event loop's thread may run
         if size >= _PIECE_BYTES:
             return b"".join(found), False
     return b"".join(found), True

@@ -83,8 +83,8 @@ def _pair(tokenizer: Any, pair: Pair, named: str, form: InputForm) -> tuple[Sequ
     """As the tokenizer writes two texts; where they are cut, the longer one is."""
     first, second = _sides(tokenizer, pair, named, form)
     options = {} if form.truncate is None else {"truncation": "longest_first", "max_length": form.truncate}
-    found = tokenizer(first, second, return_token_type_ids=True, **options)
-    kinds = found["token_type_ids"]
+    found = tokenizer(first, second, **options)
+    kinds = found.get("token_type_ids", ())  # where the model's tokenizer tells the texts apart
     return found["input_ids"], kinds.index(1) if 1 in kinds else None
 
 
