@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from brim.engine.engine import Engine
+from brim.engine.pooling.engine import PoolingEngine
 from brim.ports import MemoryProbe
 from brim.record.writer import RecordingWriter
 from brim.records.fit import FitReport
@@ -23,7 +24,7 @@ from brim.records.progress import Told
 from brim.serve.prepare.processes import processes
 from brim.serve.prepare.worker import Tokenising
 from brim.serve.server import Server, address, listen
-from brim.serve.service import Loaded
+from brim.serve.service import Loaded, LoadedPooling
 from brim.serve.settings import ServeSettings
 from tests.integration.streaming_clients import nothing_is_held
 
@@ -45,12 +46,27 @@ class Built:
         return self.report
 
 
+@dataclass(frozen=True, slots=True)
+class BuiltPooling:
+    """The same for an engine that embeds or scores."""
+
+    engine: PoolingEngine
+    probe: MemoryProbe | None = None
+    report: FitReport | None = None
+
+    def load(self, told: Told) -> LoadedPooling:
+        return LoadedPooling(self.engine, lambda told: self.report, self.probe)
+
+    def fit(self, loaded: Loaded, told: Told) -> FitReport | None:
+        raise AssertionError("it is fitted as it is loaded")
+
+
 @dataclass(slots=True)
 class Served:
     """A running server, seen from outside and from inside."""
 
     server: Server
-    engine: Engine
+    engine: Any
     url: str
     thread: threading.Thread
     key: str
@@ -80,10 +96,10 @@ class Served:
 
     def is_empty(self) -> bool:
         """Wait until nobody is inside any more; nothing may be held then."""
-        running = self.server.lifecycle.running
+        running = self.server.lifecycle.any_running
         assert running is not None
         wait(lambda: running.gate.inside == 0 and running.serving.in_flight == 0 and self.engine.idle)
-        return nothing_is_held(self.engine)
+        return isinstance(self.engine, PoolingEngine) or nothing_is_held(self.engine)
 
 
 def wait(done: Any, seconds: float = SECONDS) -> None:
@@ -95,13 +111,17 @@ def wait(done: Any, seconds: float = SECONDS) -> None:
 
 @contextmanager
 def served(
-    engine: Engine | Built, *, threads: bool = False, recording: RecordingWriter | None = None, **settings: Any
+    engine: Engine | Built | BuiltPooling,
+    *,
+    threads: bool = False,
+    recording: RecordingWriter | None = None,
+    **settings: Any,
 ) -> Iterator[Served]:
     """The server until it is not needed any more, or was stopped.
 
     `threads`: tokens are made in this process, which saves a worker the import of torch.
     """
-    built = engine if isinstance(engine, Built) else Built(engine)
+    built = engine if isinstance(engine, Built | BuiltPooling) else Built(engine)
     log: list[dict[str, Any]] = []
     chosen = ServeSettings(**{"model_name": "tiny", "port": 0, **settings})
     listening = listen(chosen.host, chosen.port)

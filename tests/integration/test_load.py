@@ -333,7 +333,7 @@ def said(folder: Path, fields: dict[str, Any]) -> str:
 def test_quantised_weights_are_refused_before_they_are_loaded(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("brim.engine.weights.load._from_files", lambda *_: pytest.fail("weights were loaded"))
+    monkeypatch.setattr("brim.engine.weights.load.from_files", lambda *_: pytest.fail("weights were loaded"))
     monkeypatch.setattr("brim.planning.devices.this_machine", no_gpu)
     fields, method = QUANTISED[name]
     assert said(folder, fields) == (

@@ -135,11 +135,11 @@ def test_a_conversation_with_audio_rolls(hearing: Served) -> None:
     ("sent", "param", "message"),
     [
         (part(tone()[:-9]), "input_audio.data", "cut off"),
-        (part(b"ID3 and so on"), "input_audio.data", "is not a WAV file"),
+        (part(b"ID3 and so on"), "input_audio.data", "is no"),
         (
-            {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "mp3"}},
+            {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "aiff"}},
             "input_audio.format",
-            "'mp3' is not supported; wav is",
+            "'aiff' is not supported; wav, mp3, flac, ogg are",
         ),
         ({"type": "audio_url", "audio_url": {"url": "https://example.org/a.wav"}}, "audio_url.url", "not fetched"),
         (

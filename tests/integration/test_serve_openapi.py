@@ -78,7 +78,7 @@ RELATED = {
 }
 OPERATIONS = [
     (path, method)
-    for path, found in document(ServedModel("tiny"), keys=True)["paths"].items()
+    for path, found in document(ServedModel("tiny", images=False, audio=False), keys=True)["paths"].items()
     for method in found
     if method != "parameters"
 ]

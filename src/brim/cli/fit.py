@@ -22,16 +22,20 @@ from brim.cli.fit_against import compared, read_earlier
 from brim.cli.neighbours.encoders import encoders_beside
 from brim.cli.neighbours.options import add_neighbour_options, decide_part, part_of_device
 from brim.cli.options import add_json
+from brim.cli.pooling_options import add_task_options, find_pooling_task, fit_pooling, make_pooling_engine
 from brim.errors import InvalidRequest, first_line
 from brim.fit.scaling.given import check_given, check_margin, check_mode, parse_scaling
 from brim.folders import fits_folder
 from brim.model.transformers_classes import check_libraries
+from brim.records.progress import Progress, silent
 from brim.suggest import shown
 from brim.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
     from brim.engine.engine import Engine
+    from brim.engine.pooling.engine import PoolingEngine
+    from brim.model.tasks import ModelTask
     from brim.ports import MemoryProbe
     from brim.probes.cpu import CpuProbe
     from brim.records.fit import FitReport
@@ -66,6 +70,7 @@ def add_command(commands: Commands) -> None:
         metavar="PERCENT",
         help="for --against: so much less is no fall (2)",
     )
+    add_task_options(parser)
     add_fit_options(parser)
     add_neighbour_options(parser)
     add_engine_options(parser)
@@ -115,6 +120,10 @@ def run(options: argparse.Namespace) -> int:
     from brim.serving import fit_engine
 
     shown = None if options.as_json else True  # a log wants a line for each phase; a script wants none
+    task = find_pooling_task(options, silent)
+    if task is not None:
+        report = _fit_batches(options, task, place, wishes, False if options.quiet else shown)
+        return compared(report.batch_tokens or 0, earlier, options)
     with (
         encoders_beside(options, place, serves=True) as (place, encoders),
         part_of_device(options, place, None, encoders) as part,
@@ -125,6 +134,20 @@ def run(options: argparse.Namespace) -> int:
             report = fit_engine(engine, probe=probe, neighbours=part, **wishes)
             _show(report, options)
     return compared(report.kv_tokens, earlier, options)
+
+
+def _fit_batches(
+    options: argparse.Namespace, task: ModelTask, place: EnginePlace, wishes: dict[str, Any], progress: Progress
+) -> FitReport:
+    """Of a model that embeds or scores."""
+    with part_of_device(options, place) as part:
+        probe = budget_probe(place, part)
+        with make_pooling_engine(options, task, place, probe, progress) as engine:
+            seen = probe or gpu_probe(engine)
+            decide_part(part, seen)
+            report = fit_pooling(engine, seen, wishes, part, progress)
+            _show(report, options)
+            return report
 
 
 def fit_wishes(options: argparse.Namespace) -> dict[str, Any]:
@@ -163,7 +186,7 @@ def budget_probe(place: EnginePlace, part: Sizer | None) -> CpuProbe | None:
     return cpu_budget(part.part.promised_bytes if part is not None and part.is_decided else place.budget_bytes)
 
 
-def gpu_probe(engine: Engine) -> MemoryProbe:
+def gpu_probe(engine: Engine | PoolingEngine) -> MemoryProbe:
     from brim.probes.cuda import CudaProbe
 
     return CudaProbe(engine.device.index or 0)

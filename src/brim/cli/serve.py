@@ -15,10 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 from brim.cli.compiler_caches import usable_compiler_caches
 from brim.cli.config_file import add_config
-from brim.cli.engine_options import add_engine_options, add_model, check_weights, is_in_package, make_engine
+from brim.cli.engine_options import (
+    EnginePlace,
+    add_engine_options,
+    add_model,
+    check_weights,
+    is_in_package,
+    make_engine,
+)
 from brim.cli.fit import add_fit_options, budget_probe, engine_place, fit_wishes, gpu_probe
 from brim.cli.neighbours.encoders import encoders_beside
 from brim.cli.neighbours.options import add_neighbour_options, decide_part, part_of_device
+from brim.cli.pooling_options import (
+    add_task_options,
+    find_pooling_task,
+    fit_pooling,
+    make_pooling_engine,
+    unused_options,
+)
 from brim.errors import InvalidRequest
 from brim.folders import recordings_folder
 from brim.install import install_command
@@ -28,13 +42,14 @@ from brim.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
+    from brim.model.tasks import ModelTask
     from brim.record.writer import RecordingWriter
     from brim.records.fit import FitReport
     from brim.records.progress import Told
     from brim.serve.prepare.jobs import TokenizerSource
     from brim.serve.prepare.worker import Tokenising
     from brim.serve.ranks import Followers, Ordered
-    from brim.serve.service import Loaded
+    from brim.serve.service import Loaded, LoadedPooling
     from brim.serve.settings import ServeSettings
 
 PACKAGED_BUDGET = "512MiB"  # on the CPU, for the models in the package
@@ -164,6 +179,7 @@ def add_command(commands: Commands) -> None:
         help="for tests of your operations: steps with a prompt of N tokens or more run out of memory",
     )
     parser.add_argument("--kv-tokens", metavar="N", help="validate exactly this size, without a search")
+    add_task_options(parser)
     add_fit_options(parser)
     add_engine_options(parser)
     add_neighbour_options(parser)
@@ -271,11 +287,13 @@ def _say(options: argparse.Namespace, line: str) -> None:
 def _follow(options: argparse.Namespace, wishes: dict[str, Any]) -> int:
     """A rank beside the server's: it does what the server does, with its own part of the model."""
     from brim.serve.ranks import follow, live_with_the_server
+    from brim.serve.service import Loaded
 
     live_with_the_server()
     with ExitStack() as leased:
         starter = EngineStarter(options, wishes, leased, partial(_say, options))
         loaded = starter.load(silent)
+        assert isinstance(loaded, Loaded), "a model that embeds or scores has one rank"
         starter.fit(loaded, silent)
         with loaded.engine:
             follow(loaded.engine, sys.stdin.buffer)
@@ -357,13 +375,16 @@ class EngineStarter:
     say: Callable[[str], object]
     followers: Ordered | None = None  # the other ranks
 
-    def load(self, told: Told) -> Loaded:
+    def load(self, told: Told) -> Loaded | LoadedPooling:
         from brim.serve.ranks import LeadingEngine
         from brim.serve.service import Loaded
 
         self.leased.enter_context(usable_compiler_caches(self.say))
         check_libraries()
         place = engine_place(self.options, PACKAGED_BUDGET if is_in_package(self.options.model) else None)
+        task = find_pooling_task(self.options, told)
+        if task is not None:
+            return self._load_pooling(task, place, told)
         if self.options.batch_tokens is None:
             self.options.batch_tokens = BATCH_TOKENS if place.budget_bytes is None else CPU_BATCH_TOKENS
         place, encoders = self.leased.enter_context(encoders_beside(self.options, place, told, serves=True))
@@ -374,6 +395,25 @@ class EngineStarter:
         decide_part(part, seen)
         driven = None if self.followers is None else LeadingEngine(engine, self.followers)
         return Loaded(engine, seen, part, driven)
+
+    def _load_pooling(self, task: ModelTask, place: EnginePlace, told: Told) -> LoadedPooling:
+        from brim.serve.service import LoadedPooling
+
+        for said in unused_options(self.options):
+            self.say(said)
+        part = self.leased.enter_context(part_of_device(self.options, place, told))
+        probe = budget_probe(place, part)
+        engine = make_pooling_engine(self.options, task, place, probe, told)
+        seen = probe or gpu_probe(engine)
+        decide_part(part, seen)
+
+        def fit(told: Told) -> FitReport:
+            report = fit_pooling(engine, seen, self.wishes, part, told)
+            if self.options.inject_out_of_memory is not None:
+                engine.fail_long_inputs(_injected(self.options))
+            return report
+
+        return LoadedPooling(engine, fit, seen, part)
 
     def fit(self, loaded: Loaded, told: Told) -> FitReport:
         from brim.serving import fit_engine

@@ -343,7 +343,8 @@ def _read_family(
         return model.text, () if is_text_alone(architecture, family) else model.towers, model.warnings
     if family in NOT_GENERATIVE:
         raise UnsupportedModel(
-            f"config field 'model_type': {family!r} is an encoder, not a generative model; it has no KV cache to plan"
+            f"config field 'model_type': {family!r} is an encoder, not a generative model; it has no KV cache to plan "
+            "(`brim fit` and `brim serve` size the batches of models that embed or score)"
         )
     named = f" ({architecture[:60]})" if architecture else ""
     raise UnsupportedModel(

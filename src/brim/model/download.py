@@ -27,6 +27,8 @@ from brim.units import format_bytes
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _SMALL = (
     "*config.json",
+    "modules.json",  # of sentence-transformers, with the layers behind its pooling
+    "*_Dense/model.safetensors",
     "tokenizer*",
     "vocab*",
     "merges.txt",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from brim.errors import InvalidRequest
 from brim.folders import fits_folder
 from brim.records.fit import FitReport
 from brim.records.progress import Stage, Told
@@ -46,7 +47,12 @@ class FirstFits:
     words: Sequence[str]  # the command line of the replica: the same for all of a kind
 
     def load(self, told: Told) -> Loaded:
-        return self.starter.load(told)
+        loaded = self.starter.load(told)
+        if isinstance(loaded, Loaded):
+            return loaded
+        raise InvalidRequest(
+            f"replicas: a model that is served to {loaded.engine.model.task} is not routed; start a server for each GPU"
+        )
 
     def fit(self, loaded: Loaded, told: Told) -> FitReport | None:
         told(Stage("fit", "after other replicas of this kind"))

@@ -52,10 +52,12 @@ class RankActor:
         """Load and fit beside the other ranks."""
         from brim.cli.fit import fit_wishes
         from brim.cli.serve import EngineStarter
+        from brim.serve.service import Loaded
 
         options = self._arguments.serve_options()
         starter = EngineStarter(options, fit_wishes(options), self._leased, lambda line: None)
         loaded = starter.load(silent)
+        assert isinstance(loaded, Loaded), "a model that embeds or scores has one rank"
         starter.fit(loaded, silent)
         self._engine = self._leased.enter_context(loaded.engine)
 

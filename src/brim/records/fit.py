@@ -138,6 +138,7 @@ class FitReport:
     warnings: tuple[str, ...] = ()
     scaling: ScalingReport | None = None  # None: mode off
     stored_unused: str = ""  # why a stored fit of this model on this device was not used
+    batch_tokens: int | None = None  # of an engine without a KV cache: most tokens of a batch
 
     @property
     def cache_tokens(self) -> int:
@@ -157,6 +158,7 @@ class FitReport:
             "needed_bytes": self.needed_bytes,
             "cache_tokens": self.cache_tokens,
             "cache_bytes": self.cache_bytes,
+            "batch_tokens": self.batch_tokens,
             "canary_bytes": self.canary_bytes,
             "keep_free_bytes": self.keep_free_bytes,
             "limited_by": self.limited_by,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from brim.model.tasks import ModelTask
 from brim.records.fit import FitReport
 from brim.records.health import Health, Status
 from brim.records.progress import Stage
@@ -23,6 +24,7 @@ from brim.serve.watch.watch import ServerWatch
 
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
+    from brim.engine.pooling.engine import PoolingEngine, PoolingThread
     from brim.engine.streaming import StreamingEngine
     from brim.ports import MemoryProbe
     from brim.reserve.sizing import Sizer
@@ -66,11 +68,51 @@ class RunningServer:
         return self.started.engine
 
 
-def served_model(settings: ServeSettings, running: RunningServer | None) -> ServedModel:
+@dataclass(frozen=True, slots=True)
+class SizedPooling:
+    """An engine that embeds or scores, and how it was sized."""
+
+    engine: PoolingEngine
+    tokenizer: TokenizerSource
+    report: FitReport | None = None
+    probe: MemoryProbe | None = None
+    neighbours: Sizer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingServer:
+    """All that answers requests for embeddings and scores."""
+
+    started: SizedPooling
+    serving: PoolingThread
+    tokenising: Tokenising
+    gate: RequestGate  # a request has a place for each few of its inputs
+
+    @property
+    def engine(self) -> PoolingEngine:
+        return self.started.engine
+
+    @property
+    def task(self) -> ModelTask:
+        return self.engine.model.task
+
+
+AnyServer = RunningServer | PoolingServer
+_TASKS = {
+    ModelTask.GENERATE: "generates text: use /v1/chat/completions, /v1/completions or /v1/responses",
+    ModelTask.EMBED: "embeds texts: use /v1/embeddings, /v1/score or /v1/rerank",
+    ModelTask.SCORE: "scores pairs of texts: use /v1/score or /v1/rerank",
+}
+
+
+def served_model(settings: ServeSettings, running: AnyServer | None) -> ServedModel:
     """What bodies depend on, as far as it is known now."""
     found = ServedModel(settings.model_name, lenient=settings.lenient, limits=settings.limits)
     if running is None:
         return found
+    if isinstance(running, PoolingServer):
+        model = running.engine.model
+        return replace(found, vocab=model.vocab, longest=model.max_length, images=False, audio=False, task=model.task)
     engine = running.engine
     return replace(
         found,
@@ -97,7 +139,8 @@ class ServerLifecycle:
 
     def __init__(self) -> None:
         self.stage: Stage = Stage("start")
-        self.running: RunningServer | None = None
+        self.running: RunningServer | None = None  # of a model that generates
+        self.pooling: PoolingServer | None = None  # of one that embeds or scores
         self.watch = ServerWatch()
         self.draining = False
         self.http = HttpFigures()
@@ -108,7 +151,12 @@ class ServerLifecycle:
 
     @property
     def engine_health(self) -> Health | None:
-        return None if self.running is None else self.running.serving.health
+        return None if self.any_running is None else self.any_running.serving.health
+
+    @property
+    def any_running(self) -> AnyServer | None:
+        """Whatever the model is for."""
+        return self.running or self.pooling
 
     @property
     def state(self) -> ServerState:
@@ -123,7 +171,7 @@ class ServerLifecycle:
 
     def sample(self) -> None:
         """Let the watch see how the engine is now."""
-        running = self.running
+        running = self.any_running
         if running is not None:
             self.watch.sample(running.engine.figures, running.serving.health, running.gate.refused_or_displaced)
 
@@ -138,11 +186,25 @@ class ServerLifecycle:
         return (200 if state in (ServerState.READY, ServerState.DEGRADED) else 503), found
 
     def admit(self) -> RunningServer:
-        """What answers a new request, or why none is taken."""
+        """What generates an answer to a new request, or why none is taken."""
+        found = self.admit_any()
+        if isinstance(found, RunningServer):
+            return found
+        raise _other_task(found.task)
+
+    def admit_pooling(self, *tasks: ModelTask) -> PoolingServer:
+        """What answers a new request for one of these tasks, or why none is taken."""
+        found = self.admit_any()
+        if isinstance(found, PoolingServer) and found.task in tasks:
+            return found
+        raise _other_task(found.task if isinstance(found, PoolingServer) else ModelTask.GENERATE)
+
+    def admit_any(self) -> AnyServer:
+        """What answers a new request, whatever the model is for; or why none is taken."""
         state = self.state
         if state in (ServerState.READY, ServerState.DEGRADED):
-            assert self.running is not None
-            return self.running
+            assert self.any_running is not None
+            return self.any_running
         _, found = self.report()
         said = {
             ServerState.STARTING: f"the model is being loaded ({found.get('phase')}); /health says when it is ready",
@@ -151,3 +213,8 @@ class ServerLifecycle:
         }[state]
         retry = _SECONDS_TO_START if state is ServerState.STARTING else None
         raise Problem(503, said, kind=SERVER, code=f"server_{state}", retry_after=retry)
+
+
+def _other_task(served: ModelTask) -> Problem:
+    """An endpoint that does not work with the model that is served."""
+    return Problem(404, f"the model that is served here {_TASKS[served]}", code="other_task")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from brim.records.lease import Lease
 from brim.serve.device_bar import BarSegment, DeviceSnapshot, card_parts, ledger_lines
-from brim.serve.lifecycle import RunningServer
+from brim.serve.lifecycle import AnyServer
 from brim.serve.log import RequestLogEntry
 from brim.version import __version__
 
@@ -33,7 +33,7 @@ class Asking:
     watched: Mapping[str, Any]
 
 
-def memory_report(running: RunningServer, asking: Asking) -> dict[str, Any]:
+def memory_report(running: AnyServer, asking: Asking) -> dict[str, Any]:
     """The ledger, with stable keys. Reads the leases from disk, so it runs in a thread."""
     started = running.started
     own, neighbours = _leases(started.neighbours)
@@ -72,19 +72,19 @@ def memory_report(running: RunningServer, asking: Asking) -> dict[str, Any]:
     }
 
 
-def device_parts(running: RunningServer) -> tuple[BarSegment, ...]:
+def device_parts(running: AnyServer) -> tuple[BarSegment, ...]:
     """The device as one bar. Reads the leases from disk too."""
     return card_parts(_snapshot(running, _leases(running.started.neighbours)[1]))
 
 
-def _snapshot(running: RunningServer, neighbours: tuple[Lease, ...]) -> DeviceSnapshot:
+def _snapshot(running: AnyServer, neighbours: tuple[Lease, ...]) -> DeviceSnapshot:
     started = running.started
     now = None if started.probe is None else started.probe.reading()
     whole = None if started.neighbours is None else started.neighbours.device.total_bytes
     return DeviceSnapshot(running.engine.figures, running.serving.health, started.report, now, whole, neighbours)
 
 
-def _device_name(running: RunningServer) -> str:
+def _device_name(running: AnyServer) -> str:
     device = running.engine.device
     if not str(device).startswith("cuda"):
         return "CPU"

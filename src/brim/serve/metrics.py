@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from brim.serve.device_bar import BarSegment
-from brim.serve.lifecycle import HttpFigures, RunningServer, ServerLifecycle, ServerState
+from brim.serve.lifecycle import AnyServer, HttpFigures, RunningServer, ServerLifecycle, ServerState
 from brim.serve.log import RequestLogEntry
 
 _FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -81,10 +81,11 @@ class _EngineCollector(Collector):
         buckets, seconds = self._lifecycle.watch.latencies.between_tokens.published()
         yield HistogramMetricFamily("brim_inter_token_seconds", "From a token to the next", buckets, seconds)
         if self._lifecycle.running is not None:
-            yield from _of_engine(self._lifecycle.running)
             yield from of_gateways(self._lifecycle.running)
+        if self._lifecycle.any_running is not None:
+            yield from _of_engine(self._lifecycle.any_running)
             if self._names_clients:
-                yield _of_clients(self._lifecycle.running)
+                yield _of_clients(self._lifecycle.any_running)
 
 
 def of_gateways(running: RunningServer) -> Iterator[Metric]:
@@ -104,7 +105,7 @@ def of_gateways(running: RunningServer) -> Iterator[Metric]:
     yield config
 
 
-def _of_clients(running: RunningServer) -> Metric:
+def _of_clients(running: AnyServer) -> Metric:
     inside = GaugeMetricFamily("brim_client_inside", "Answers of a key that are inside", labels=["key"])
     for name, answers in running.gate.by_share.items():
         inside.add_metric([name], answers)
@@ -120,7 +121,7 @@ def _of_connections(http: HttpFigures) -> Iterator[Metric]:
     yield refused
 
 
-def _of_engine(running: RunningServer) -> Iterator[Metric]:
+def _of_engine(running: AnyServer) -> Iterator[Metric]:
     figures, health = running.engine.figures, running.serving.health
     admission, gate = figures.admission, running.gate
     blocks = GaugeMetricFamily("brim_kv_blocks", "Blocks of the KV pool", labels=["state"])
@@ -148,6 +149,11 @@ def _of_engine(running: RunningServer) -> Iterator[Metric]:
         yield GaugeMetricFamily(name, said, value=value)
     for name, said, count in (
         ("brim_steps", "Steps of the engine", figures.steps),
+        (
+            "brim_computed_tokens",
+            "Tokens that the engine has computed, of prompts, inputs and answers",
+            figures.computed,
+        ),
         ("brim_drawn_tokens", "Tokens that the engine has drawn", figures.drawn),
         ("brim_preemptions", "Times that a request gave its blocks up for others", figures.preemptions),
         ("brim_admission_started", "Decisions that a request starts", admission.started),

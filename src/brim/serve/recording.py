@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from brim.engine.schedule.plan import StepBounds, StepPlan
     from brim.engine.schedule.scheduler import Scheduler
     from brim.ports import MemoryProbe
-    from brim.serve.lifecycle import SizedEngine
+    from brim.serve.lifecycle import SizedEngine, SizedPooling
 
 _READING_SECONDS = 0.1
 _LOOK_SECONDS = 1.0
@@ -115,7 +115,7 @@ class ServeRecorder:
 
     # -- the event loop's thread -----------------------------------------------------------------------------------
 
-    def started(self, started: SizedEngine, model: str) -> None:
+    def started(self, started: SizedEngine | SizedPooling, model: str) -> None:
         """Write the ledger of the start, and look at the device from now on."""
         self._writer.start(start_entry(started, model))
         self._looking = threading.Thread(
@@ -151,7 +151,7 @@ class ServeRecorder:
                 self._writer.note(note)
 
 
-def start_entry(started: SizedEngine, model: str) -> StartEntry:
+def start_entry(started: SizedEngine | SizedPooling, model: str) -> StartEntry:
     """What the fit found; where the size was given, what is known by counting."""
     engine, report = started.engine, started.report
     figures = engine.figures
@@ -171,12 +171,14 @@ def start_entry(started: SizedEngine, model: str) -> StartEntry:
         total_bytes=total,
         kv_tokens=figures.kv_tokens,
         kv_bytes=figures.kv_bytes,
-        settings=tuple((name, str(getattr(engine.settings, name))) for name in _SETTINGS),
+        settings=tuple(
+            (name, str(getattr(engine.settings, name))) for name in _SETTINGS if hasattr(engine.settings, name)
+        ),
         ledger=lines,
     )
 
 
-def _device_look(started: SizedEngine) -> Callable[[], DeviceUse | None]:
+def _device_look(started: SizedEngine | SizedPooling) -> Callable[[], DeviceUse | None]:
     """How to see who is on the device: by leases, and by NVML on a GPU."""
     sizer, device = started.neighbours, started.engine.device
     uuid = ""

@@ -22,7 +22,7 @@ from brim.records.progress import Progress, Stage, Told
 from brim.serve.block_events import BlockPublisher
 from brim.serve.gate import RequestGate
 from brim.serve.http.app import make_app
-from brim.serve.lifecycle import RunningServer, ServerLifecycle, SizedEngine
+from brim.serve.lifecycle import PoolingServer, RunningServer, ServerLifecycle, SizedEngine, SizedPooling
 from brim.serve.parse.table import Formats
 from brim.serve.plans import Planning
 from brim.serve.prepare.jobs import TokenizerSource
@@ -34,6 +34,7 @@ from brim.serve.token_texts import TokenTexts
 
 if TYPE_CHECKING:
     from brim.engine.engine import Engine
+    from brim.engine.pooling.engine import PoolingEngine
     from brim.ports import MemoryProbe
     from brim.reserve.sizing import Sizer
 
@@ -51,10 +52,20 @@ class Loaded:
     driven: Any = None  # what requests are given to, where that is not the engine itself
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedPooling:
+    """An engine that embeds or scores, not built yet, and how it is sized."""
+
+    engine: PoolingEngine
+    fit: Callable[[Told], FitReport | None]  # builds it; None: the size was given
+    probe: MemoryProbe | None = None
+    neighbours: Sizer | None = None
+
+
 class Starter(Protocol):
     """Makes the engine, in two stages; each tells its progress."""
 
-    def load(self, told: Told) -> Loaded: ...
+    def load(self, told: Told) -> Loaded | LoadedPooling: ...
 
     def fit(self, loaded: Loaded, told: Told) -> FitReport | None:
         """Build it at the size that fits; None: the size was given."""
@@ -112,6 +123,9 @@ class Service:
                 shown(stage)
 
             loaded = await in_thread(self._starter.load, told)
+            if isinstance(loaded, LoadedPooling):
+                await self._start_pooling(loaded, told)
+                return
             engine, source = loaded.engine, tokenizer_source(loaded.engine)
             formats = Formats.of(engine.tokenizer, self._settings.tool_parser, self._settings.reasoning_parser)
             tokenising = self._tokenising(source)
@@ -142,14 +156,47 @@ class Service:
             self._say(f"warning: {warning}")
         self._say(f"ready: {self._settings.model_name}, {engine.kv_tokens:,} tokens of KV on {engine.device}")
 
-    def _record(self, started: SizedEngine) -> None:
-        """From now on; before the engine's thread runs."""
+    async def _start_pooling(self, loaded: LoadedPooling, told: Told) -> None:
+        """The same for a model that embeds or scores."""
+        from brim.engine.pooling.engine import PoolingThread
+
+        engine = loaded.engine
+        source = TokenizerSource(engine.model.folder)
+        tokenising = self._tokenising(source)
+        loading = asyncio.create_task(tokenising.ready())
+        try:
+            report = await in_thread(loaded.fit, told)
+            await loading
+        except BaseException:
+            tokenising.close()
+            loading.cancel()
+            raise
+        serving = PoolingThread(engine)
+        started = SizedPooling(engine, source, report, loaded.probe, loaded.neighbours)
+        self._record(started)
+        serving.start()
+        gate = RequestGate(
+            engine.settings.max_rows, self._settings.max_queue, most_per_share=self._settings.max_per_key
+        )
+        self.lifecycle.pooling = PoolingServer(started, serving, tokenising, gate)
+        self._tasks.append(asyncio.create_task(self.lifecycle.watch.keep_sampling(self.lifecycle.sample)))
+        for warning in engine.warnings if report is None else report.warnings:
+            self._say(f"warning: {warning}")
+        self._say(
+            f"ready: {self._settings.model_name} ({engine.model.task}), batches of {engine.batch_tokens:,} tokens "
+            f"and inputs of up to {engine.max_length:,}, on {engine.device}"
+        )
+
+    def _record(self, started: SizedEngine | SizedPooling) -> None:
+        """From now on; before the engine's thread runs. Of one that embeds or scores, events only."""
         if self._recording is not None:
             self._recorder = ServeRecorder(self._recording, started.probe)
             self._recorder.started(started, self._settings.model_name)
-            started.engine.observe(self._recorder)
+            if isinstance(started, SizedEngine):
+                started.engine.observe(self._recorder)
             self.lifecycle.watch.listener = self._recorder.happened
-            self._say(f"steps and events are recorded in {self._recording.path}")
+            what = "steps and events" if isinstance(started, SizedEngine) else "events"
+            self._say(f"{what} are recorded in {self._recording.path}")
         elif self._unrecorded:
             self._say(f"warning: steps are not recorded: {self._unrecorded}")
 
@@ -158,7 +205,7 @@ class Service:
     async def drained(self, is_forced: Callable[[], bool] = lambda: False) -> bool:
         """Take nothing new, and wait until all that are inside have been answered; False: some were not in time."""
         self.lifecycle.draining = True
-        running = self.lifecycle.running
+        running = self.lifecycle.any_running
         if running is None or not running.gate.inside:
             return True
         self._say(f"draining: {running.gate.inside} answers are left; a second signal ends at once")
@@ -170,7 +217,7 @@ class Service:
 
     async def close(self) -> None:
         self._planning.close()
-        running = self.lifecycle.running
+        running = self.lifecycle.any_running
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -182,7 +229,8 @@ class Service:
         for end in self.lifecycle.before_close:
             await end()
         running.tokenising.close()
-        await asyncio.to_thread(running.trials.close)
+        if isinstance(running, RunningServer):
+            await asyncio.to_thread(running.trials.close)
         try:
             await asyncio.to_thread(running.serving.close)
         finally:

@@ -37,7 +37,7 @@ def endpoints(tokenising: Any) -> TokenEndpoints:
         longest_request=LONGEST, loaded=SimpleNamespace(vocab=VOCAB), image_limits=None, audio_limits=None
     )
     running = SimpleNamespace(engine=engine, tokenising=tokenising)
-    lifecycle: Any = SimpleNamespace(admit=lambda: running)
+    lifecycle: Any = SimpleNamespace(admit_any=lambda: running)
     return TokenEndpoints(lifecycle, ServeSettings("tiny"))
 
 

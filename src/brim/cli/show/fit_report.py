@@ -25,10 +25,11 @@ def show_fit(model: str, report: FitReport) -> None:
     """What was proven, where the device went, and how far the predictions were off."""
     console = ReportConsole()
     source = ("validated again" if report.from_store else "proven") if report.provable else "tried, not proven"
-    console.print(
-        f"\n[bold]{escape(model)}[/]: [bold green]{report.kv_tokens:,} KV tokens {source}[/] "
-        f"({format_bytes(report.kv_bytes)} of {format_bytes(report.total_bytes)})"
-    )
+    size = f"{report.kv_tokens:,} KV tokens {source}[/] ({format_bytes(report.kv_bytes)}"
+    if report.batch_tokens is not None:
+        batches = next((item.measured_bytes or 0 for item in report.items if item.name == "activation"), 0)
+        size = f"batches of {report.batch_tokens:,} tokens {source}[/] ({format_bytes(batches)}"
+    console.print(f"\n[bold]{escape(model)}[/]: [bold green]{size} of {format_bytes(report.total_bytes)})")
     console.print(_use(report))
     if report.items:
         console.print(_bar(report, console.width))
@@ -50,6 +51,9 @@ def show_fit(model: str, report: FitReport) -> None:
 
 def _use(report: FitReport) -> str:
     """How much of the KV cache running requests need, and how much is prefix cache."""
+    if report.batch_tokens is not None:
+        by = "by memory" if report.limited_by == "memory" else "by --batch-tokens and --max-seqs, not by memory"
+        return f"no KV cache: inputs are computed in batches, bounded {by}"
     if report.limited_by == "requests":
         return (
             "set by the requests that may run, not by memory: at full length they need no more "

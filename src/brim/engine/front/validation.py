@@ -39,6 +39,10 @@ class GenerationRequest:
     share: ClientShare = EVERYBODY
     prediction: tuple[int, ...] = ()  # tokens that the answer may have; it is the same without them, only slower
 
+    @property
+    def answers(self) -> int:
+        return self.params.n
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestValidator:

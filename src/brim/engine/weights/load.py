@@ -38,7 +38,7 @@ from brim.probes.translate import translated
 Progress = Callable[[int, int], None]  # tensors loaded, tensors in all
 
 _NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-_NOT_FOR_DUMMIES = ("quantization_config", "auto_map")
+NOT_FOR_DUMMIES = ("quantization_config", "auto_map")
 _LONGEST = ("max_position_embeddings", "max_seq_len", "seq_length")
 
 
@@ -70,8 +70,8 @@ def load(
 ) -> LoadedModel:
     """Load a model, or make one with random weights (`load_format="dummy"`); or a part of it alone."""
     started = time.perf_counter()
-    _check_options(load_format, dtype, device)
-    folder, raw = _locate(source, load_format)
+    check_options(load_format, dtype, device)
+    folder, raw = locate(source, load_format)
     if load_format != "dummy":
         assert folder is not None
         refuse_quantised(str(source), raw, folder)
@@ -79,29 +79,29 @@ def load(
     check_sizes(raw)
     cls = find_class(kind, raw)
     told = progress or (lambda done, total: None)
-    with _foreign_errors(kind, attention), _quietly(told):
-        config = config_object(raw, _NOT_FOR_DUMMIES if load_format == "dummy" else ())
+    with foreign_errors(kind, attention), quietly(told):
+        config = config_object(raw, NOT_FOR_DUMMIES if load_format == "dummy" else ())
         _check_generates(kind, config)
         if load_format == "dummy":
             model = _random(cls, config, dtype, device, attention, seed, part)
             told(1, 1)
         else:
             assert folder is not None
-            model = _from_files(class_of_part(cls, part), config, folder, dtype, device, attention)
+            model = from_files(class_of_part(cls, part), config, folder, dtype, device, attention)
     return _record(model.eval().requires_grad_(False), folder, time.perf_counter() - started)
 
 
 def read_model(source: str | Path | Mapping[str, Any], load_format: str) -> tuple[Path | None, Any]:
     """(directory of a model's files where it has one, its config as an object), without its weights."""
     check_libraries()
-    folder, raw = _locate(source, load_format)
+    folder, raw = locate(source, load_format)
     check_sizes(raw)
     kind = str(raw.get("model_type", ""))
-    with _foreign_errors(kind, ""):
-        return folder, config_object(raw, _NOT_FOR_DUMMIES if load_format == "dummy" else ())
+    with foreign_errors(kind, ""):
+        return folder, config_object(raw, NOT_FOR_DUMMIES if load_format == "dummy" else ())
 
 
-def _check_options(load_format: str, dtype: str, device: str) -> None:
+def check_options(load_format: str, dtype: str, device: str) -> None:
     if load_format not in ("auto", "dummy"):
         raise InvalidRequest(f"load format '{load_format[:40]}' is not known; choose auto or dummy")
     if dtype not in (*_NAMES, "auto"):
@@ -117,7 +117,7 @@ def _check_options(load_format: str, dtype: str, device: str) -> None:
         raise DeviceError(f"device '{device}': torch sees no CUDA device; check the driver, or use cpu")
 
 
-def _locate(source: str | Path | Mapping[str, Any], load_format: str) -> tuple[Path | None, dict[str, Any]]:
+def locate(source: str | Path | Mapping[str, Any], load_format: str) -> tuple[Path | None, dict[str, Any]]:
     """(directory of the model's files where it has one, its config); weights, where they are wanted, are checked."""
     if not isinstance(source, Mapping) and str(source).lower().endswith(".gguf"):
         raise UnsupportedModel(
@@ -165,16 +165,23 @@ def _check_generates(kind: str, config: Any) -> None:
 def _random(
     cls: Any, config: Any, dtype: str, device: str, attention: str | dict[str, str] | None, seed: int, part: ModelPart
 ) -> Any:
-    """The class's own initialisation, drawn on the device. The caller's random numbers are left as they were."""
-    import torch
-
-    place = torch.device(device)
+    """The class's own initialisation, drawn on the device."""
     wanted = type_of_weights(dtype, config)
-    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []), place:
-        torch.manual_seed(seed)
+    with drawn_on(device, seed) as place:
         if part is ModelPart.TOWERS:
             return random_towers(cls, config, wanted, attention, place)
         return keep_part(cls._from_config(config, dtype=wanted, attn_implementation=attention), part)
+
+
+@contextmanager
+def drawn_on(device: str, seed: int) -> Iterator[Any]:
+    """Random weights are drawn on a device, by this seed. The caller's random numbers are left as they were."""
+    import torch
+
+    place = torch.device(device)
+    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []), place:
+        torch.manual_seed(seed)
+        yield place
 
 
 def type_of_weights(dtype: str, config: Any) -> Any:
@@ -187,9 +194,16 @@ def type_of_weights(dtype: str, config: Any) -> Any:
     return getattr(torch, found) if isinstance(found, str) else found
 
 
-def _from_files(
-    cls: Any, config: Any, folder: Path, dtype: str, device: str, attention: str | dict[str, str] | None
+def from_files(
+    cls: Any,
+    config: Any,
+    folder: Path,
+    dtype: str,
+    device: str,
+    attention: str | dict[str, str] | None,
+    unused: str | None = None,
 ) -> Any:
+    """A model with its weights; `unused` begins the names of tensors that nobody will ask for, and may be missing."""
     from transformers.utils.import_utils import is_accelerate_available
 
     model, info = cls.from_pretrained(
@@ -204,12 +218,12 @@ def _from_files(
         ignore_mismatched_sizes=True,  # they are refused below, by name
         output_loading_info=True,
     )
-    _check_complete(cls.__name__, folder, info)
+    _check_complete(cls.__name__, folder, info, unused)
     return model.to(device)
 
 
-def _check_complete(name: str, folder: Path, info: dict[str, Any]) -> None:
-    missing = sorted(info["missing_keys"])
+def _check_complete(name: str, folder: Path, info: dict[str, Any], unused: str | None) -> None:
+    missing = sorted(key for key in info["missing_keys"] if unused is None or not key.startswith(unused))
     if missing:
         raise InvalidRequest(
             f"{folder}: {len(missing)} tensors of {name} are in no weight file ({few(missing)}); "
@@ -225,7 +239,6 @@ def _check_complete(name: str, folder: Path, info: dict[str, Any]) -> None:
 
 def _record(model: Any, folder: Path | None, seconds: float) -> LoadedModel:
     text = model.config.get_text_config(decoder=True)
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in _tensors(model)}
     return LoadedModel(
         model=model,
         config=text,
@@ -233,7 +246,7 @@ def _record(model: Any, folder: Path | None, seconds: float) -> LoadedModel:
         vocab=text.vocab_size,
         max_positions=max_positions(text),
         eos_ids=_eos_ids(folder, model.config, text),
-        weight_bytes=sum(storage.nbytes() for storage in storages.values()),
+        weight_bytes=tensor_bytes([*model.parameters(), *model.buffers()]),
         folder=folder,
         seconds=seconds,
     )
@@ -244,9 +257,10 @@ def max_positions(text: Any) -> int:
     return next((value for name in _LONGEST if (value := getattr(text, name, None))), LARGEST_CONTEXT)
 
 
-def _tensors(model: Any) -> Iterator[Any]:
-    yield from model.parameters()
-    yield from model.buffers()
+def tensor_bytes(tensors: Iterable[Any]) -> int:
+    """Of all of them, each storage once."""
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 def _eos_ids(folder: Path | None, full: Any, text: Any) -> tuple[int, ...]:
@@ -259,7 +273,7 @@ def _eos_ids(folder: Path | None, full: Any, text: Any) -> tuple[int, ...]:
 
 
 @contextmanager
-def _foreign_errors(kind: str, attention: str | dict[str, str] | None) -> Iterator[None]:
+def foreign_errors(kind: str, attention: str | dict[str, str] | None) -> Iterator[None]:
     """What `transformers` raises, in one line of Brim's."""
     try:
         with translated():
@@ -275,7 +289,7 @@ def _foreign_errors(kind: str, attention: str | dict[str, str] | None) -> Iterat
 
 
 @contextmanager
-def _quietly(progress: Progress) -> Iterator[None]:
+def quietly(progress: Progress) -> Iterator[None]:
     """No bars and no warnings of `transformers`; its bar over tensors, which has a public hook, tells the progress."""
     from transformers.utils import logging
 

@@ -96,19 +96,17 @@ class Endpoint(Protocol):
         ...
 
 
-class Answering:
-    """One of these endpoints, as an ASGI application."""
+class LoggedEndpoint:
+    """An endpoint as an ASGI application: from a body to a reply or a refusal, with a line of the log for each."""
 
     def __init__(
         self,
         path: str,
-        endpoint: Endpoint,
         lifecycle: ServerLifecycle,
         settings: ServeSettings,
         request_log: RequestLog,
     ) -> None:
         self._path = path
-        self._endpoint = endpoint
         self._lifecycle = lifecycle
         self._settings = settings
         self._request_log = request_log
@@ -122,7 +120,7 @@ class Answering:
         named = dict.fromkeys((REQUEST_ID, *_ALSO_NAMED.get(self._path, ())), entry.id)
         reply = HttpReply(send, named, self._path)
         try:
-            body = await read_body(request, self._settings.limits)
+            body = await self._read(request)
             await until_gone(receive, self._answer(request, body, tenant, reply, entry))
         except ClientGone:
             entry.status = 0 if reply.ended else CLIENT_LEFT  # a server may say so as soon as the last byte is sent
@@ -135,6 +133,9 @@ class Answering:
                 entry.status = entry.status or reply.status or 500
                 self._request_log.write(entry)
 
+    async def _read(self, request: Request) -> bytes:
+        return await read_body(request, self._settings.limits)
+
     async def _refuse(self, problem: Problem, reply: HttpReply, entry: RequestLogEntry) -> None:
         entry.error = problem.code or problem.kind
         entry.status = problem.status
@@ -143,8 +144,32 @@ class Answering:
     async def _answer(
         self, request: Request, body: bytes, tenant: Tenant, reply: HttpReply, entry: RequestLogEntry
     ) -> None:
+        """Answer, or raise why not; cancelled where the client leaves."""
+        raise NotImplementedError
+
+
+class Answering(LoggedEndpoint):
+    """One of the endpoints that generate."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Endpoint,
+        lifecycle: ServerLifecycle,
+        settings: ServeSettings,
+        request_log: RequestLog,
+    ) -> None:
+        super().__init__(path, lifecycle, settings, request_log)
+        self._endpoint = endpoint
+
+    async def _parsed(self, request: Request, body: bytes) -> Mapping[str, Any]:
+        return await parsed(body)
+
+    async def _answer(
+        self, request: Request, body: bytes, tenant: Tenant, reply: HttpReply, entry: RequestLogEntry
+    ) -> None:
         self._lifecycle.admit()
-        found = await parsed(body)
+        found = await self._parsed(request, body)
         running = self._lifecycle.admit()  # it may have begun to drain meanwhile
         context = RequestContext(tenant, running, entry)
         asked = await self._endpoint.read(found, len(body), context)
@@ -375,10 +400,12 @@ async def _whole(formatter: ResponseFormatter, numbered: Numbered, reply: HttpRe
     async for number, update in numbered:
         formatter.note(number, update)
     ended = sorted(numbered.ended, key=lambda one: one.number)
-    if sum(len(one.completion.prompt_logprobs) for one in ended) > MOST_SCORES_AT_ONCE:
-        await reply.written(await asyncio.to_thread(lambda: dumped_beside(warned(formatter.whole(ended)))))
+    if isinstance(whole := formatter.whole(ended), str):
+        await reply.text(whole)
+    elif sum(len(one.completion.prompt_logprobs) for one in ended) > MOST_SCORES_AT_ONCE:
+        await reply.written(await asyncio.to_thread(lambda: dumped_beside(warned(whole))))
     else:
-        await reply.json(warned(formatter.whole(ended)))
+        await reply.json(warned(whole))
 
 
 def warned(answer: dict[str, Any]) -> dict[str, Any]:

@@ -17,8 +17,12 @@ from brim.errors import BrimError
 from brim.serve.api.answering import CLIENT_LEFT, Answering, Endpoint
 from brim.serve.api.chat import ChatEndpoint
 from brim.serve.api.completions import CompletionsEndpoint
+from brim.serve.api.embeddings import EmbeddingsEndpoint
 from brim.serve.api.messages import MessagesEndpoint
+from brim.serve.api.pooling import Pooling, PoolingEndpoint
 from brim.serve.api.responses import ResponsesEndpoint
+from brim.serve.api.scores import RerankEndpoint, ScoreEndpoint
+from brim.serve.api.transcriptions import Transcribing
 from brim.serve.http.keys import OPEN_TO_ALL, KeyCheckedApp, Keys, Tenant, share_of
 from brim.serve.http.page import page_routes
 from brim.serve.http.parsing import parsed
@@ -69,6 +73,9 @@ def make_app(
     def generating(path: str, endpoint: Endpoint) -> Route:
         return Route(path, Answering(path, endpoint, lifecycle, settings, request_log), methods=["POST"])
 
+    def pooling(path: str, endpoint: PoolingEndpoint) -> Route:
+        return Route(path, Pooling(path, endpoint, lifecycle, settings, request_log), methods=["POST"])
+
     app = Starlette(
         routes=[
             Route("/health", about.health),
@@ -91,6 +98,13 @@ def make_app(
             generating("/v1/messages", MessagesEndpoint(settings)),
             Route("/v1/messages/count_tokens", tokens.count_tokens, methods=["POST"]),
             *responses.routes,
+            *(
+                Route(path, Transcribing(path, lifecycle, settings, request_log), methods=["POST"])
+                for path in ("/v1/audio/transcriptions", "/v1/audio/translations")
+            ),
+            pooling("/v1/embeddings", EmbeddingsEndpoint(settings)),
+            *(pooling(path, ScoreEndpoint(settings)) for path in ("/v1/score", "/score")),
+            *(pooling(path, RerankEndpoint(settings)) for path in ("/v1/rerank", "/rerank", "/v2/rerank")),
             *page,
         ],
         exception_handlers={
@@ -145,7 +159,7 @@ class _About:
 
     async def openapi(self, request: Request) -> Response:
         """What the server takes and gives, as far as it is known now."""
-        model = served_model(self._settings, self._lifecycle.running)
+        model = served_model(self._settings, self._lifecycle.any_running)
         return JSONResponse(document(model, keys=bool(self._settings.api_keys)))
 
     async def models(self, request: Request) -> Response:
@@ -164,7 +178,7 @@ class _About:
             "created": self._created,
             "owned_by": "brim",
         }
-        running = self._lifecycle.running
+        running = self._lifecycle.any_running
         if running is None:
             return found
         model = served_model(self._settings, running)
@@ -173,7 +187,7 @@ class _About:
 
     async def memory(self, request: Request) -> Response:
         """The ledger; with `?after=N`, only the events and samples whose number is above N."""
-        running = self._lifecycle.running or self._lifecycle.admit()
+        running = self._lifecycle.any_running or self._lifecycle.admit_any()
         after = _after(request)
         tenant: Tenant = request.state.tenant
         share = share_of(tenant, None if request.client is None else request.client.host)

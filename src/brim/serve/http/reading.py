@@ -27,6 +27,11 @@ async def read_body(request: Request, limits: RequestLimits) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, "the body must be JSON: send it with Content-Type: application/json", code="not_json")
+    return await read_bytes(request, limits)
+
+
+async def read_bytes(request: Request, limits: RequestLimits) -> bytes:
+    """The body of a request, whatever it is."""
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > limits.body_bytes:
         raise _too_large(limits)

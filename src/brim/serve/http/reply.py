@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from brim.serve.problems import Problem
+from brim.units import KIB
 
 if TYPE_CHECKING:
     from starlette.types import Send
 
 Json = Mapping[str, Any]
-
+_PIECE_BYTES = 256 * KIB
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # made once: `json.dumps` makes one each time
 
@@ -55,6 +57,21 @@ class HttpReply:
         await self._begin(status, own)
         await self._end(body)
 
+    async def text(self, found: str) -> None:
+        body = found.encode(errors="replace")
+        await self._begin(200, {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body))})
+        await self._end(body)
+
+    async def json_pieces(self, pieces: Iterator[bytes]) -> None:
+        """A JSON text that is made as it is sent: in a thread, some of it at a time."""
+        body, is_all = await asyncio.to_thread(_next_piece, pieces)
+        length = {"content-length": str(len(body))} if is_all else {}
+        await self._begin(200, {"content-type": "application/json", **length})
+        while not is_all:
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+            body, is_all = await asyncio.to_thread(_next_piece, pieces)
+        await self._end(body)
+
     async def begin_events(self) -> None:
         await self._begin(200, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"})
 
@@ -86,3 +103,15 @@ class HttpReply:
         self.status = status
         written = [(name.lower().encode(), value.encode()) for name, value in {**self._headers, **headers}.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": written})
+
+
+def _next_piece(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
+    """As many as are worth a write, and whether these are the last."""
+    found, size = [], 0
+    for one in pieces:
+        found.append(one)
+        size += len(one)
+        time.sleep(0)  # the event loop's thread may run
+        if size >= _PIECE_BYTES:
+            return b"".join(found), False
+    return b"".join(found), True

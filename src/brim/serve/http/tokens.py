@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from brim.serve.http.parsing import checked, parsed
 from brim.serve.http.reading import read_body
-from brim.serve.lifecycle import RunningServer, ServerLifecycle, served_model
+from brim.serve.lifecycle import AnyServer, ServerLifecycle, served_model
 from brim.serve.prepare.jobs import ChatJob
 from brim.serve.requests.answer_warnings import warn_all
 from brim.serve.requests.dialogue import Dialogue
@@ -52,15 +52,15 @@ class TokenEndpoints:
         return JSONResponse({"prompt": await running.tokenising.decoded(asked.tokens)})
 
     async def tokenizer_info(self, request: Request) -> Response:
-        return JSONResponse(await self._lifecycle.admit().tokenising.tokenizer_info())
+        return JSONResponse(await self._lifecycle.admit_any().tokenising.tokenizer_info())
 
-    async def _read(self, request: Request, read: Callable[..., Any]) -> tuple[RunningServer, Any]:
+    async def _read(self, request: Request, read: Callable[..., Any]) -> tuple[AnyServer, Any]:
         body = await read_body(request, self._settings.limits)
         found = await parsed(body)
-        running = self._lifecycle.admit()
+        running = self._lifecycle.admit_any()
         return running, await checked(partial(read, found, served_model(self._settings, running)), len(body))
 
-    async def _tokens(self, asked: TokenizeRequest, running: RunningServer, request: Request) -> tuple[int, ...]:
+    async def _tokens(self, asked: TokenizeRequest, running: AnyServer, request: Request) -> tuple[int, ...]:
         longest = running.engine.longest_request
         if asked.text is not None:
             (tokens,) = await running.tokenising.texts(
@@ -71,7 +71,7 @@ class TokenEndpoints:
         tokens = await self._of_chat(asked.dialogue, running, request)
         return await running.tokenising.with_special(tokens) if asked.special else tokens
 
-    async def _of_chat(self, dialogue: Dialogue, running: RunningServer, request: Request) -> tuple[int, ...]:
+    async def _of_chat(self, dialogue: Dialogue, running: AnyServer, request: Request) -> tuple[int, ...]:
         longest, salt = running.engine.longest_request, request.state.tenant.salt
         job = ChatJob(dialogue, self._settings.limits, longest, None, salt=salt)
         prompt = await running.tokenising.chat(job, only_counted=True)

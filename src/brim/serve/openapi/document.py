@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from brim.model.tasks import ModelTask
 from brim.serve.openapi import responses
+from brim.serve.openapi.pooling import pooling_paths
+from brim.serve.openapi.transcription import TRANSCRIBED, form_body
 from brim.serve.requests.chat import ChatBody
 from brim.serve.requests.completion import CompletionBody
 from brim.serve.requests.messages import CountTokensBody, MessagesBody
@@ -33,6 +36,7 @@ _REFUSALS = {
     503: "the server is starting, draining, or has failed",
     504: "the deadline passed before the request began",
 }
+_GENERATE = ("/v1/chat/", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/audio/")
 _ASKING = (400, 408, 413, 415, 503)
 _GENERATING = (*_ASKING, 404, 429, 500, 504)
 _PLANNING = (*_ASKING, 429)
@@ -72,7 +76,7 @@ def document(model: ServedModel, keys: bool) -> Json:
             "version": __version__,
             "description": "OpenAI's API and Anthropic's messages, and what the server says about its memory.",
         },
-        "paths": _paths(model),
+        "paths": _served_paths(model),
         "components": {"schemas": {_PROBLEM: responses.PROBLEM, _ANTHROPIC: responses.ANTHROPIC_PROBLEM}},
     }
     if keys:
@@ -82,6 +86,24 @@ def document(model: ServedModel, keys: bool) -> Json:
         }
         found["security"] = [{_KEY: []}, {_KEY_HEADER: []}]
     return found
+
+
+def _served_paths(model: ServedModel) -> Json:
+    """Those that work with the model that is served."""
+    paths = _paths(model)
+    if model.task is ModelTask.GENERATE:
+        return paths | _hearing_paths(model) if model.audio else paths
+    others = {path: one for path, one in paths.items() if not path.startswith(_GENERATE)}
+    return others | pooling_paths(model, _computes)
+
+
+def _hearing_paths(model: ServedModel) -> Json:
+    answers = {JSON: TRANSCRIBED, PLAIN: {"type": "string"}, EVENTS: {}}
+    said = {"transcriptions": "What is said in an audio", "translations": "The same, in English"}
+    return {
+        f"/v1/audio/{name}": {"post": _operation(text, answers, _GENERATING) | form_body(model)}
+        for name, text in said.items()
+    }
 
 
 def _paths(model: ServedModel) -> Json:
@@ -105,7 +127,7 @@ def _paths(model: ServedModel) -> Json:
         },
         "/v1/responses/{id}": {
             "parameters": [_path_parameter("id")],
-            "get": _operation("A stored answer", {JSON: responses.RESPONSE, EVENTS: {"type": "string"}}, (400, 404))
+            "get": _operation("A stored answer", {JSON: responses.RESPONSE, EVENTS: {}}, (400, 404))
             | {"parameters": _FOLLOWING},
             "delete": _operation("Forget a stored answer", {JSON: responses.DELETED}, (404,)),
         },
@@ -151,6 +173,10 @@ def _paths(model: ServedModel) -> Json:
     }
 
 
+def _computes(said: str, body: Schema, answer: Schema) -> Json:
+    return _operation(said, {JSON: answer}, (*_ASKING, 404, 429, 500)) | _body(body)
+
+
 def _generates(said: str, body: Schema, answer: Schema, problem: str = _PROBLEM) -> Json:
     deadline = {
         "name": "X-Deadline-Seconds",
@@ -159,7 +185,7 @@ def _generates(said: str, body: Schema, answer: Schema, problem: str = _PROBLEM)
         "description": "seconds after which the answer ends where it is",
         "schema": {"type": "number", "exclusiveMinimum": 0},
     }
-    answers = {JSON: answer, EVENTS: {"type": "string"}}
+    answers = {JSON: answer, EVENTS: {}}
     return _operation(said, answers, _GENERATING, problem) | _body(body) | {"parameters": [deadline]}
 
 

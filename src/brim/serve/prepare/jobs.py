@@ -64,6 +64,7 @@ class Prepared:
     tail: str = ""  # the end of the prompt's text: where the answer begins
     images: int = 0
     audios: int = 0
+    audio_seconds: float = 0.0  # of all audio
     seen: tuple[tuple[str, SeenImage], ...] = ()  # its images by their URIs; pixels only of those that were not known
     image_digests: tuple[bytes, ...] = ()  # of the parts of all images
     warnings: tuple[str, ...] = ()  # what was asked for and has no effect

@@ -46,14 +46,14 @@ def check_rolled_length(tokenizer: Any, text: str, longest: int) -> None:
 
 
 def _check(tokenizer: Any, characters: int, longest: int, field: str) -> None:
-    most = _token_characters(tokenizer) * longest
+    most = token_characters(tokenizer) * longest
     if characters > most:
         because = f", which holds at most {most} characters"
         raise no_room(field, f"its {characters} characters", longest, because)
 
 
 def _check_rolled(tokenizer: Any, characters: int, longest: int, field: str) -> None:
-    most = max(ROLLED_CHARACTERS, min(ROLLED_TOKEN, _token_characters(tokenizer)) * longest)
+    most = max(ROLLED_CHARACTERS, min(ROLLED_TOKEN, token_characters(tokenizer)) * longest)
     if characters > most:
         raise InvalidRequest(
             f"{field}: {characters} characters are more than the {most} that a conversation may have here; leave out "
@@ -76,7 +76,7 @@ def _characters(found: Any) -> int:
 
 
 @cache
-def _token_characters(tokenizer: Any) -> int:
+def token_characters(tokenizer: Any) -> int:
     """Of the longest token; a character is at least one of a token's."""
     vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else ("x",)
     return max(map(len, vocabulary))

@@ -89,7 +89,7 @@ class MediaDialogue:
             for name, value in output.items()
             if hasattr(value, "numpy") and not isinstance(pixels.get(name), Pixels)
         }
-        counts = len(kept.images), len(kept.audios)
+        counts = len(kept.images), len(kept.audios), sum(len(samples) / rate for samples, rate in self._audios.values())
         return Prepared(tuple(ids), media, turns, evicted, rolls, text.shown[-TAIL:], *counts, seen=seen)
 
     def _processed(self, text: Any, seen: Sequence[Image], heard: Sequence[Audio]) -> tuple[list[int], Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from brim.engine.front.chat_template import ChatTemplate, has_chat_template
 from brim.engine.weights.builtin import ByteTokenizer
 from brim.errors import InputError, InvalidRequest
+from brim.serve.prepare.inputs import InputForm, Pair, WrittenInput, written_input
 from brim.serve.prepare.jobs import TAIL, ChatJob, Prepared, SeenImage, TokenizerSource
 from brim.serve.prepare.lengths import check_dialogue, check_length, check_rolled_length
 from brim.serve.prepare.media import MediaDialogue, check_taken, processor_of
@@ -48,6 +49,10 @@ class PromptPreparer:
             raise InvalidRequest("add_special_tokens: this model's tokenizer always adds them; leave it out")
         options = {} if special else {"add_special_tokens": False}
         return tuple(self._tokenizer(text, **options)["input_ids"])
+
+    def input(self, text: str | Pair, number: int, form: InputForm) -> WrittenInput:
+        """Of a model that embeds or scores."""
+        return written_input(self._tokenizer, text, number, form)
 
     # -- about tokens ----------------------------------------------------------------------------------------------
 

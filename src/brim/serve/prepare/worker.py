@@ -16,9 +16,10 @@ from typing import Any
 
 from brim.errors import BrimError, InvalidRequest, PromptTooLong
 from brim.serve.prepare.cores import long_text_processes, media_processes
+from brim.serve.prepare.inputs import InputForm, Pair, WrittenInput
 from brim.serve.prepare.jobs import ChatJob, Prepared, SeenImage, TokenizerSource
 from brim.serve.prepare.lanes import Lane
-from brim.serve.prepare.lengths import QUICK_WEIGHT, is_quick
+from brim.serve.prepare.lengths import QUICK_WEIGHT, is_quick, weight_of
 from brim.serve.prepare.processes import processes
 from brim.serve.prepare.remote.fetching import Fetching
 from brim.serve.prepare.seen import SeenImages, keys_of, with_pixels
@@ -111,6 +112,14 @@ class Tokenising:
         async with self._turn(lane, only_counted=True):
             return await lane.run(_asked, self._source, question, tokens)
 
+    async def inputs(self, texts: Sequence[str | Pair], form: InputForm) -> list[WrittenInput]:
+        """Inputs of a model that embeds or scores; other requests have their turns between groups of them."""
+        self._expect(form.longest)
+        found: list[WrittenInput] = []
+        for group in _groups(texts):
+            found += await self._text_lane(group).run(_inputs, self._source, group, len(found), form)
+        return found
+
     async def ready(self) -> None:
         """Wait until the tokenizer is loaded, and the processor of a model that takes media."""
         await asyncio.gather(self._quick.ready(), *([self._media.ready()] if self._source.media is not None else []))
@@ -135,6 +144,21 @@ class Tokenising:
     def _turn(self, lane: Lane, only_counted: bool) -> AbstractAsyncContextManager[Any]:
         """Prompts that nobody will answer wait for each other."""
         return self._counting[lane] if only_counted else nullcontext()
+
+
+def _groups(texts: Sequence[str | Pair]) -> Iterator[list[str | Pair]]:
+    """As many texts at a time as are quick together; a long one alone."""
+    group: list[str | Pair] = []
+    weight = 0
+    for one in texts:
+        own = weight_of(one, QUICK_WEIGHT)
+        if group and weight + own > QUICK_WEIGHT // 2:
+            yield group
+            group, weight = [], 0
+        group.append(one)
+        weight += own
+    if group:
+        yield group
 
 
 # -- in a worker: the heavy imports are here, so that the server listens before them -------------------------------
@@ -175,6 +199,13 @@ def _asked(source: TokenizerSource, question: str, given: tuple[Sequence[int], .
 
     with _plain_errors():
         return getattr(preparer_of(source), question)(*given)
+
+
+def _inputs(source: TokenizerSource, texts: Sequence[str | Pair], first: int, form: InputForm) -> list[WrittenInput]:
+    from brim.serve.prepare.preparer import preparer_of
+
+    with _plain_errors():
+        return [preparer_of(source).input(text, number, form) for number, text in enumerate(texts, first)]
 
 
 @contextmanager

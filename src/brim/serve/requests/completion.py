@@ -43,7 +43,7 @@ def _are_tokens(found: list[t.Json]) -> bool:
 def _tokens(found: list[int], path: str, vocab: int) -> tuple[int, ...]:
     wrong = next((token for token in found if not 0 <= token < vocab), None)
     if wrong is not None:
-        raise invalid(path, f"token {wrong!r:.40} is not in the vocabulary (0 to {vocab - 1})")
+        raise invalid(path, f"token {wrong!r:.40} is out of vocabulary: not in 0 to {vocab - 1}")
     return tuple(found)
 
 
@@ -51,6 +51,9 @@ def _prompts_schema(model: t.ServedModel) -> t.Schema:
     tokens = {"type": "array", "items": token_id(model), "minItems": 1}
     one = [t.text().schema(model), tokens]
     return {"anyOf": [*one, {"type": "array", "items": {"anyOf": one}, "minItems": 1}]}
+
+
+PROMPTS = t.JsonType((), _prompts, _prompts_schema, "a text, a list of token ids, or a list of these is needed")
 
 
 def _kept_tokens(value: int, path: str, model: t.ServedModel) -> int:
@@ -68,9 +71,7 @@ _KEPT_TOKENS = t.JsonType(  # of a prompt; -1: as many as fit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionBody(TokenDetailBody):
-    prompt: Prompts = t.required(
-        t.JsonType((), _prompts, _prompts_schema, "a text, a list of token ids, or a list of these is needed")
-    )
+    prompt: Prompts = t.required(PROMPTS)
     echo: bool = t.optional(t.FLAG, default=False)
     logprobs: int | None = t.optional(ALTERNATIVES)
     max_tokens: int = t.optional(t.integer(0, MOST_TOKENS), default=DEFAULT_COMPLETION)

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from brim.engine.media.audio.encoded import ENCODED_FORMATS
 from brim.serve.problems import Problem, invalid
 from brim.serve.requests import types as t
 
-AUDIO_FORMATS = ("wav",)
+AUDIO_FORMATS = ("wav", *ENCODED_FORMATS)
 CACHE_HINTS = ("cache_control",)  # prefixes are found again without being told
 _AUDIO_URI = re.compile(r"data:audio/(?:x-|vnd\.)?([a-z0-9.+-]+);base64,", re.IGNORECASE)
-_NAMES = {"wave": "wav"}  # of formats in data URIs, where they differ
+_NAMES = {"wave": "wav", "mpeg": "mp3", "opus": "ogg", "vorbis": "ogg"}  # of formats in data URIs, where they differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def _audio_format(form: str, path: str, model: t.ServedModel) -> str:
     if form not in AUDIO_FORMATS:
         raise invalid(
             path,
-            f"{form!r:.40} is not supported; {', '.join(AUDIO_FORMATS)} is: convert it (ffmpeg -i FILE audio.wav)",
+            f"{form!r:.40} is not supported; {', '.join(AUDIO_FORMATS)} are: convert it (ffmpeg -i FILE audio.wav)",
             "unsupported_value",
         )
     return form
@@ -91,7 +92,9 @@ def _image_schema(model: t.ServedModel) -> dict[str, str]:
 
 
 IMAGE = t.JsonType((str,), _image, _image_schema, missing="it needs a data URI")
-_AUDIO = t.JsonType((str,), _audio, lambda model: {"type": "string", "pattern": "^data:audio/wav;base64,"})
+_AUDIO = t.JsonType(
+    (str,), _audio, lambda model: {"type": "string", "pattern": f"^data:audio/({'|'.join(AUDIO_FORMATS)});base64,"}
+)
 _FILE = t.JsonType((str,), _audio_file, t.text().schema, missing="it needs a file in base64")
 _FORMAT = t.JsonType((str,), _audio_format, lambda model: {"enum": list(AUDIO_FORMATS)})
 

@@ -16,6 +16,7 @@ from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from brim.model.tasks import ModelTask
 from brim.serve.problems import Problem, invalid
 from brim.serve.requests.answer_warnings import warn
 from brim.serve.settings import RequestLimits
@@ -49,6 +50,7 @@ class ServedModel:
     images: bool = True
     audio: bool = True
     lenient: bool = False  # unknown fields are ignored, and the answer says so
+    task: ModelTask = ModelTask.GENERATE
     limits: RequestLimits = field(default_factory=RequestLimits)
 
 

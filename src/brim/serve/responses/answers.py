@@ -53,8 +53,8 @@ class ResponseFormatter(Protocol):
         """An update of an answer that is given as a whole."""
         ...
 
-    def whole(self, ended: Sequence[FinishedAnswer]) -> Json:
-        """All of it at once, when every update was noted."""
+    def whole(self, ended: Sequence[FinishedAnswer]) -> Json | str:
+        """All of it at once, when every update was noted; where plain text was asked for, as text."""
         ...
 
     def opening(self) -> list[Json]:

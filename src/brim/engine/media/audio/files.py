@@ -1,24 +1,24 @@
 """Audio as a feature extractor takes it: one channel of floats at its sampling rate.
 
 In: the path or the bytes of a WAV file (`wav.py`), or samples with their sampling rate. Channels are averaged, and
-another rate is resampled (`resample.py`). Other formats are read with `soundfile` if it is installed.
+another rate is resampled (`resample.py`). Other formats are decoded where `soundfile` is installed (`encoded.py`).
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from brim.engine.media.audio.encoded import AudioNotDecoded, open_encoded
 from brim.engine.media.audio.resample import resampled
 from brim.engine.media.audio.wav import NotWav, as_floats, one_channel, open_wav
 from brim.errors import InvalidRequest, first_line
 
 _LEAST_RATE, _MOST_RATE = 1_000, 768_000
+MOST_SAMPLES = 48_000 * 3_600  # of a decoded file: an hour, some 700 MB
 
 
 def read_audio(audio: Any, number: int) -> tuple[np.ndarray, int]:
@@ -74,20 +74,16 @@ def _from_file(audio: str | PathLike[str] | bytes, number: int) -> tuple[np.ndar
     try:
         wav = open_wav(content)
     except NotWav as reason:
-        return _by_soundfile(content, number, str(reason))
+        return _decoded(content, number, reason)
     return wav.samples(), wav.rate
 
 
-def _by_soundfile(content: bytes, number: int, reason: str) -> tuple[np.ndarray, int]:
-    """Formats other than WAV, by a library that may not be installed."""
+def _decoded(content: bytes, number: int, not_wav: NotWav) -> tuple[np.ndarray, int]:
+    """Formats other than WAV, and of WAV those that are not read here."""
     try:
-        library = import_module("soundfile")
-    except (ImportError, OSError):
-        raise InvalidRequest(
-            f"audios: audio {number} {reason}; convert it to WAV (ffmpeg -i FILE audio.wav), or pip install soundfile"
-        ) from None
-    try:
-        samples, rate = library.read(BytesIO(content), dtype="float32", always_2d=True)
-    except Exception as error:
-        raise InvalidRequest(f"audios: audio {number} cannot be read: {first_line(error)}") from error
-    return one_channel(samples), int(rate)
+        encoded = open_encoded(content)
+        check_rate(f"audios: audio {number}", encoded.rate)
+        return encoded.samples(MOST_SAMPLES), encoded.rate
+    except AudioNotDecoded as reason:
+        said = not_wav if content[:4] == b"RIFF" else reason
+        raise InvalidRequest(f"audios: audio {number} {said}") from None

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brim.engine.media.audio.encoded import NotEncoded, open_encoded
 from brim.engine.media.audio.files import at_rate, read_audio
 from brim.engine.media.audio.resample import _ratio
 from brim.errors import InvalidRequest
@@ -89,7 +90,7 @@ def test_integers_are_parts_of_their_largest() -> None:
         (wav(SOUND[:, None], 16)[:44], "no samples"),
         (wav(SOUND[:, None], 16)[:30], "WAV file without its samples"),
         (wav(SOUND[:, None], 16).replace(b"\x01\0\x01\0", b"\x07\0\x01\0", 1), "WAV file of format 7 with 16 bits"),
-        (b"ID3 and so on", "is not a WAV file; convert it to WAV .ffmpeg -i FILE audio.wav., or pip install soundfile"),
+        (b"ID3 and so on", "is not a WAV file, and others need soundfile: pip install 'brim.audio.', or convert it"),
     ],
 )
 def test_what_cannot_be_read_is_refused(audio: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,20 +99,30 @@ def test_what_cannot_be_read_is_refused(audio: Any, says: str, monkeypatch: pyte
         read_audio(audio, 3)
 
 
-def test_other_formats_by_soundfile(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Library:
-        @staticmethod
-        def read(file: BytesIO, dtype: str, always_2d: bool) -> tuple[np.ndarray, int]:
-            assert (dtype, always_2d) == ("float32", True)
-            if file.read() != b"a song":
-                raise RuntimeError("no such format")
-            return np.stack([SOUND, SOUND], axis=1), 44_100
+@pytest.mark.parametrize(
+    ("form", "subtype", "off"), [("FLAC", None, 1e-4), ("OGG", "VORBIS", 0.1), ("OGG", "OPUS", 0.1), ("MP3", None, 0.1)]
+)
+def test_other_formats_by_soundfile(form: str, subtype: str | None, off: float) -> None:
+    library = pytest.importorskip("soundfile")
+    tone = (np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE) / 2).astype(np.float32)
+    file = BytesIO()
+    library.write(file, np.stack([tone, tone], axis=1), RATE, format=form, subtype=subtype)
+    samples, rate = read_audio(file.getvalue(), 0)
+    assert (len(samples), rate) == (len(tone), RATE)
+    middle = slice(RATE // 4, -RATE // 4)
+    assert np.abs(samples - tone)[middle].max() < off
+    with pytest.raises(InvalidRequest, match=r"audio 0 is (damaged|no audio)|has no samples"):
+        read_audio(file.getvalue()[:60], 0)
 
-    monkeypatch.setitem(sys.modules, "soundfile", Library)
-    samples, rate = read_audio(b"a song", 0)
-    assert (len(samples), rate) == (len(SOUND), 44_100)
-    with pytest.raises(InvalidRequest, match="audio 0 cannot be read: no such format"):
-        read_audio(b"noise", 0)
+
+def test_no_more_is_decoded_than_is_allowed() -> None:
+    library = pytest.importorskip("soundfile")
+    file = BytesIO()
+    library.write(file, np.zeros(100 * RATE, np.float32), RATE, format="FLAC")
+    assert len(file.getvalue()) < 50_000  # silence takes no room
+    assert len(open_encoded(file.getvalue()).samples(100 * RATE)) == 100 * RATE
+    with pytest.raises(NotEncoded, match="more than 1,600 samples"):
+        open_encoded(file.getvalue()).samples(1_600)
 
 
 @pytest.mark.parametrize(("rate", "wanted"), [(44_100, 16_000), (48_000, 16_000), (8_000, 16_000), (22_050, 16_000)])
