@@ -60,3 +60,9 @@ def test_a_text_completion(asked: dict[str, Any]) -> None:
 def test_a_refusal_is_a_bad_request(asked: dict[str, Any]) -> None:
     with pytest.raises(litellm.BadRequestError, match="max_tokens"):
         litellm.completion(**{**asked, "max_tokens": -1})
+
+
+def test_too_long_an_input_is_told_from_other_refusals(asked: dict[str, Any]) -> None:
+    long = [{"role": "user", "content": "one two three " * 2000}]
+    with pytest.raises(litellm.ContextWindowExceededError):
+        litellm.completion(**{**asked, "messages": long})

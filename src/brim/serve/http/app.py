@@ -141,6 +141,7 @@ class _About:
             "object": "model",
             "created": self._created,
             "owned_by": "brim",
+            "root": self._settings.model_name,  # vLLM's and SGLang's: what an adapter was made of
         }
         running = self._lifecycle.running
         return found if running is None else found | {"max_model_len": running.engine.longest_request}

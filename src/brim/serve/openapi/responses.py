@@ -51,7 +51,10 @@ _HEAD = {"id": TEXT, "created": COUNT, "model": TEXT}
 
 PROBLEM = given({"error": given({"message": TEXT, "type": TEXT, "param": optional(TEXT), "code": optional(TEXT)})})
 HEALTH = given({"status": one_of(map(str, ServerState))}, {"phase": TEXT, "reason": TEXT})
-MODEL = given({"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT}, {"max_model_len": COUNT})
+MODEL = given(
+    {"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT, "root": TEXT},
+    {"max_model_len": COUNT},
+)
 MODELS = given({"object": {"const": "list"}, "data": listed(MODEL)})
 TOKENIZED = given({"count": COUNT, "max_model_len": COUNT, "tokens": listed(COUNT)})
 MEMORY = given(

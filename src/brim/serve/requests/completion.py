@@ -41,7 +41,7 @@ def _are_tokens(found: list[t.Json]) -> bool:
 def _tokens(found: list[int], path: str, vocab: int) -> tuple[int, ...]:
     wrong = next((token for token in found if not 0 <= token < vocab), None)
     if wrong is not None:
-        raise invalid(path, f"token {wrong!r:.40} is not in the vocabulary (0 to {vocab - 1})")
+        raise invalid(path, f"token {wrong!r:.40} is out of vocabulary (0 to {vocab - 1})")
     return tuple(found)
 
 
