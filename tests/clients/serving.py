@@ -14,6 +14,7 @@ from brim.cli.demo.server import demo_server
 MODEL = "brim-tiny"
 KEY = "sk-brim-of-the-tests"
 ADA, ADA_ANSWER = "My name is Ada. What is my name?", "Your name is Ada."
+ROOM = 256  # tokens of an answer that follows a schema: such a small model puts many spaces into it
 WEATHER_SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "enum": ["Paris", "London"]}},

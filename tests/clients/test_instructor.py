@@ -9,7 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.clients.serving import ADA, KEY, MODEL
+from tests.clients.serving import ADA, KEY, MODEL, ROOM
 
 
 class Weather(BaseModel):
@@ -22,6 +22,6 @@ def test_an_object(url: str, mode: instructor.Mode) -> None:
     with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as plain:
         client = instructor.from_openai(plain, mode=mode)
         found = client.create(
-            model=MODEL, messages=messages, response_model=Weather, temperature=0, max_tokens=64, max_retries=0
+            model=MODEL, messages=messages, response_model=Weather, temperature=0, max_tokens=ROOM, max_retries=0
         )
     assert isinstance(found, Weather)

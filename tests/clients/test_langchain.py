@@ -9,7 +9,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, SecretStr
 
-from tests.clients.serving import ADA, ADA_ANSWER, KEY, MODEL
+from tests.clients.serving import ADA, ADA_ANSWER, KEY, MODEL, ROOM
 
 
 class Weather(BaseModel):
@@ -20,7 +20,7 @@ class Weather(BaseModel):
 
 @pytest.fixture
 def chat(url: str) -> ChatOpenAI:
-    options: Any = {"temperature": 0, "max_tokens": 64, "max_retries": 0}
+    options: Any = {"temperature": 0, "max_tokens": ROOM, "max_retries": 0}
     return ChatOpenAI(model=MODEL, base_url=f"{url}/v1", api_key=SecretStr(KEY), **options)
 
 

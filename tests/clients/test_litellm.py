@@ -9,7 +9,7 @@ from typing import Any
 import litellm
 import pytest
 
-from tests.clients.serving import ADA, ADA_ANSWER, KEY, MODEL, WEATHER_SCHEMA
+from tests.clients.serving import ADA, ADA_ANSWER, KEY, MODEL, ROOM, WEATHER_SCHEMA
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_async(asked: dict[str, Any]) -> None:
 
 def test_a_call_of_a_tool(asked: dict[str, Any]) -> None:
     tool = {"type": "function", "function": {"name": "weather", "parameters": WEATHER_SCHEMA}}
-    answer = litellm.completion(**{**asked, "max_tokens": 64}, tools=[tool], tool_choice="required")
+    answer = litellm.completion(**{**asked, "max_tokens": ROOM}, tools=[tool], tool_choice="required")
     (call,) = answer.choices[0].message.tool_calls
     assert json.loads(call.function.arguments)["city"] in ("Paris", "London")
 
@@ -60,3 +60,9 @@ def test_a_text_completion(asked: dict[str, Any]) -> None:
 def test_a_refusal_is_a_bad_request(asked: dict[str, Any]) -> None:
     with pytest.raises(litellm.BadRequestError, match="max_tokens"):
         litellm.completion(**{**asked, "max_tokens": -1})
+
+
+def test_too_long_an_input_is_told_from_other_refusals(asked: dict[str, Any]) -> None:
+    long = [{"role": "user", "content": "one two three " * 2000}]
+    with pytest.raises(litellm.ContextWindowExceededError):
+        litellm.completion(**{**asked, "messages": long})

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from pydantic import BaseModel
 
-from tests.clients.serving import ADA, ADA_ANSWER, KEY, MODEL, WEATHER_SCHEMA
+from tests.clients.serving import ADA, ADA_ANSWER, KEY, MODEL, ROOM, WEATHER_SCHEMA
 
 ASKED: Any = {"model": MODEL, "messages": [{"role": "user", "content": ADA}], "temperature": 0, "max_tokens": 24}
 WEATHER: Any = {"name": "weather", "description": "The weather in a city.", "parameters": WEATHER_SCHEMA}
@@ -33,7 +33,8 @@ def client(url: str) -> Iterator[openai.OpenAI]:
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [MODEL]
-    assert client.models.retrieve(MODEL).id == MODEL
+    found: Any = client.models.retrieve(MODEL)
+    assert (found.id, found.root) == (MODEL, MODEL)  # `root` is what vLLM's and SGLang's clients read
 
 
 def test_a_wrong_key_is_an_authentication_error(url: str) -> None:
@@ -88,7 +89,7 @@ def test_logprobs_of_a_completion(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_call_of_a_tool(client: openai.OpenAI, choice: Any, stream: bool) -> None:
-    asked = {**ASKED, "tools": [{"type": "function", "function": WEATHER}], "tool_choice": choice, "max_tokens": 64}
+    asked = {**ASKED, "tools": [{"type": "function", "function": WEATHER}], "tool_choice": choice, "max_tokens": ROOM}
     asked["messages"] = [{"role": "user", "content": "How is the weather in Paris?"}]
     if stream:
         with client.chat.completions.stream(**asked) as streamed:
@@ -111,7 +112,7 @@ def test_a_call_of_a_tool(client: openai.OpenAI, choice: Any, stream: bool) -> N
 
 
 def test_an_answer_is_parsed_into_a_class(client: openai.OpenAI) -> None:
-    asked = {**ASKED, "max_tokens": 64, "response_format": Weather}
+    asked = {**ASKED, "max_tokens": ROOM, "response_format": Weather}
     parsed = client.chat.completions.parse(**asked).choices[0].message.parsed
     assert isinstance(parsed, Weather)
     with client.chat.completions.stream(**asked) as stream:
@@ -120,7 +121,7 @@ def test_an_answer_is_parsed_into_a_class(client: openai.OpenAI) -> None:
 
 
 def test_a_class_as_a_tool(client: openai.OpenAI) -> None:
-    asked = {**ASKED, "max_tokens": 64, "tools": [openai.pydantic_function_tool(Weather)], "tool_choice": "required"}
+    asked = {**ASKED, "max_tokens": ROOM, "tools": [openai.pydantic_function_tool(Weather)], "tool_choice": "required"}
     calls = client.chat.completions.parse(**asked).choices[0].message.tool_calls
     assert calls
     assert isinstance(calls[0].function.parsed_arguments, Weather)
@@ -148,14 +149,14 @@ def test_a_response_in_pieces(client: openai.OpenAI) -> None:
 
 
 def test_a_response_is_parsed_into_a_class(client: openai.OpenAI) -> None:
-    found = client.responses.parse(model=MODEL, input=ADA, text_format=Weather, temperature=0, max_output_tokens=64)
+    found = client.responses.parse(model=MODEL, input=ADA, text_format=Weather, temperature=0, max_output_tokens=ROOM)
     assert isinstance(found.output_parsed, Weather)
 
 
 def test_a_response_calls_a_tool(client: openai.OpenAI) -> None:
     tool: Any = {"type": "function", "strict": True, **WEATHER}
     found = client.responses.create(
-        model=MODEL, input=ADA, tools=[tool], tool_choice="required", temperature=0, max_output_tokens=64
+        model=MODEL, input=ADA, tools=[tool], tool_choice="required", temperature=0, max_output_tokens=ROOM
     )
     (call,) = [item for item in found.output if item.type == "function_call"]
     assert call.name == "weather"

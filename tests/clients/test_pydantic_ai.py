@@ -11,9 +11,9 @@ from pydantic_ai import Agent, NativeOutput, ToolOutput
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from tests.clients.serving import ADA, ADA_ANSWER, KEY, MODEL
+from tests.clients.serving import ADA, ADA_ANSWER, KEY, MODEL, ROOM
 
-SETTINGS: Any = {"temperature": 0, "max_tokens": 64}
+SETTINGS: Any = {"temperature": 0, "max_tokens": ROOM}
 
 
 class Weather(BaseModel):

@@ -133,7 +133,7 @@ class RequestValidator:
         for place, token in enumerate(tokens):
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab:
                 raise InvalidRequest(
-                    f"prompt: token {token!r} at index {place} is not in the vocabulary (0 to {vocab - 1})"
+                    f"prompt: token {token!r} at index {place} is out of vocabulary (0 to {vocab - 1})"
                 )
 
     def _check_spans(self, spans: tuple[MediaSpan, ...]) -> None:

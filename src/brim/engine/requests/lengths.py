@@ -29,4 +29,7 @@ def check_prompt_length(
 
 
 def no_room(field: str, what: str, context: int, because: str = "", remedy: str = _REMEDY) -> PromptTooLong:
-    return PromptTooLong(f"{field}: {what} leave no room in the context of {context} tokens{because}; {remedy}")
+    known = "the input is longer than the model's context length"  # litellm tells this error from others by these words
+    return PromptTooLong(
+        f"{field}: {what} leave no room in the context of {context} tokens{because}: {known}; {remedy}"
+    )

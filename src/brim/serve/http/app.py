@@ -177,6 +177,7 @@ class _About:
             "object": "model",
             "created": self._created,
             "owned_by": "brim",
+            "root": self._settings.model_name,  # vLLM's and SGLang's: what an adapter was made of
         }
         running = self._lifecycle.any_running
         if running is None:

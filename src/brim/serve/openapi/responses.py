@@ -63,7 +63,7 @@ PROBLEM = given({"error": given({"message": TEXT, "type": TEXT, "param": optiona
 ANTHROPIC_PROBLEM = given({"type": {"const": "error"}, "error": given({"type": TEXT, "message": TEXT})})
 HEALTH = given({"status": one_of(map(str, ServerState))}, {"phase": TEXT, "reason": TEXT})
 MODEL = given(
-    {"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT},
+    {"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT, "root": TEXT},
     {"max_model_len": COUNT, "input_modalities": listed(one_of(["text", "image", "audio"]))},
 )
 MODELS = given({"object": {"const": "list"}, "data": listed(MODEL)})

@@ -1,4 +1,4 @@
-"""Audio of a request: files in base64 in (WAV; mp3, flac and ogg with the extra `audio`), samples at the model's rate out.
+"""Audio of a request: files in base64 (WAV; mp3, flac and ogg with the extra `audio`) to samples at the model's rate.
 
 A file that is too long is refused by its header, before a sample of it is read; lengths that a header promises are
 never believed: no more of a file is decoded than may be heard.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from brim.engine.media.audio.encoded import EncodedAudio, AudioNotDecoded, open_encoded
+from brim.engine.media.audio.encoded import AudioNotDecoded, EncodedAudio, open_encoded
 from brim.engine.media.audio.files import MOST_SAMPLES, at_rate, check_rate, check_samples
 from brim.engine.media.audio.wav import NotWav, Wav, open_wav
 from brim.errors import InvalidRequest
