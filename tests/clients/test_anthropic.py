@@ -10,8 +10,6 @@ import pytest
 
 from tests.clients.serving import ADA, ADA_ANSWER, KEY, MODEL, ROOM, WEATHER_SCHEMA
 
-pytestmark = pytest.mark.xfail(strict=False, reason="/v1/messages is built on another branch")
-
 MESSAGES: Any = [{"role": "user", "content": ADA}]
 GREEDY: Any = {"temperature": 0}  # the API has it, this client does not know it any more
 ASKED: Any = {"model": MODEL, "messages": MESSAGES, "max_tokens": 24, "extra_body": GREEDY}

@@ -13,8 +13,6 @@ import pytest
 from brim.model.packaged import packaged_folder
 from tests.clients.serving import KEY, MODEL
 
-pytestmark = pytest.mark.xfail(strict=False, reason="stream_options.continuous_usage_stats is built on another branch")
-
 REQUESTS, PROMPT_TOKENS, OUTPUT_TOKENS = 6, 24, 6
 COMMAND = "from guidellm.__main__ import cli; cli()"
 

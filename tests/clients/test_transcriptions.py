@@ -15,7 +15,6 @@ from tests.integration.test_engine_audio import qwen2_audio_folder
 from tests.unit.engine.media.audio.test_files import RATE, wav
 
 NAME = "tiny-audio"
-waits = pytest.mark.xfail(strict=False, reason="/v1/audio/transcriptions is built on another branch")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,6 @@ def sound() -> BytesIO:
     return file
 
 
-@waits
 def test_a_transcription(client: openai.OpenAI) -> None:
     asked: Any = {"model": NAME, "temperature": 0}
     whole = client.audio.transcriptions.create(**asked, file=sound())
@@ -47,7 +45,6 @@ def test_a_transcription(client: openai.OpenAI) -> None:
     assert pieces == whole.text
 
 
-@waits
 def test_what_is_no_sound_is_refused(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="file"):
         client.audio.transcriptions.create(model=NAME, file=("tone.wav", b"no sound at all"))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.engine.media.audio.encoded import NotEncoded, open_encoded
+from brim.engine.media.audio.encoded import AudioNotDecoded, open_encoded
 from brim.engine.media.audio.files import at_rate, read_audio
 from brim.engine.media.audio.resample import _ratio
 from brim.errors import InvalidRequest
@@ -121,7 +121,7 @@ def test_no_more_is_decoded_than_is_allowed() -> None:
     library.write(file, np.zeros(100 * RATE, np.float32), RATE, format="FLAC")
     assert len(file.getvalue()) < 50_000  # silence takes no room
     assert len(open_encoded(file.getvalue()).samples(100 * RATE)) == 100 * RATE
-    with pytest.raises(NotEncoded, match="more than 1,600 samples"):
+    with pytest.raises(AudioNotDecoded, match="more than 1,600 samples"):
         open_encoded(file.getvalue()).samples(1_600)
 
 
