@@ -12,8 +12,7 @@ from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
 
 from tests.clients.serving import KEY, serving
-
-tiny_pooling = pytest.importorskip("tests.integration.tiny_pooling")
+from tests.integration import tiny_pooling
 
 NAME = "tiny-embedding"
 TEXTS = ["the cat sat on the mat", "a deep river", "the quiet star"]
