@@ -90,7 +90,7 @@ def test_integers_are_parts_of_their_largest() -> None:
         (wav(SOUND[:, None], 16)[:44], "no samples"),
         (wav(SOUND[:, None], 16)[:30], "WAV file without its samples"),
         (wav(SOUND[:, None], 16).replace(b"\x01\0\x01\0", b"\x07\0\x01\0", 1), "WAV file of format 7 with 16 bits"),
-        (b"ID3 and so on", "is not a WAV file, and others need soundfile: pip install 'brim.audio.', or convert it"),
+        (b"ID3 and so on", "is not a WAV file, and others need soundfile: pip install soundfile, or convert it"),
     ],
 )
 def test_what_cannot_be_read_is_refused(audio: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
