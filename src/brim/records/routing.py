@@ -66,7 +66,7 @@ class ReplicaStatistics:
     inside: int  # answers that were let in, running and waiting ones too
     places: int  # answers that may be inside
     prefill_tokens_per_second: float  # the most that was measured; 0: it has computed nothing yet
-    step_seconds: float  # the mean of the latest steps
+    step_seconds: float  # the mean of the latest steps; 0: none was measured
     forecast: tuple[Forecast, ...]  # in the order of time; the first is now
     summary: PrefixSummary = PrefixSummary()
     draining: bool = False

@@ -10,12 +10,11 @@ import asyncio
 from dataclasses import dataclass
 
 from brim.engine.statistics import PoolState
-from brim.guard.routing.policy import FORECASTS
+from brim.guard.routing.policy import FORECASTS, UNMEASURED_STEP_SECONDS
 from brim.guard.routing.summary import MOST_DIGESTS, summarise
 from brim.records.routing import Forecast, ReplicaStatistics
 from brim.serve.lifecycle import RunningServer, ServerLifecycle
 
-_STEP_SECONDS = 0.02  # before a step was measured
 _FADING = 0.995  # of the highest rate, with each report: one lucky step is not remembered for ever
 _NEW_PART = 0.3  # of a mean that follows the latest steps
 
@@ -24,8 +23,8 @@ _NEW_PART = 0.3  # of a mean that follows the latest steps
 class MeasuredRates:
     """How fast an engine is, from what it has done between reports."""
 
-    step_seconds: float = _STEP_SECONDS
-    prefill_tokens_per_second: float = 0.0  # 0: not measured
+    step_seconds: float = 0.0  # this and the next: 0 is not measured
+    prefill_tokens_per_second: float = 0.0
     _steps: int = 0
     _tokens: int = 0
     _busy_seconds: float = 0.0
@@ -36,7 +35,8 @@ class MeasuredRates:
         self._steps, self._tokens, self._busy_seconds = state.steps, state.tokens, state.busy_seconds
         if steps <= 0 or seconds <= 0:
             return  # idle, or a pool that was built again
-        self.step_seconds += _NEW_PART * (seconds / steps - self.step_seconds)
+        mean = seconds / steps
+        self.step_seconds += (_NEW_PART if self.step_seconds else 1.0) * (mean - self.step_seconds)
         # The most tokens in a second: steps that only decode say nothing of how fast prompts are computed.
         self.prefill_tokens_per_second = max(self.prefill_tokens_per_second * _FADING, tokens / seconds)
 
@@ -74,7 +74,7 @@ class RoutingReports:
             places=running.gate.places,
             prefill_tokens_per_second=self._rates.prefill_tokens_per_second,
             step_seconds=self._rates.step_seconds,
-            forecast=forecast(state, self._rates.step_seconds),
+            forecast=forecast(state, self._rates.step_seconds or UNMEASURED_STEP_SECONDS),
             summary=summary,
             draining=self._lifecycle.draining,
         )

@@ -32,6 +32,7 @@ from brim.records.health import Status
 from brim.records.routing import ReplicaStatistics, Route, RouteRefusal, RouteRequest
 
 FORECASTS = 8  # moments of a forecast
+UNMEASURED_STEP_SECONDS = 0.02  # before any replica has run one
 _BEST = 4  # replicas of a route: the others are for when the first is gone
 _LONGEST_RETRY = 120  # seconds
 _FAR = 1e9  # seconds
@@ -175,7 +176,8 @@ class Fleet:
         running = figures[_RUNNING] + figures[_SENT_ANSWERS]
         load = np.maximum(held / np.maximum(1, figures[_BLOCKS]), running / np.maximum(1, figures[_SLOTS]))
         rate = figures[_PREFILL].max(where=self._alive, initial=0.0) or _UNMEASURED_RATE
-        step = figures[_STEP].min(where=self._alive, initial=_FAR)
+        measured = self._alive & (figures[_STEP] > 0)
+        step = figures[_STEP].min(where=measured, initial=_FAR) if measured.any() else UNMEASURED_STEP_SECONDS
         return np.asarray((step + left / rate) * (1 + np.minimum(1, load)))
 
     def _order(self, usable: Flags, seconds: Floats) -> list[int]:

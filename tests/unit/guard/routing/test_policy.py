@@ -114,6 +114,16 @@ def test_short_prompts_do_not_all_go_where_their_template_is_held() -> None:
     assert chosen(fleet(holder=holder, empty=idle()).choose(asked)) == "empty"
 
 
+def test_one_that_has_not_run_a_step_says_nothing_of_how_long_one_takes() -> None:
+    """On a slow machine a step outweighs the few tokens of a template, whatever a new replica would guess."""
+    asked = RouteRequest(CONVERSATION[:1], tokens=BLOCK + 1, blocks=3)
+    slow = {"prefill_tokens_per_second": 300.0, "step_seconds": 0.2}
+    holder = idle(summary=summary(*CONVERSATION[:1]), running=4, inside=4, **slow)
+    assert (
+        chosen(fleet(holder=holder, new=idle(prefill_tokens_per_second=0.0, step_seconds=0.0)).choose(asked)) == "new"
+    )
+
+
 @pytest.mark.parametrize("rate", [0.0, 90.0])
 def test_a_replica_that_has_computed_little_is_not_taken_for_a_slow_one(rate: float) -> None:
     """By a figure of its own it would get no request until all others are full, and never measure another."""
@@ -245,7 +255,7 @@ def replicas(draw: st.DrawFn) -> ReplicaStatistics:
         inside=running,
         places=draw(st.integers(1, 64)),
         prefill_tokens_per_second=draw(st.just(0.0) | st.floats(10, 1e5)),
-        step_seconds=draw(st.floats(1e-4, 10)),
+        step_seconds=draw(st.just(0.0) | st.floats(1e-4, 10)),
         forecast=tuple(forecast),
         summary=summary(*CONVERSATION[:held]),
         draining=draw(st.booleans()),
@@ -270,7 +280,7 @@ def test_no_replica_is_sooner_than_the_chosen_one(
         if not one.draining and one.status is not Status.ENDED and one.inside + 1 <= one.places
     }
     rate = max((one.prefill_tokens_per_second for one in seen), default=0.0) or 2000.0
-    step = min((one.step_seconds for one in seen), default=0.0)
+    step = min((one.step_seconds for one in seen if one.step_seconds), default=0.02)
     in_time = {name: one for name, one in usable.items() if slow_seconds(one, asked, rate, step)[0] <= patience}
     if isinstance(found, RouteRefusal):
         assert not in_time
