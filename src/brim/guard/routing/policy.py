@@ -1,14 +1,14 @@
 """Where a request goes. In: the statistics of replicas (`Fleet`) and a request. Out: a `Route`, or a `RouteRefusal`.
 
-For each replica, when would the request have its first token there?
+For each replica, when would the request have its first tokens there?
 
     seconds = wait                                  until its blocks and a slot are free, by the forecast of its guard
-            + (a step                                 no prompt is so short that its first token takes less
-               + (prompt - prefix held) / prefill rate)   what is left to compute
+            + ((prompt - prefix held) / prefill rate  what is left to compute
+               + 8 steps)                             the first tokens: an answer is read as it goes on
               × (1 + load)                            beside what runs there: the fuller of KV pool and batch, 0 to 1
 
 So a conversation stays where its blocks are, unless waiting there takes longer than computing them again elsewhere, and
-a prefix that is a small part of a prompt, or computed within a step, does not outweigh an empty replica. Degraded
+a prefix that is computed within a few steps does not outweigh an empty replica. Degraded
 replicas come after all healthy ones; those that drain or have ended get nothing. It is refused where no replica can
 start it within its patience.
 
@@ -36,6 +36,7 @@ UNMEASURED_STEP_SECONDS = 0.02  # before any replica has run one
 _BEST = 4  # replicas of a route: the others are for when the first is gone
 _LONGEST_RETRY = 120  # seconds
 _FAR = 1e9  # seconds
+_FIRST_TOKENS = 8  # of an answer
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -178,7 +179,7 @@ class Fleet:
         rate = figures[_PREFILL].max(where=self._alive, initial=0.0) or _UNMEASURED_RATE
         measured = self._alive & (figures[_STEP] > 0)
         step = figures[_STEP].min(where=measured, initial=_FAR) if measured.any() else UNMEASURED_STEP_SECONDS
-        return np.asarray((step + left / rate) * (1 + np.minimum(1, load)))
+        return np.asarray((_FIRST_TOKENS * step + left / rate) * (1 + np.minimum(1, load)))
 
     def _order(self, usable: Flags, seconds: Floats) -> list[int]:
         """Healthy ones before degraded ones; then the soonest; then the one with the most unused blocks."""

@@ -227,7 +227,7 @@ def slow_seconds(seen: ReplicaStatistics, asked: RouteRequest, rate: float, step
     wait = enough[0] if enough else max(seen.forecast[-1].seconds, 0.05) * rounds
     load = min(1, max((seen.blocks - seen.free_blocks) / seen.blocks, seen.running / seen.slots))
     left = max(1, asked.tokens - prefix * seen.block_size)
-    return wait, wait + (step + left / rate) * (1 + load)
+    return wait, wait + (8 * step + left / rate) * (1 + load)
 
 
 @st.composite
