@@ -250,6 +250,18 @@ def test_forms_of_answers(tiny: Served) -> None:
     assert refused(tiny, CHAT, messages=ADA, guided_grammar="root ::= 'a'") == (400, "guided_grammar")
 
 
+def test_a_form_that_leads_nowhere_is_the_fault_of_the_request(tiny: Served) -> None:
+    nothing = {"type": "tag", "begin": "(", "end": ")", "content": {"type": "regex", "pattern": "[^\\s\\S]"}}
+    (first,) = tokenizer()("a", add_special_tokens=False)["input_ids"]
+    for form, others, param in [
+        ({"grammar": 'start: "a" A\nA: /[ab]+/ & /[c]+/'}, {}, "grammar"),
+        ({"grammar": 'root ::= "a" root'}, {}, "grammar"),
+        ({"structural_tag": json.dumps({"type": "structural_tag", "format": nothing})}, {}, "grammar"),
+        ({"regex": "ab"}, {"allowed_token_ids": [first]}, "allowed_token_ids"),
+    ]:
+        assert refused(tiny, CHAT, messages=ADA, max_tokens=12, structured_outputs=form, **others) == (400, param)
+
+
 def test_a_model_that_only_wants_to_write_spaces_ends_its_json(tiny: Served) -> None:
     """The bias is as strong as one may be: spaces wherever the grammar lets one be."""
     vocabulary = tokenizer().get_vocab()
