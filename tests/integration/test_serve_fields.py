@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,8 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("llguidance")
 
-from brim.serve.api import answering
+from brim.serve.api import answering, responses
+from brim.serve.responses.scores import Scores
 from tests.integration.served import Served, events, served
 from tests.integration.test_chat import engine_of, tokenizer
 
@@ -212,6 +214,34 @@ def test_scores_of_many_tokens_are_bounded_and_written_beside_the_loop(
     assert chunks[0]["brim"]["warnings"]
     prompts = [list(range(5, 505))] * 15
     assert refused(tiny, COMPLETIONS, prompt=prompts[:13], prompt_logprobs=20, n=1) == (400, "prompt_logprobs")
+
+
+def test_scores_of_many_answers_are_written_beside_the_loop_too(tiny: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    writers: set[int] = set()
+
+    def of_answer(self: Scores, done: Any) -> Any:
+        writers.add(threading.get_ident())
+        return whole(self, done)
+
+    whole = Scores.of_answer
+    monkeypatch.setattr(Scores, "of_answer", of_answer)
+    fields = {"logprobs": True, "top_logprobs": 3, "n": 3, "max_tokens": 4}
+    asked = {"input": "Hi.", "max_output_tokens": 4, "top_logprobs": 3, "seed": 5, "temperature": 1}
+    few, response = chat(tiny, **fields), answered(tiny, RESPONSES, **asked)
+    assert writers == {tiny.thread.ident}
+    for module in (answering, responses):
+        monkeypatch.setattr(module, "MOST_SCORES_AT_ONCE", 2)
+    assert chat(tiny, **fields)["choices"] == few["choices"]
+    assert len(writers) > 1
+    scored = answered(tiny, RESPONSES, **asked, include=["message.output_text.logprobs"])
+    (part,) = scored["output"][0]["content"]
+    assert (part["text"], len(part["logprobs"])) == (response["output"][0]["content"][0]["text"], 4)
+    assert tiny.get(f"{RESPONSES}/{scored['id']}").json() == scored
+    with tiny.client() as client:
+        body = {**asked, "include": ["message.output_text.logprobs"], "stream": True, "background": True}
+        text = client.post(RESPONSES, json=body).text
+    last = json.loads(text.strip().rpartition("data: ")[2])["response"]
+    assert last["output"][0]["content"] == [part]
 
 
 def test_usage_in_every_event(tiny: Served) -> None:
