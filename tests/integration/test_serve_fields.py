@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,8 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("llguidance")
 
-from brim.serve.api import answering
+from brim.serve.api import answering, responses
+from brim.serve.responses.scores import Scores
 from tests.integration.served import Served, events, served
 from tests.integration.test_chat import engine_of, tokenizer
 
@@ -214,6 +216,34 @@ def test_scores_of_many_tokens_are_bounded_and_written_beside_the_loop(
     assert refused(tiny, COMPLETIONS, prompt=prompts[:13], prompt_logprobs=20, n=1) == (400, "prompt_logprobs")
 
 
+def test_scores_of_many_answers_are_written_beside_the_loop_too(tiny: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    writers: set[int] = set()
+
+    def of_answer(self: Scores, done: Any) -> Any:
+        writers.add(threading.get_ident())
+        return whole(self, done)
+
+    whole = Scores.of_answer
+    monkeypatch.setattr(Scores, "of_answer", of_answer)
+    fields = {"logprobs": True, "top_logprobs": 3, "n": 3, "max_tokens": 4}
+    asked = {"input": "Hi.", "max_output_tokens": 4, "top_logprobs": 3, "seed": 5, "temperature": 1}
+    few, response = chat(tiny, **fields), answered(tiny, RESPONSES, **asked)
+    assert writers == {tiny.thread.ident}
+    for module in (answering, responses):
+        monkeypatch.setattr(module, "MOST_SCORES_AT_ONCE", 2)
+    assert chat(tiny, **fields)["choices"] == few["choices"]
+    assert len(writers) > 1
+    scored = answered(tiny, RESPONSES, **asked, include=["message.output_text.logprobs"])
+    (part,) = scored["output"][0]["content"]
+    assert (part["text"], len(part["logprobs"])) == (response["output"][0]["content"][0]["text"], 4)
+    assert tiny.get(f"{RESPONSES}/{scored['id']}").json() == scored
+    with tiny.client() as client:
+        body = {**asked, "include": ["message.output_text.logprobs"], "stream": True, "background": True}
+        text = client.post(RESPONSES, json=body).text
+    last = json.loads(text.strip().rpartition("data: ")[2])["response"]
+    assert last["output"][0]["content"] == [part]
+
+
 def test_usage_in_every_event(tiny: Served) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     fields = {"max_tokens": 8, "min_tokens": 8, "temperature": 0, "stream_options": options}
@@ -248,6 +278,18 @@ def test_forms_of_answers(tiny: Served) -> None:
         "structured_outputs.regex",
     )
     assert refused(tiny, CHAT, messages=ADA, guided_grammar="root ::= 'a'") == (400, "guided_grammar")
+
+
+def test_a_form_that_leads_nowhere_is_the_fault_of_the_request(tiny: Served) -> None:
+    nothing = {"type": "tag", "begin": "(", "end": ")", "content": {"type": "regex", "pattern": "[^\\s\\S]"}}
+    (first,) = tokenizer()("a", add_special_tokens=False)["input_ids"]
+    for form, others, param in [
+        ({"grammar": 'start: "a" A\nA: /[ab]+/ & /[c]+/'}, {}, "grammar"),
+        ({"grammar": 'root ::= "a" root'}, {}, "grammar"),
+        ({"structural_tag": json.dumps({"type": "structural_tag", "format": nothing})}, {}, "grammar"),
+        ({"regex": "ab"}, {"allowed_token_ids": [first]}, "allowed_token_ids"),
+    ]:
+        assert refused(tiny, CHAT, messages=ADA, max_tokens=12, structured_outputs=form, **others) == (400, param)
 
 
 def test_a_model_that_only_wants_to_write_spaces_ends_its_json(tiny: Served) -> None:

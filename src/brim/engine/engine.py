@@ -412,7 +412,10 @@ class Engine:
                 request,
                 list(request.prompt),
                 constraint=limited(
-                    given.params, self.loaded.vocab, None if grammar is None else self.grammars.start(grammar)
+                    given.params,
+                    self.loaded.vocab,
+                    None if grammar is None else self.grammars.start(grammar),
+                    request.stop_ids,
                 ),
             )
             for request in requests

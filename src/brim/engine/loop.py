@@ -296,7 +296,7 @@ class ServingLoop:
         problem = sequence.constraint.take(token)
         if problem is not None:
             self.scheduler.finish(sequence, FinishReason.ERROR)
-            self.events.append(SequenceEvent(sequence, finish=FinishReason.ERROR, error=problem))
+            self.events.append(SequenceEvent(sequence, finish=FinishReason.ERROR, error=problem, in_request=True))
 
     def _record_verified(self, plan: StepPlan, tokens: list[int], scores: _Scores) -> int:
         """Record what a step with drafts drew: of each request up to the first token that was not drafted so."""

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from brim.serve.http.reply import event_line
+from brim.serve.http.reply import dumped, dumped_beside, event_line
 from brim.serve.problems import SERVER, Problem
 from brim.serve.responses.responses_api import ResponseOutline, ResponsesApiFormatter
 from brim.units import MIB
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 MOST_EVENT_BYTES = 32 * MIB
 MOST_ENDED = 256  # whose events are kept
+_LINES_AT_ONCE = 64  # of a replay
 
 
 class BackgroundAnswer:
@@ -79,10 +80,10 @@ class BackgroundAnswer:
         self.status = 200
 
     async def events(self, found: list[Json], *, large: bool = False) -> None:
-        """None of them is: this API has no scores of prompts."""
+        """They are kept as they are sent; `large` ones are written beside the event loop."""
         if not self.replays:
             return
-        lines = [event_line(one) for one in found]
+        lines = await asyncio.to_thread(_written, found, dumped_beside) if large else _written(found, dumped)
         self._lines += lines
         size = sum(map(len, lines))
         self.event_bytes += size
@@ -140,8 +141,10 @@ class BackgroundAnswer:
         place = after + 1
         while True:
             while place < len(self._lines):
-                yield self._lines[place]
-                place += 1
+                some = self._lines[place : place + _LINES_AT_ONCE]
+                yield b"".join(some)
+                place += len(some)
+                await asyncio.sleep(0)  # a client that reads fast keeps nobody else waiting
             if not self.replays:
                 said = "its events take too much memory and are not kept any more; ask for the response without stream"
                 yield event_line(Problem(503, said, kind=SERVER, code="events_dropped").body)
@@ -153,6 +156,10 @@ class BackgroundAnswer:
     def _tell(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
+
+
+def _written(events: Sequence[Json], dump: Callable[[Any], bytes]) -> list[bytes]:
+    return [event_line(one, dump) for one in events]
 
 
 class BackgroundAnswers:

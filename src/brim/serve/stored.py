@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from threading import RLock
 
 from brim.units import MIB
 
@@ -29,7 +30,7 @@ class StoredResponse:
 
 
 class StoredResponses:
-    """Changed in the event loop's thread alone; any may look for an answer."""
+    """Any thread may change it, and any may look for an answer."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES, most_of_one_key: int = _MOST_OF_ONE_KEY) -> None:
         self._most_bytes = most_bytes
@@ -38,30 +39,33 @@ class StoredResponses:
             OrderedDict()
         )  # by key's name and answer's id, oldest first
         self._counts: dict[str, int] = {}
+        self._changing = RLock()
         self.held_bytes = 0
 
     def keep(self, tenant: str, name: str, kept: StoredResponse) -> None:
         """Keep an answer under its id, unless it is larger than all that may be kept; one of this id gives way."""
-        self.delete(tenant, name)
-        if kept.size_bytes > self._most_bytes:
-            return
-        self._kept[tenant, name] = kept
-        self._counts[tenant] = self._counts.get(tenant, 0) + 1
-        self.held_bytes += kept.size_bytes
-        if self._counts[tenant] > self._most_of_one_key:
-            self._drop(next(key for key in self._kept if key[0] == tenant))
-        while self.held_bytes > self._most_bytes:
-            self._drop(next(iter(self._kept)))
+        with self._changing:
+            self.delete(tenant, name)
+            if kept.size_bytes > self._most_bytes:
+                return
+            self._kept[tenant, name] = kept
+            self._counts[tenant] = self._counts.get(tenant, 0) + 1
+            self.held_bytes += kept.size_bytes
+            if self._counts[tenant] > self._most_of_one_key:
+                self._drop(next(key for key in self._kept if key[0] == tenant))
+            while self.held_bytes > self._most_bytes:
+                self._drop(next(iter(self._kept)))
 
     def find(self, tenant: str, name: str) -> StoredResponse | None:
         return self._kept.get((tenant, name))
 
     def delete(self, tenant: str, name: str) -> bool:
         """False: there is no such answer of this key."""
-        if (tenant, name) not in self._kept:
-            return False
-        self._drop((tenant, name))
-        return True
+        with self._changing:
+            if (tenant, name) not in self._kept:
+                return False
+            self._drop((tenant, name))
+            return True
 
     def _drop(self, key: tuple[str, str]) -> None:
         self.held_bytes -= self._kept.pop(key).size_bytes

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from brim.serve.background import BackgroundAnswer, BackgroundAnswers
+from brim.serve.http.reply import event_line
 from brim.serve.problems import Problem
 from brim.serve.responses.answers import ResponseHeader
 from brim.serve.responses.responses_api import ResponseOutline
@@ -19,7 +20,8 @@ def answer(among: BackgroundAnswers, name: str, kept: list[Any], replays: bool =
 
 
 async def lines(one: BackgroundAnswer, after: int = -1) -> list[bytes]:
-    return [line async for line in one.followed(after)]
+    found = b"".join([some async for some in one.followed(after)])
+    return [line + b"\n\n" for line in found.split(b"\n\n") if line]
 
 
 EVENT = {"type": "a", "text": "b" * 80}  # a hundred bytes and some
@@ -64,6 +66,24 @@ def test_a_follower_gets_what_comes_later() -> None:
         return await following
 
     assert asyncio.run(run()) == [b'event: b\ndata: {"type":"b"}\n\n', b'event: c\ndata: {"type":"c"}\n\n']
+
+
+def test_a_long_replay_keeps_nobody_waiting_and_large_events_are_the_same() -> None:
+    async def run() -> None:
+        one = answer(BackgroundAnswers(), "a", [])
+        one.enter()
+        events = [{"type": "a", "number": number} for number in range(1000)]
+        await one.events(events[:500])
+        await one.events(events[500:], large=True)
+        one.close()
+        following, turns = asyncio.create_task(lines(one, after=3)), 0
+        while not following.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert following.result() == [event_line(event) for event in events[4:]]
+        assert turns >= 10
+
+    asyncio.run(run())
 
 
 def test_one_that_fails_says_so_where_it_is_looked_for() -> None:

@@ -89,6 +89,8 @@ def test_what_clients_send_back_of_an_answer_is_taken() -> None:
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", "do not have this name"),
         ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize", "do not have this name"),
         ({"chat_template_kwargs": {"bos_token": "a"}}, "chat_template_kwargs.bos_token", "do not have this name"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self", "do not have this name"),
+        ({"chat_template_kwargs": {"namespace": 1}}, "chat_template_kwargs.namespace", "do not have this name"),
         ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs.a b", "do not have this name"),
         ({"chat_template_kwargs": {"a": "b" * 70_000}}, "chat_template_kwargs", "more than 65536 characters"),
         ({"chat_template_kwargs": {f"a{n}": n for n in range(65)}}, "chat_template_kwargs", "at most 64"),

@@ -32,6 +32,7 @@ class Completion:
     preemptions: int = 0
     error: str | None = None  # why, where the reason is `error`
     passing: bool = False  # an error that the same request may not meet again
+    in_request: bool = False  # an error in what was asked for, which showed on the way
     predicted_tokens: int = 0  # of the client's prediction, that were tried
     accepted_tokens: int = 0  # of them
     stop: str | int | None = None  # what ended it, where the reason is `stop`: a stop string, or a token
@@ -177,7 +178,7 @@ class Answer:
         """This one answer ends with an error; what was known of it before stays."""
         choice = self._choices[event.sequence.request.index]
         ended = _completion(choice, event, FinishReason.ERROR, (), (), choice.prompt_scores)
-        completion = replace(ended, error=problem, passing=event.passing)
+        completion = replace(ended, error=problem, passing=event.passing, in_request=event.in_request)
         choice.done = True
         return Update(self.request_id, choice.request.index, completion=completion)
 

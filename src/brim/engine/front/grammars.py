@@ -110,7 +110,8 @@ class _Matched:
             self._allowed = _bits(self._matcher.compute_bitmask())
         if not self._matcher.is_error():
             return None
-        return f"grammar: it could not be followed any further ({first_line(self._matcher.get_error())})"
+        said = first_line(self._matcher.get_error())
+        return f"grammar: the answer came to a place where it cannot be followed any further ({said}); mend it"
 
 
 def _bits(mask: bytes) -> np.ndarray:

@@ -49,3 +49,4 @@ class SequenceEvent(NamedTuple):
     error: str | None = None  # why, where it ends with an error
     top_logits: TopLogits | None = None  # of the token
     passing: bool = False  # an error that the same request may not meet again
+    in_request: bool = False  # an error in what was asked for, which showed on the way

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import Request
 
-from brim.engine.front.answers import Update
+from brim.engine.front.answers import Completion, Update
 from brim.engine.front.validation import GenerationRequest
 from brim.engine.media.prepare import GivenMedia
 from brim.engine.requests.params import SamplingParams
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 CLIENT_LEFT = 499  # as proxies log it
 DEADLINE_HEADER = "x-deadline-seconds"
 MOST_SCORES = 1 << 17  # log-probabilities of prompts in one answer
-MOST_SCORES_AT_ONCE = 1024  # tokens of prompts whose scores are written by the event loop itself
+MOST_SCORES_AT_ONCE = 128  # tokens whose scores are written by the event loop itself, with all alternatives
 REQUEST_ID = "x-request-id"
 _ALSO_NAMED = {ANTHROPIC_PATH: ("request-id",)}  # where that API's clients look
 
@@ -384,7 +384,7 @@ async def _events(formatter: ResponseFormatter, numbered: Numbered, reply: Event
     said = False
     async for number, update in numbered:
         opening = formatter.opening() if not reply.status else []
-        beside = len(update.prompt_logprobs) > MOST_SCORES_AT_ONCE
+        beside = _scores_of(update.completion or update) > MOST_SCORES_AT_ONCE
         make = partial(formatter.events, number, update)
         found = opening + (await asyncio.to_thread(make) if beside else make())
         if not reply.status:
@@ -392,7 +392,10 @@ async def _events(formatter: ResponseFormatter, numbered: Numbered, reply: Event
         if found and not said:
             found[0], said = warned(found[0]), True
         await reply.events(found, large=beside)
-    await reply.events([warned(one) if "response" in one else one for one in formatter.closing(numbered.ended)])
+    beside = sum(_scores_of(one.completion) for one in numbered.ended) > MOST_SCORES_AT_ONCE
+    make_last = partial(formatter.closing, numbered.ended)
+    last = await asyncio.to_thread(make_last) if beside else make_last()
+    await reply.events([warned(one) if "response" in one else one for one in last], large=beside)
     await reply.end_events(formatter.last_line)
 
 
@@ -400,12 +403,20 @@ async def _whole(formatter: ResponseFormatter, numbered: Numbered, reply: HttpRe
     async for number, update in numbered:
         formatter.note(number, update)
     ended = sorted(numbered.ended, key=lambda one: one.number)
-    if isinstance(whole := formatter.whole(ended), str):
+    beside = sum(_scores_of(one.completion) for one in ended) > MOST_SCORES_AT_ONCE
+    make = partial(formatter.whole, ended)
+    if isinstance(whole := await asyncio.to_thread(make) if beside else make(), str):
         await reply.text(whole)
-    elif sum(len(one.completion.prompt_logprobs) for one in ended) > MOST_SCORES_AT_ONCE:
+    elif beside:
         await reply.written(await asyncio.to_thread(lambda: dumped_beside(warned(whole))))
     else:
         await reply.json(warned(whole))
+
+
+def _scores_of(found: Completion | Update) -> int:
+    """Tokens of prompt and answer whose log-probabilities are to be written."""
+    own = found.logprobs
+    return len(found.prompt_logprobs) + (len(own) if isinstance(own, tuple) else 0)
 
 
 def warned(answer: dict[str, Any]) -> dict[str, Any]:

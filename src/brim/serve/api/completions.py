@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,8 +20,10 @@ from brim.serve.responses.answers import ResponseHeader
 from brim.serve.responses.completion import CompletionFormatter
 from brim.serve.responses.details import AnswerDetails
 from brim.serve.settings import ServeSettings
+from brim.serve.token_texts import TokenTexts
 
 MOST_CONTEXTS = 8  # of a prompt that is cut to one
+_ECHOED_AT_ONCE = 4096  # tokens that the event loop itself makes texts of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,12 @@ class CompletionsEndpoint:
         prompts = await context.prepared(_tokens(asked, context.running), "prompt")
         params, texts = await self._params(asked, context.running), context.running.texts
         echoed = (asked.prompts if asked.kept is None else [one.tokens for one in prompts]) if asked.echo else ()
+        echoes = partial(_texts_of, echoed, texts)
+        beside = sum(map(len, echoed)) > _ECHOED_AT_ONCE
         formatter = CompletionFormatter(
             head=ResponseHeader.new("cmpl", self.settings.model_name, asked.wanted.request_id),
             prepared=prompts,
-            prompts=tuple(one if isinstance(one, str) else texts.whole(one) for one in echoed),
+            prompts=await asyncio.to_thread(echoes) if beside else echoes(),
             answers=params.n,
             scored=params.alternatives,
             scored_only=asked.scored_only,
@@ -60,6 +65,10 @@ class CompletionsEndpoint:
             return replace(asked.wanted.params, grammar=form.grammar)
         except InvalidRequest as error:
             raise invalid(form.field, str(error).removeprefix("grammar: ")) from None
+
+
+def _texts_of(prompts: Iterable[str | tuple[int, ...]], texts: TokenTexts) -> tuple[str, ...]:
+    return tuple(one if isinstance(one, str) else texts.whole(one) for one in prompts)
 
 
 async def _tokens(asked: CompletionRequest, running: RunningServer) -> tuple[Prepared, ...]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from brim.serve.api.answering import PreparedRequest, ReadRequest, RequestContext, warned
+from brim.serve.api.answering import MOST_SCORES_AT_ONCE, PreparedRequest, ReadRequest, RequestContext, warned
 from brim.serve.api.chat import answer_params, chat_prompt, reading_of, scores_of
 from brim.serve.background import BackgroundAnswer, BackgroundAnswers
 from brim.serve.http.keys import Tenant
 from brim.serve.http.parsing import checked
-from brim.serve.http.reply import dumped
+from brim.serve.http.reply import dumped, dumped_beside
 from brim.serve.lifecycle import served_model
 from brim.serve.problems import invalid
 from brim.serve.requests.responses_api import Items, ResponseRequest, read_response
@@ -76,5 +76,8 @@ class ResponsesEndpoint:
         return self.stored.find(tenant.name, name) if isinstance(name, str) else None
 
     def _keep(self, tenant: Tenant, items: Items, response: dict[str, Any]) -> None:
-        kept = StoredResponse(dumped(warned(response)), dumped([*items, *response["output"]]))
+        parts = (part for item in response["output"] for part in item.get("content") or ())
+        scores = sum(len(part.get("logprobs") or ()) for part in parts)
+        dump = dumped_beside if scores > MOST_SCORES_AT_ONCE else dumped  # by a thread, then
+        kept = StoredResponse(dump(warned(response)), dump([*items, *response["output"]]))
         self.stored.keep(tenant.name, response["id"], kept)

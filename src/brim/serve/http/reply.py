@@ -24,7 +24,7 @@ def dumped(found: Json | list[Any]) -> bytes:
     return _ENCODER.encode(found).encode(errors="replace")
 
 
-def dumped_beside(found: Json) -> bytes:
+def dumped_beside(found: Json | list[Any]) -> bytes:
     """The same of something large: in a thread, others may run meanwhile, which takes longer."""
     return "".join(_ENCODER.iterencode(found)).encode(errors="replace")
 

@@ -19,19 +19,29 @@ MOST_DOCUMENTS = 128
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 EFFORT = t.choice(EFFORTS)
 VERBOSITY = t.choice(("low", "medium", "high"))
-RESERVED = (  # parameters of the function that applies templates, and what it takes from the conversation
+RESERVED = (  # parameters of the function that applies templates, what it takes from the conversation, and functions
     "add_generation_prompt",
     "chat_template",
     "continue_final_message",
     "conversation",
+    "cycler",
+    "dict",
     "documents",
+    "joiner",
+    "lipsum",
+    "loop",
     "max_length",
     "messages",
+    "namespace",
     "padding",
+    "raise_exception",
+    "range",
     "return_assistant_tokens_mask",
     "return_dict",
     "return_tensors",
     "sanitize_control_tokens",
+    "self",
+    "strftime_now",
     "tokenize",
     "tokenizer_kwargs",
     "tools",

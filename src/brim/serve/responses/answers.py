@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 from brim.engine.front.answers import Completion, Update
 from brim.engine.requests.request import FinishReason
+from brim.errors import InvalidRequest
 from brim.serve.parse.custom import CustomCalls
 from brim.serve.parse.pieces import Tools
 from brim.serve.parse.table import AnswerReader, Formats
 from brim.serve.prepare.jobs import Prepared
-from brim.serve.problems import SERVER, Problem, media_unavailable
+from brim.serve.problems import SERVER, Problem, media_unavailable, problem_of
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
@@ -120,6 +121,8 @@ def finish_reason(completion: Completion) -> str:
     """stop, length or deadline. An answer that failed is no answer."""
     if completion.passing:
         raise media_unavailable(completion.error or "no encoder runs")
+    if completion.in_request:
+        raise problem_of(InvalidRequest(completion.error or "the request cannot be followed"))
     if completion.finish_reason is FinishReason.ERROR:
         raise Problem(500, completion.error or "the request failed", kind=SERVER, code="request_failed")
     return str(completion.finish_reason)

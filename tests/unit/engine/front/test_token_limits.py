@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,21 @@ def test_bans_give_way_where_nothing_would_be_left() -> None:
     found.take(5)
     assert tokens_of(found) == {5}
     assert tokens_of(constraint(allowed=(5,), banned=((5,),))) == {5}
+
+
+def test_bans_give_way_where_only_an_end_would_be_left_before_min_tokens() -> None:
+    """The sampler lets no end be drawn there: nothing at all could be, and anything would be."""
+    early = SamplingParams(allowed_token_ids=(2, 5), banned_sequences=((5,),), min_tokens=1)
+    one = limited(early, VOCAB, None, ends=[2])
+    assert one is not None
+    assert tokens_of(one) == {2, 5}
+    pairs = limited(replace(early, banned_sequences=((5, 5),), min_tokens=2), VOCAB, None, ends=[2])
+    assert pairs is not None
+    seen = []
+    for _ in range(3):
+        seen.append(tokens_of(pairs))
+        assert pairs.take(5) is None
+    assert seen == [{2, 5}, {2, 5}, {2}]
 
 
 def test_within_a_grammar_both_hold_and_it_is_told_every_token() -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 PAGE_TOKENS = 256  # of the tokens that a device holds
+LEAST_REPETITION = 1e-20  # smaller penalties count as this one: a score that they made infinite would spoil its row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +133,7 @@ def _sent_places(ids_of_rows: Iterable[tuple[Sequence[int], ...]], vocab: int) -
 def penalise_seen(scores: Tensor, seen: Tensor, repetition: Tensor) -> None:
     """The repetition penalty, once for each token of prompt and output. In place; all of an id write the same."""
     flat = scores.view(-1)
-    penalty = repetition[seen // scores.shape[1]]
+    penalty = repetition.clamp(min=LEAST_REPETITION)[seen // scores.shape[1]]
     before = flat[seen]
     flat.scatter_(0, seen, torch.where(before < 0, before * penalty, before / penalty))
 

@@ -253,6 +253,20 @@ def test_the_repetition_penalty_is_that_of_transformers(penalty: float) -> None:
         assert torch.equal(adjusted(logits, row), theirs)
 
 
+@pytest.mark.parametrize("penalty", [5e-324, 1e-44, 1e-30])
+def test_no_repetition_penalty_makes_a_score_infinite_or_passes_a_mask_by(penalty: float) -> None:
+    logits = some_logits(1)
+    logits[0, 5], logits[0, 6], logits[0, 7] = 0.0, 2.0, -1.0
+    allowed = np.packbits([token in (5, 6, 7) for token in range(VOCAB)], bitorder="little")
+    for kind in ({"temperature": 0}, {"temperature": 1e-5}, {}, {"top_k": 2}, {"top_p": 0.9}, {"logprobs": 3}):
+        params = SamplingParams(repetition_penalty=penalty, **kind)
+        sampled = sample(logits, [SampleRow(params, 1, 0, prompt=(5, 6, 7, 20), output=(), allowed=allowed)])
+        assert sampled.tokens.tolist() == [6], kind
+        if params.logprobs is not None:
+            assert sampled.top_tokens[0].tolist() == [6, 5, 7] or sampled.top_tokens[0].tolist() == [6, 7, 5]
+            assert sampled.top_logprobs.isfinite().all()
+
+
 def test_presence_once_and_frequency_for_each_time_over_the_output_alone() -> None:
     row = SampleRow(
         SamplingParams(presence_penalty=0.5, frequency_penalty=0.25), 0, 0, prompt=[1, 2], output=[2, 3, 3, 3]
