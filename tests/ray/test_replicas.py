@@ -59,6 +59,22 @@ def test_conversations_of_50_turns_reuse_their_prefixes(two: OnRay) -> None:
     assert all(one["kv"]["blocks_cached"] > 0 for one in two.replicas())  # both had conversations
 
 
+def test_requests_that_come_together_are_shared(two: OnRay) -> None:
+    """Each is counted where it is to go before Ray has sent it there: the next decision knows of it."""
+
+    def ask(number: int) -> int:
+        return chat(two, [message(f"{number}")], max_tokens=600, ignore_eos=True).status_code
+
+    def running() -> list[int]:
+        return [one["running"] for one in two.replicas()]
+
+    with ThreadPoolExecutor(6) as clients:
+        asked = [clients.submit(ask, number) for number in range(6)]
+        found = wait(lambda: counts if sum(counts := running()) == 6 else None)
+        assert min(found) >= 2, found
+        assert {one.result() for one in asked} == {200}
+
+
 def test_a_client_that_leaves_frees_its_blocks(two: OnRay) -> None:
     body = {"messages": [message("Tell me.")], "stream": True, "max_tokens": 1500, "ignore_eos": True}
     with two.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:

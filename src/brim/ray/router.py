@@ -58,7 +58,18 @@ class MemoryRequestRouter(RequestRouter):  # type: ignore[misc]
             if sending is None:  # nobody to tell: any of them says why not
                 return [list(by_name.values())]
             return await self._refused(sending, found)
-        return [[by_name[name]] for name in found.replicas if name in by_name] + self._least_sent(by_name, unknown)
+        ranked = [name for name in found.replicas if name in by_name]
+        if ranked and sending is not None and pending_request is not None:
+            self._count(pending_request, sending, ranked[0])
+        return [[by_name[name]] for name in ranked] + self._least_sent(by_name, unknown)
+
+    def _count(self, pending: PendingRequest, sending: Sending, name: str) -> None:
+        """As sent there: Ray asks a replica before it sends, and those that are routed meanwhile should know."""
+        key = pending.metadata.internal_request_id
+        if sending.counted_at not in (None, name):
+            self._memory.ended(sending.counted_at, key)
+        sending.counted_at = name
+        self._memory.sent(sending.asked, name, time.monotonic(), key)
 
     def _least_sent(self, by_name: dict[str, RunningReplica], names: list[str]) -> Ranked:
         return [[by_name[name]] for name in sorted(names, key=lambda name: (self._unreported.get(name, 0), name))]
@@ -74,7 +85,7 @@ class MemoryRequestRouter(RequestRouter):  # type: ignore[misc]
         if sending is None:
             return
         sending.went_to = name
-        self._memory.sent(sending.asked, name, time.monotonic(), pending_request.metadata.internal_request_id)
+        self._count(pending_request, sending, name)
         if not self._memory.knows(name):
             self._unreported[name] = self._unreported.get(name, 0) + 1
 

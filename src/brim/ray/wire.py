@@ -37,6 +37,7 @@ class Sending:
     asked: RouteRequest
     pinned: str | None = None  # the only replica that can answer
     refused: Future[RouteRefusal] = field(default_factory=Future)
+    counted_at: str | None = None  # the replica that it is counted at, before Ray has sent it there
     went_to: str | None = None
 
     def refuse(self, refusal: RouteRefusal) -> None:
