@@ -131,6 +131,7 @@ class _Runs:
 def _load(given: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """Prompts, and what is asked of each; those of `prompts` are only answered."""
     from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
 
     shared = {"max_tokens": 14, "ignore_eos": True, "detokenize": False, "temperature": 0}
     if "prompts" in given:
@@ -148,6 +149,8 @@ def _load(given: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     ]
     if not given.get("seeded", True):
         asked[0] = {}
+    if "grammar" in given:
+        asked[2] = asked[4] = {"structured_outputs": StructuredOutputsParams(regex=given["grammar"])}
     return [{"prompt_token_ids": one} for one in _ids()], [SamplingParams(**{**shared, **one}) for one in asked]
 
 

@@ -64,6 +64,12 @@ def test_a_fault_after_drafts_were_asked_for_is_survived() -> None:
     check(result({"every": 6, "seeded": False, "places": places, "engine": drafted}, module=RESCUES))
 
 
+def test_answers_of_a_grammar_go_on_where_they_were() -> None:
+    """The masks of a step wait for the tokens of the one before."""
+    given = {"every": 6, "seeded": False, "asynchronous": True, "grammar": "([a-z]{3} [0-9]{2} ){9}"}
+    check(result(given, module=RESCUES))
+
+
 @pytest.mark.parametrize("layers", SEVERAL_GROUPS)
 def test_states_and_windows_are_recomputed(layers: str, tmp_path: Path) -> None:
     made = {"model": write_weights(SEVERAL_GROUPS[layers], tmp_path), "skip_tokenizer_init": True}

@@ -9,10 +9,11 @@ nothing is shown.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from brim.vllm.report import found_report
+from brim.vllm.report import found_file, read_report
 
 if TYPE_CHECKING:
     Base = object
@@ -39,10 +40,11 @@ class BrimGauges(Base):
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         fronts = getattr(vllm_config.parallel_config, "_api_process_count", 1)
-        self._asked = (vllm_config.instance_id, engine_index, fronts)
+        asked = (vllm_config.instance_id, engine_index, fronts)
         self._labels = {"model_name": vllm_config.model_config.served_model_name, "engine": str(engine_index)}
+        self._rescues = found_file(*asked, "rescues")
         self._next_look = 0.0
-        self._show(GAUGES, found_report(*self._asked))
+        self._show(GAUGES, found_file(*asked))
         self._look()
 
     def record(self, *figures: Any, **named: Any) -> None:
@@ -55,11 +57,12 @@ class BrimGauges(Base):
 
     def _look(self) -> None:
         self._next_look = monotonic() + _SECONDS
-        self._show(RESCUE_GAUGES, found_report(*self._asked, "rescues"))
+        self._show(RESCUE_GAUGES, self._rescues)
 
-    def _show(self, gauges: Mapping[str, tuple[str, str]], figures: dict[str, Any] | None) -> None:
+    def _show(self, gauges: Mapping[str, tuple[str, str]], file: Path | None) -> None:
         import prometheus_client
 
+        figures = None if file is None else read_report(file)
         if figures is None:
             return
         for name, (field, words) in gauges.items():

@@ -51,20 +51,20 @@ def signed(report: dict[str, Any]) -> dict[str, Any]:
         return report
 
 
-def found_report(instance: str, engine: int, fronts: int, what: str = "json") -> dict[str, Any] | None:
+def found_file(instance: str, engine: int, fronts: int, what: str = "json") -> Path | None:
     """What an engine left for this front process; None where there is nothing.
 
     Several front processes have an id each, none of them the worker's; but one process has started all of them.
     """
-    report = read_report(shared_file(instance, engine, what))
-    if report is not None or fronts == 1:
-        return report
+    own = shared_file(instance, engine, what)
+    if own.exists() or fronts == 1:
+        return own if own.exists() else None
     try:
         here, me = descendants(os.getppid()), this_process()
     except DeviceError:  # then nothing is signed
         return None
-    left = map(read_report, leases_folder().glob(f"vllm-*-{engine}.{what}"))
-    return next((one for one in left if one is not None and _is_of(one, here, me)), None)
+    left = leases_folder().glob(f"vllm-*-{engine}.{what}")
+    return next((path for path in left if _is_of(read_report(path) or {}, here, me)), None)
 
 
 def _is_of(report: dict[str, Any], processes: frozenset[int], me: ProcessId) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.guard.rescue import RescuePolicy
@@ -111,6 +111,7 @@ def test_parts_that_cannot_be_planned_end_the_largest_request_at_last() -> None:
     assert {one.request for one in ended} == {"b"}
 
 
+@settings(deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 300), min_size=1, max_size=8),
     fits=st.integers(16, USUAL),
