@@ -19,7 +19,7 @@ CLIENTS_VENV := .venv-clients
 LATEST_VENV := .venv-latest
 LOCK_VENV := .venv-lock
 
-.PHONY: help setup browser demo test check lint types layers test-oldest test-latest test-flags test-vllm test-ray test-clients soak soak-ray bench lock clean
+.PHONY: help setup browser demo test check lint types layers test-oldest test-latest test-flags test-vllm test-ray test-clients soak soak-ray soak-vllm bench lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -81,8 +81,8 @@ $(FLAGS_STAMP): tests/flags/engines.txt tests/flags/libraries.txt
 	touch $@
 
 test-vllm: $(VLLM_VENV)/.installed $(VLLM_OLDEST_VENV)/.installed  ## Brim inside real vLLM on the CPU, newest and oldest
-	$(VLLM_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/vllm
-	$(VLLM_OLDEST_VENV)/bin/python -m pytest -q -p no:cacheprovider tests/vllm
+	$(VLLM_VENV)/bin/python -m pytest -q -p no:cacheprovider -m 'not soak' tests/vllm
+	$(VLLM_OLDEST_VENV)/bin/python -m pytest -q -p no:cacheprovider -m 'not soak' tests/vllm
 
 # vLLM reads images and sound with packages that are built for other versions of torch: they go, these tests need neither.
 $(VLLM_VENV)/.installed: tests/vllm/newest.txt pyproject.toml
@@ -107,6 +107,10 @@ $(VLLM_OLDEST_VENV)/.installed: $(VLLM_VENV)/.installed tests/vllm/oldest.txt
 	$(VLLM_OLDEST_VENV)/bin/python tests/vllm/name_it.py
 	touch $@
 
+soak-vllm: $(VLLM_VENV)/.installed $(VLLM_OLDEST_VENV)/.installed  ## 200 random runs in real vLLM whose steps run out of memory
+	$(VLLM_VENV)/bin/python -m pytest -q -p no:cacheprovider -m soak tests/vllm
+	$(VLLM_OLDEST_VENV)/bin/python -m pytest -q -p no:cacheprovider -m soak tests/vllm
+
 # One after the other: each test has replicas, proxies and a controller of its own.
 test-ray: $(RAY_VENV)/.installed  ## replicas on a local Ray, on the CPU
 	$(RAY_VENV)/bin/python -m pytest -q -p no:cacheprovider -m 'not soak' tests/ray
@@ -127,7 +131,7 @@ $(RAY_VENV)/.installed: pyproject.toml locks/test.txt locks/test-torch.txt tests
 	$(RAY_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-soak: setup soak-ray  ## the long runs
+soak: setup soak-ray soak-vllm  ## the long runs
 	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m soak
 	BRIM_EXAMPLES=new $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m 'not soak and not gpu'
 

@@ -15,6 +15,7 @@ import brim
 
 MODEL = Path(brim.__file__).parent / "models" / "brim-tiny"
 MARK = "RESULT "
+REFUSED = 13  # answer tokens: `tests.vllm.faulty` refuses a request of so many
 PROMPTS = ("The capital of France is", "Two and three is", "Once upon a time there was a")
 
 
@@ -37,7 +38,7 @@ def main() -> None:
     llm = LLM(**{**shared, **given})
     scored = None if given.get("enable_lora") else 3  # on the CPU, vLLM cannot score prompts beside LoRA
     draw = SamplingParams(max_tokens=24, temperature=0, prompt_logprobs=scored, ignore_eos=True, detokenize=False)
-    outputs = llm.generate([_with_audio(one) for one in prompts], draw, use_tqdm=False)
+    outputs = llm.generate([with_audio(one) for one in prompts], draw, use_tqdm=False)
     brims = "brim" in given.get("additional_config", {})
     result = {
         "tokens": [list(one.outputs[0].token_ids) for one in outputs],
@@ -53,7 +54,7 @@ def main() -> None:
         sys.stdin.read()  # until the process that started this has the answers of all
 
 
-def _with_audio(prompt: Any) -> Any:
+def with_audio(prompt: Any) -> Any:
     """One that has `hertz` holds a second of that tone."""
     if not isinstance(prompt, dict) or "hertz" not in prompt:
         return prompt

@@ -23,21 +23,23 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="make test-vll
 WORKER = "brim.vllm.BrimWorker"
 SMALL = {"budget": "64MiB", "canary": "4MiB", "store": False}
 PINNED_BYTES = 16 << 20
-_SECONDS = 600
+_SECONDS = 1800
 
 
-def started(given: dict[str, Any], **environment: str) -> subprocess.CompletedProcess[str]:
+def started(
+    given: dict[str, Any], module: str = "tests.vllm.starts", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """A process of its own: vLLM leaves much behind."""
     own = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **environment}
-    command = [sys.executable, "-m", "tests.vllm.starts", json.dumps(given)]
+    command = [sys.executable, "-m", module, json.dumps(given)]
     root = Path(__file__).parents[2]
     return subprocess.run(
         command, env={**os.environ, **own}, cwd=root, capture_output=True, text=True, timeout=_SECONDS, check=False
     )
 
 
-def result(given: dict[str, Any], **environment: str) -> dict[str, Any]:
-    ended = started(given, **environment)
+def result(given: dict[str, Any], module: str = "tests.vllm.starts", **environment: str) -> dict[str, Any]:
+    ended = started(given, module, **environment)
     marked = [line for line in ended.stdout.splitlines() if line.startswith(MARK)]
     assert marked, ended.stdout[-2000:] + ended.stderr[-4000:]
     found: dict[str, Any] = json.loads(marked[0].removeprefix(MARK))

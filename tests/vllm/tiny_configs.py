@@ -1,7 +1,9 @@
-"""Tiny models with KV caches that are not those of plain attention, as config.json."""
+"""Tiny models with KV caches that are not those of plain attention, as config.json, and with weights."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 _SIZES: dict[str, Any] = {"vocab_size": 512, "hidden_size": 64, "max_position_embeddings": 1024, "head_dim": 32}
@@ -62,3 +64,14 @@ LATENTS: dict[str, Any] = {  # MLA; its kernels know these dimensions of a head 
     "norm_topk_prob": False,
     "routed_scaling_factor": 1.0,
 }
+
+
+def write_weights(config: dict[str, Any], folder: Path) -> str:
+    """Random weights that are large enough for the next token to depend on all of the text."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    (folder / "config.json").write_text(json.dumps({**config, "initializer_range": 0.3}))
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
+    return str(folder)

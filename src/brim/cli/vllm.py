@@ -1,4 +1,4 @@
-"""`brim vllm`: vLLM's own commands, with Brim's worker in them."""
+"""`brim vllm`: vLLM's own commands, with Brim's worker and scheduler in them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from brim.cli.interpreter import module_command
 from brim.errors import DeviceError, InvalidRequest
 from brim.install import install_command
 from brim.suggest import shown
-from brim.vllm import WORKER
+from brim.vllm import SCHEDULER, WORKER
 from brim.vllm.command import is_written, written_flags
 
 if TYPE_CHECKING:
     from brim.cli.options import Commands
 
-_WORKER_FLAG, _CONFIG_FLAG = "--worker-cls", "--additional-config"
+_WORKER_FLAG, _SCHEDULER_FLAG, _CONFIG_FLAG = "--worker-cls", "--scheduler-cls", "--additional-config"
 _UTILIZATION_FLAGS = ("--gpu-memory-utilization", "--device-memory-utilization")
 
 
@@ -30,9 +30,9 @@ def add_command(commands: Commands) -> None:
     parser = commands.add_parser(
         "vllm",
         help="serve a model with vLLM, its KV cache sized and proven by Brim",
-        description="vLLM's own command with Brim's worker in it: `brim vllm serve MODEL …` takes every flag of `vllm "
-        'serve` and becomes that process. Settings of Brim: --additional-config \'{"brim": {"canary": "512MiB"}}\'. '
-        "Stock vLLM: BRIM=off.",
+        description="vLLM's own command with Brim's worker and scheduler in it: `brim vllm serve MODEL …` takes every "
+        "flag of `vllm serve` and becomes that process. Settings of Brim: "
+        '--additional-config \'{"brim": {"canary": "512MiB"}}\'. Stock vLLM: BRIM=off.',
         usage="brim vllm serve MODEL [flags of vllm serve]",
     )
     parser.set_defaults(run=run)
@@ -59,7 +59,7 @@ def _sized(words: list[str], folder: Path) -> list[str]:
         return words
     lacks = missing_names(folder, Where.EVERYWHERE)
     if not lacks:
-        return vllm_words(words)
+        return rescued_words(vllm_words(words), folder)
     print(f"brim vllm: this vLLM lacks {in_words(lacks)}: it is sized by two starts", file=sys.stderr)
     return _sized_by_two_starts(words)
 
@@ -85,6 +85,20 @@ def vllm_words(words: list[str]) -> list[str]:
             f"--worker-cls is given, and brim vllm sets it to {WORKER}; leave it out, or run vllm serve"
         )
     return [*words, _WORKER_FLAG, WORKER]
+
+
+def rescued_words(words: list[str], folder: Path) -> list[str]:
+    """The same command with Brim's scheduler, which rescues steps; not where another one is given."""
+    from brim.vllm.names import RESCUE_NAMES, Where, in_words, missing_names
+
+    lacks = missing_names(folder, Where.EVERYWHERE, RESCUE_NAMES)
+    if is_written((_SCHEDULER_FLAG,), words):
+        print("brim vllm: --scheduler-cls is given: steps that run out of memory are not rescued", file=sys.stderr)
+    elif lacks:
+        print(f"brim vllm: this vLLM lacks {in_words(lacks)}: steps are not rescued", file=sys.stderr)
+    else:
+        return [*words, _SCHEDULER_FLAG, SCHEDULER]
+    return words
 
 
 def vllm_environment(words: list[str]) -> dict[str, str]:

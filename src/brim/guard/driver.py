@@ -28,21 +28,30 @@ from dataclasses import replace
 from brim.errors import OutOfMemory
 from brim.guard.at_rest import MemoryAtRest
 from brim.guard.rescue import (
-    CHUNK_FLOOR_TOKENS,
     Condition,
     RescuePolicy,
     after_rebuild,
     after_rescue,
     after_step,
+    cannot_run,
     health,
+    way_back_tokens,
 )
-from brim.guard.states import UNKNOWN_STEP, Canary, Fruitless, Rebuilding, RescueState, Retrying, Serving
+from brim.guard.states import (
+    MOST_FRUITLESS,
+    UNKNOWN_STEP,
+    Canary,
+    Fruitless,
+    Rebuilding,
+    RescueState,
+    Retrying,
+    Serving,
+)
 from brim.ports import Agreement, AuditedEngine, CanaryProbe, GraphedEngine, RescuableEngine
 from brim.records.health import Health
 from brim.records.rescue import LaunchBounds, Work
 from brim.units import format_bytes
 
-MOST_FRUITLESS = 3  # rescues in a row in which nothing ran and nobody ended: more of them will not help
 MOST_READS = 3  # of a launched step, before it is given up
 MOST_REBUILDS = 20  # attempts in a row to rebuild the pool
 PAUSE_SECONDS = 0.25  # between them: another process may hold the memory for a moment only
@@ -221,9 +230,8 @@ class RescueDriver:
             self._finish(state)
 
     def _bounds(self, state: Retrying) -> LaunchBounds:
-        """A limit that rescues have lowered does not make the way back longer than the floor does."""
-        usual = max(self._condition.step_tokens, min(CHUNK_FLOOR_TOKENS, self._policy.usual_tokens))
-        return state.catch_up.bounds(state.parts[0], self._engine.progress(state.catch_up.places), usual)
+        usual = way_back_tokens(self._policy, self._condition)
+        return state.bounds(self._engine.progress(state.catch_up.places), usual)
 
     def _without_done(self, state: Retrying) -> Retrying:
         return state.without_done(self._engine.progress(state.catch_up.places))
@@ -248,8 +256,7 @@ class RescueDriver:
             self._fruitless = replace(self._fruitless, began_at=UNKNOWN_STEP)
             lent = self._canary.lent_bytes
             canary = f", with the canary of {format_bytes(lent)} released" if lent else ""
-            share = f"{alone.tokens} of the {at.length} tokens of this request"
-            self._engine.end(alone.request, f"{share} do not fit in a step even alone{canary}: {error}")
+            self._engine.end(alone.request, cannot_run(alone, at.length, f"{canary}: {error}"))
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 

@@ -97,6 +97,11 @@ def _halves(work: tuple[Work, ...]) -> tuple[tuple[Work, ...], tuple[Work, ...]]
     return work[:cut], work[cut:]
 
 
+def cannot_run(alone: Work, length: int, why: str) -> str:
+    """What a request that ends is told; `length` are its tokens so far."""
+    return f"{alone.tokens} of the {length} tokens of this request do not fit in a step even alone{why}"
+
+
 @dataclass(frozen=True, slots=True)
 class RescuePolicy:
     """When rescues lower the limit of a step, and when it is restored."""
@@ -127,6 +132,11 @@ class Condition:
     def calm(self) -> bool:
         """Nothing is left to restore."""
         return not self.recent
+
+
+def way_back_tokens(policy: RescuePolicy, condition: Condition) -> int:
+    """Most tokens of a step up to a place where a request stood: a lowered limit does not go below the floor there."""
+    return max(condition.step_tokens, min(CHUNK_FLOOR_TOKENS, policy.usual_tokens))
 
 
 def after_rescue(policy: RescuePolicy, before: Condition, step: int, ended_requests: int = 0) -> Condition:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from brim.guard.catch_up import CatchUp, Progress
 from brim.guard.rescue import RetryPart, smaller_parts
-from brim.records.rescue import Work
+from brim.records.rescue import LaunchBounds, Work
 
 UNKNOWN_STEP = -1
+MOST_FRUITLESS = 3  # rescues in a row in which nothing ran and nobody ended: more of them will not help
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,10 @@ class Retrying:
         return replace(
             self, parts=(*smaller, *rest), catch_up=catch_up, ended=ended, failed_reads=0, failed_plans=0
         ), bool(smaller)
+
+    def bounds(self, progress: Progress, usual_tokens: int) -> LaunchBounds:
+        """The next step of the first part; `usual_tokens` at most on a way back."""
+        return self.catch_up.bounds(self.parts[0], progress, usual_tokens)
 
     def without_done(self, progress: Progress) -> Retrying:
         """The parts from the first that has a request behind on; what is past its place is forgotten."""

@@ -37,11 +37,18 @@ class Name:
         return f"{self.file.removesuffix('.py').replace('/', '.')}.{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Names that do the same in different versions: one of these sets is enough."""
+
+    sets: tuple[tuple[Name, ...], ...]
+
+
 def _names(file: str, *names: str, where: Where = Where.EVERYWHERE) -> tuple[Name, ...]:
     return tuple(Name(file, name, where) for name in names)
 
 
-NAMES: tuple[Name, ...] = (
+NAMES: tuple[Name | Choice, ...] = (  # of the fit
     # The worker: the calls of a start that Brim's worker takes over, and what they leave behind.
     *_names(
         "v1/worker/gpu_worker.py",
@@ -58,13 +65,31 @@ NAMES: tuple[Name, ...] = (
     *_names("v1/worker/cpu_worker.py", "CPUWorker.requested_cpu_memory", where=Where.CPU),
     *_names("v1/worker/cpu_model_runner.py", "CPUModelRunner.warming_up_model", where=Where.CPU),
     # A KV cache of exactly so many blocks.
-    *_names(
-        "v1/core/kv_cache_utils.py",
-        "get_kv_cache_groups",
-        "get_kv_cache_config_from_groups",
-        "_pool_bytes_per_block",
-        "_max_memory_usage_bytes_from_groups",
-        "_project_kv_cache_groups_to_worker",
+    Choice(
+        (
+            _names(
+                "v1/core/kv_cache_utils.py",
+                "get_kv_cache_groups",
+                "get_kv_cache_config_from_groups",
+                "_pool_bytes_per_block",
+                "_max_memory_usage_bytes_from_groups",
+                "_project_kv_cache_groups_to_worker",
+            ),
+            (  # from 0.33 on
+                *_names(
+                    "v1/core/kv_cache_config_builder.py",
+                    "get_kv_cache_config_builder",
+                    "KVCacheConfigBuilder.get_kv_cache_groups",
+                    "KVCacheConfigBuilder.get_kv_cache_config_from_groups",
+                ),
+                *_names(
+                    "v1/core/kv_cache_planning.py",
+                    "_pool_bytes_per_block_from_builder",
+                    "_max_memory_usage_bytes_from_groups",
+                    "_project_kv_cache_groups_to_worker",
+                ),
+            ),
+        )
     ),
     *_names("v1/kv_cache_interface.py", "KVCacheConfig.num_blocks", "KVCacheConfig.kv_cache_tensors", "MambaSpec"),
     *_names("v1/kv_cache_interface.py", "KVCacheSpec.max_num_blocks_per_req"),
@@ -138,9 +163,85 @@ NAMES: tuple[Name, ...] = (
 )
 
 
-def missing_names(folder: Path, where: Where, names: Iterable[Name] = NAMES) -> tuple[str, ...]:
-    """What a worker of this kind needs and this vLLM does not have."""
-    return tuple(str(one) for one in names if one.where & where and one.name not in _defined(folder / one.file))
+RESCUE_NAMES: tuple[Name, ...] = (
+    # Planning a step, and reading what came of it.
+    *_names(
+        "v1/core/sched/scheduler.py",
+        "Scheduler.schedule",
+        "Scheduler.update_from_output",
+        "Scheduler.get_grammar_bitmask",
+        "Scheduler.update_draft_token_ids",
+        "Scheduler.update_draft_token_ids_in_output",
+        "Scheduler.finish_requests",
+        "Scheduler.reset_encoder_cache",
+        "Scheduler.running",
+        "Scheduler.waiting",
+        "Scheduler.requests",
+        "Scheduler.policy",
+        "Scheduler.max_num_scheduled_tokens",
+        "Scheduler.prev_step_scheduled_req_ids",
+        "Scheduler.kv_cache_config",
+        "Scheduler._preempt_request",
+        "Scheduler._free_request_blocks",
+    ),
+    *_names("v1/core/sched/async_scheduler.py", "AsyncScheduler"),
+    *_names("v1/core/sched/output.py", "SchedulerOutput.num_scheduled_tokens", "SchedulerOutput.scheduled_new_reqs"),
+    *_names(
+        "v1/core/sched/request_queue.py",
+        "create_request_queue",
+        "RequestQueue.add_request",
+        "RequestQueue.prepend_request",
+        "RequestQueue.remove_request",
+    ),
+    *_names("v1/core/kv_cache_manager.py", "KVCacheManager.evict_blocks", "KVCacheManager.get_computed_blocks"),
+    *_names("v1/core/kv_cache_manager.py", "KVCacheManager.get_blocks", "KVCacheManager.coordinator"),
+    *_names("v1/core/kv_cache_coordinator.py", "KVCacheCoordinator.single_type_managers"),
+    *_names("v1/core/single_type_kv_cache_manager.py", "SingleTypeKVCacheManager.block_size"),
+    *_names("v1/core/kv_cache_utils.py", "KVCacheBlock.block_id"),
+    # Requests.
+    *_names(
+        "v1/request.py",
+        "Request.num_in_flight_tokens",
+        "Request.num_computed_tokens",
+        "Request.num_output_placeholders",
+        "Request.spec_token_ids",
+        "Request.client_index",
+        "Request.take_events",
+        "Request.get_finished_reason",
+        "RequestStatus.PREEMPTED",
+        "RequestStatus.FINISHED_ERROR",
+    ),
+    *_names("v1/engine/__init__.py", "EngineCoreOutput.stop_reason", "EngineCoreOutputs.outputs"),
+    *_names("v1/outputs.py", "ModelRunnerOutput"),
+    # The worker: what a runner keeps of a step for the next.
+    *_names("v1/worker/gpu_worker.py", "Worker.reset_encoder_cache"),
+    *_names("v1/worker/gpu_model_runner.py", "GPUModelRunner.execute_model_state", "GPUModelRunner.requests"),
+    *_names("v1/worker/gpu_model_runner.py", "GPUModelRunner.num_prompt_logprobs"),
+    *_names(
+        "v1/worker/gpu_input_batch.py",
+        "InputBatch.generators",
+        "InputBatch.prev_sampled_token_ids",
+        "InputBatch.prev_req_id_to_index",
+    ),
+)
+
+
+def missing_names(folder: Path, where: Where, names: Iterable[Name | Choice] = NAMES) -> tuple[str, ...]:
+    """What a worker of this kind needs and this vLLM does not have; of a choice, the set that lacks the least."""
+    found: list[str] = []
+    for one in names:
+        if isinstance(one, Choice):
+            fewest = min((missing_names(folder, where, names) for names in one.sets), key=len)
+            found += fewest
+        elif one.where & where and one.name not in _defined(folder / one.file):
+            found.append(str(one))
+    return tuple(found)
+
+
+def source_files(names: Iterable[Name | Choice]) -> frozenset[str]:
+    """The files of vLLM that these names are looked up in."""
+    sets = [one.sets if isinstance(one, Choice) else ((one,),) for one in names]
+    return frozenset(name.file for choice in sets for names in choice for name in names)
 
 
 def in_words(missing: tuple[str, ...]) -> str:

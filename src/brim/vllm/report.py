@@ -38,9 +38,9 @@ def report_lines(report: FitReport, stock_seconds: float) -> list[str]:
     return [first, *items, *attempts, spent, *[f"  note: {warning}" for warning in report.warnings]]
 
 
-def shared_file(instance: str, engine: int) -> Path:
-    """Where rank 0 of an engine leaves its report for the front process; both know the server's id."""
-    return leases_folder() / f"vllm-{instance}-{engine}.json"
+def shared_file(instance: str, engine: int, what: str = "json") -> Path:
+    """Where an engine leaves something for the front process; both know the server's id. `json`: the fit of rank 0."""
+    return leases_folder() / f"vllm-{instance}-{engine}.{what}"
 
 
 def signed(report: dict[str, Any]) -> dict[str, Any]:
@@ -51,20 +51,20 @@ def signed(report: dict[str, Any]) -> dict[str, Any]:
         return report
 
 
-def found_report(instance: str, engine: int, fronts: int) -> dict[str, Any] | None:
-    """What the worker of an engine left for this front process; None where there is nothing.
+def found_file(instance: str, engine: int, fronts: int, what: str = "json") -> Path | None:
+    """What an engine left for this front process; None where there is nothing.
 
     Several front processes have an id each, none of them the worker's; but one process has started all of them.
     """
-    report = read_report(shared_file(instance, engine))
-    if report is not None or fronts == 1:
-        return report
+    own = shared_file(instance, engine, what)
+    if own.exists() or fronts == 1:
+        return own if own.exists() else None
     try:
         here, me = descendants(os.getppid()), this_process()
-    except DeviceError:  # then no worker has signed its report
+    except DeviceError:  # then nothing is signed
         return None
-    left = map(read_report, leases_folder().glob(f"vllm-*-{engine}.json"))
-    return next((one for one in left if one is not None and _is_of(one, here, me)), None)
+    left = leases_folder().glob(f"vllm-*-{engine}.{what}")
+    return next((path for path in left if _is_of(read_report(path) or {}, here, me)), None)
 
 
 def _is_of(report: dict[str, Any], processes: frozenset[int], me: ProcessId) -> bool:

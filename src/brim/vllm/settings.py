@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ _OFF = ("off", "0", "false")
 _ON = ("", "on", "1", "true")
 
 
+class RescueMode(StrEnum):
+    """Whether steps that run out of memory are run again; it takes Brim's scheduler as well."""
+
+    AUTO = "auto"  # where it was tried
+    ON = "on"
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """How a worker is sized. A field of the additional config has the same name, without its unit."""
@@ -39,6 +48,7 @@ class WorkerSettings:
     utilization_given: bool = False  # the operator wrote gpu_memory_utilization: it is a cap also at its default
     growing_segments: bool = True
     score_in_pieces: bool = True  # prompts, in the V1 runner; False: as stock vLLM, which takes gigabytes for it
+    rescue: RescueMode = RescueMode.AUTO
     store: Path | None = None  # None: neither read nor written
     report: Path | None = None  # where rank 0 writes the report as JSON
     budget_bytes: int | None = None  # of the CPU; None: gpu_memory_utilization of the machine, as in stock vLLM
@@ -124,6 +134,12 @@ def _refusal(value: Any, name: str) -> bool:
     return bool(value == "stock")
 
 
+def _rescue(value: Any, name: str) -> RescueMode:
+    if value not in tuple(RescueMode):
+        raise InvalidRequest(f"{name} is {shown(str(value))}; write auto, on or off")
+    return RescueMode(value)
+
+
 def _share(value: Any, name: str) -> SizeWish:
     if isinstance(value, str):
         return SizeWish(bytes=parse_bytes(value, name))
@@ -153,6 +169,7 @@ _READERS: dict[str, tuple[str, Any]] = {
     "utilization_given": ("utilization_given", _flag),
     "growing_segments": ("growing_segments", _flag),
     "score_in_pieces": ("score_in_pieces", _flag),
+    "rescue": ("rescue", _rescue),
     "store": ("store", _store),
     "report": ("report", _path),
     "budget": ("budget_bytes", _size),

@@ -28,7 +28,7 @@ from brim.units import GIB, MIB
 from brim.version import __version__
 from brim.vllm.runner.engine import VllmEngine
 from brim.vllm.runner.lockstep import Lockstep
-from brim.vllm.settings import WorkerSettings
+from brim.vllm.settings import RescueMode, WorkerSettings
 
 _LATE_BUFFERS_BYTES = 256 * MIB  # cuBLAS workspaces, and buffers that vLLM makes when it first needs them
 _LATE_BUFFERS_CPU_BYTES = 4 * MIB
@@ -301,7 +301,7 @@ def _decisive(
         "limits": asdict(engine.limits),
         "blocks": asdict(engine.blocks),
         "request": asdict(request),
-        "settings": str(replace(settings, store=None, report=None, wait_seconds=0.0)),
+        "settings": str(replace(settings, store=None, report=None, wait_seconds=0.0, rescue=RescueMode.AUTO)),
         "stress": [asdict(shape) for shape in engine.stress_shapes()],
         "rank": ranks.rank,
         "device": "cpu" if worker.device.type == "cpu" else str(torch.cuda.get_device_properties(worker.device)),

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from brim.errors import BrimError, DoesNotFit, InvalidRequest
 from brim.vllm.names import Where, missing_names
 from brim.vllm.refusals import check_allowed, refusals
 from brim.vllm.report import report_lines, shared_file, signed, write_json
+from brim.vllm.rescue.guarded import StepGuard
+from brim.vllm.rescue.refused import in_report
 from brim.vllm.runner.engine import StockCalls, VllmEngine, same_cache
 from brim.vllm.runner.pieces import score_in_pieces
 from brim.vllm.settings import KEY, WorkerSettings, read_settings
@@ -55,6 +57,8 @@ class FittedWorker:
 
     def __init__(self, vllm_config: Any, *arguments: Any, **named: Any) -> None:
         self._brim = _begun(vllm_config)
+        self._brim_rescue = in_report(vllm_config, os.environ)
+        self._brim_guard = StepGuard(self)
         self._brim_engine: VllmEngine | None = None
         self._brim_sized: Sized | None = None
         self._brim_kept: bool | None = None
@@ -112,6 +116,12 @@ class FittedWorker:
             return self._brim_engine.times
         return super().compile_or_warm_up_model()  # type: ignore[misc]
 
+    def execute_model(self, scheduler_output: Any) -> Any:
+        return self._brim_guard.execute(scheduler_output, super().execute_model)  # type: ignore[misc]
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        return self._brim_guard.sample(partial(super().sample_tokens, grammar_output))  # type: ignore[misc]
+
     def shutdown(self) -> None:
         if self._brim_sized is not None:
             self._brim_sized.leases.close()
@@ -130,6 +140,7 @@ class FittedWorker:
             "stock_seconds": self._brim_engine.stock_seconds,
             "growing_segments": self._brim_grows,
             "kept": self._brim_kept,
+            "rescue": self._brim_rescue,
         }
 
     def _sized(self, engine: VllmEngine, settings: WorkerSettings) -> Sized:

@@ -13,11 +13,12 @@ from types import SimpleNamespace
 import pytest
 
 from brim.cli.main import make_parser, run
-from brim.cli.vllm import vllm_environment, vllm_words
+from brim.cli.vllm import rescued_words, vllm_environment, vllm_words
 from brim.errors import InvalidRequest
 from brim.install import install_command
 
 WORKER = ["--worker-cls", "brim.vllm.BrimWorker"]
+SCHEDULER = ["--scheduler-cls", "brim.vllm.BrimScheduler"]
 
 
 def test_every_flag_goes_through() -> None:
@@ -157,11 +158,23 @@ def test_a_dotted_flag_replaces_the_json_as_in_vllm(
     became: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """So what is switched off there is on."""
-    monkeypatch.setattr("brim.vllm.names.missing_names", lambda folder, where: ())
+    monkeypatch.setattr("brim.vllm.names.missing_names", lambda *given: ())
     words = ["serve", "m", "--additional-config", '{"brim": {"enabled": false}}', "--additional-config.other", "1"]
     with pytest.raises(SystemExit):
         run(["vllm", *words])
-    assert became == [*words, *WORKER]
+    assert became == [*words, *WORKER, *SCHEDULER]
+
+
+def test_steps_are_rescued_unless_the_scheduler_is_another_or_a_version_lacks_a_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    own = ["serve", "m", "--scheduler-cls", "mine.Scheduler"]
+    assert rescued_words(["serve", "m"], tmp_path) == ["serve", "m"]
+    assert "this vLLM lacks v1.core.sched.scheduler.Scheduler.schedule" in capsys.readouterr().err
+    monkeypatch.setattr("brim.vllm.names.missing_names", lambda *given: ())
+    assert rescued_words(["serve", "m"], tmp_path) == ["serve", "m", *SCHEDULER]
+    assert rescued_words(own, tmp_path) == own
+    assert "--scheduler-cls is given" in capsys.readouterr().err
 
 
 def _first_start(words: list[str], check: bool) -> SimpleNamespace:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brim.vllm.names import NAMES, Name, Where, missing_names
+import pytest
+
+from brim.vllm.names import NAMES, RESCUE_NAMES, Choice, Name, Where, missing_names, source_files
 
 SOURCE = """
 class Runner:
@@ -50,9 +52,22 @@ def test_only_the_names_of_a_kind_of_worker_are_asked_for(tmp_path: Path) -> Non
     assert missing_names(folder, Where.GPU, names) == ("v1.runner.gone",)
 
 
-def test_every_name_is_listed_once() -> None:
-    assert len({str(one) for one in NAMES}) == len(NAMES)
+def test_one_set_of_a_choice_is_enough(tmp_path: Path) -> None:
+    older, newer = Name("v1/runner.py", "made"), (Name("v1/gone.py", "one"), Name("v1/gone.py", "two"))
+    folder = fake(tmp_path)
+    assert missing_names(folder, Where.CPU, [Choice(((older,), newer))]) == ()
+    assert missing_names(folder, Where.CPU, [Choice((newer, newer[:1]))]) == ("v1.gone.one",)
+    assert source_files([older, Choice((newer,))]) == {"v1/runner.py", "v1/gone.py"}
+
+
+@pytest.mark.parametrize("names", [NAMES, RESCUE_NAMES])
+def test_every_name_is_listed_once(names: tuple[Name | Choice, ...]) -> None:
+    listed = [str(one) for one in names]
+    assert len(set(listed)) == len(listed)
 
 
 def test_an_empty_vllm_lacks_all_of_them(tmp_path: Path) -> None:
-    assert missing_names(tmp_path, Where.EVERYWHERE) == tuple(map(str, NAMES))
+    plain = {str(one) for one in NAMES if isinstance(one, Name)}
+    missing = missing_names(tmp_path, Where.EVERYWHERE)
+    assert plain < set(missing)
+    assert "v1.core.kv_cache_utils.get_kv_cache_groups" in missing

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brim.reserve.processes import identify
-from brim.vllm.report import found_report, shared_file, signed, write_json
+from brim.vllm.report import found_file, shared_file, signed, write_json
 
 
 @pytest.fixture(autouse=True)
@@ -18,17 +18,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_only_front_process_has_the_worker_s_id() -> None:
     write_json(shared_file("17", 0), {"kv_tokens": 8})
-    assert found_report("17", 0, fronts=1) == {"kv_tokens": 8}
-    assert found_report("18", 0, fronts=1) is None
-    assert found_report("17", 1, fronts=1) is None
+    assert found_file("17", 0, fronts=1) == shared_file("17", 0)
+    assert found_file("18", 0, fronts=1) is None
+    assert found_file("17", 1, fronts=1) is None
 
 
 def test_several_front_processes_find_what_was_started_beside_them() -> None:
     beside = signed({"kv_tokens": 8})  # by this process, as by a child of the process that started it
     write_json(shared_file("17", 1), beside)
-    assert found_report("18", 1, fronts=2) == beside
-    assert found_report("18", 0, fronts=2) is None
-    assert found_report("18", 1, fronts=1) is None
+    assert found_file("18", 1, fronts=2) == shared_file("17", 1)
+    assert found_file("18", 0, fronts=2) is None
+    assert found_file("18", 1, fronts=1) is None
 
 
 def test_a_report_of_another_server_or_of_a_process_that_has_gone_is_not_theirs() -> None:
@@ -42,4 +42,4 @@ def test_a_report_of_another_server_or_of_a_process_that_has_gone_is_not_theirs(
     write_json(shared_file("21", 0), {**mine, "process": {**mine["process"], "started_ticks": "soon", "host": "a"}})
     shared_file("22", 0).write_text("[]")
     assert os.getppid() != 1
-    assert found_report("20", 0, fronts=2) is None
+    assert found_file("20", 0, fronts=2) is None

@@ -11,7 +11,7 @@ from brim.errors import InvalidRequest
 from brim.folders import fits_folder
 from brim.records.lease import Expected, SizeWish
 from brim.units import GIB, MIB
-from brim.vllm.settings import WorkerSettings, read_settings
+from brim.vllm.settings import RescueMode, WorkerSettings, read_settings
 
 
 def test_without_settings_everything_has_its_default() -> None:
@@ -28,6 +28,7 @@ def test_all_settings() -> None:
         "memory_fraction": 0.5,
         "utilization_given": True,
         "growing_segments": False,
+        "rescue": "on",
         "store": "/somewhere",
         "report": "/tmp/fit.json",
         "budget": 64 * MIB,
@@ -44,6 +45,7 @@ def test_all_settings() -> None:
         memory_fraction=0.5,
         utilization_given=True,
         growing_segments=False,
+        rescue=RescueMode.ON,
         store=Path("/somewhere"),
         report=Path("/tmp/fit.json"),
         budget_bytes=64 * MIB,

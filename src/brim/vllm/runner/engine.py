@@ -17,6 +17,7 @@ from brim.probes.translate import translated
 from brim.records.memory import StressKind, StressShape
 from brim.units import ceil_div
 from brim.vllm.runner.blocks import SEGMENT_BYTES, Blocks, request_tokens, separate_tensors
+from brim.vllm.runner.cache_plan import cache_plan
 from brim.vllm.runner.lockstep import Lockstep
 from brim.vllm.runner.media import allocated_bytes, kept_embeddings, largest_inputs
 from brim.vllm.runner.requests import SamplerBounds, StepMaker
@@ -42,6 +43,7 @@ class VllmEngine:
         self._config = worker.vllm_config
         self._specs = worker.get_kv_cache_spec()
         self._all_specs = _of_all_stages(self._specs)
+        self._plan = cache_plan(self._config)
         self._graphs = GraphSettings(self._config.compilation_config)
         self.blocks = self._geometry()
         self.limits = _limits(worker)
@@ -201,33 +203,19 @@ class VllmEngine:
     # -- the KV cache --------------------------------------------------------------------------------------------
 
     def _groups(self) -> Any:
-        """Of this rank's layers, grouped as vLLM's core groups those of the whole model."""
-        from vllm.v1.core.kv_cache_utils import _project_kv_cache_groups_to_worker, get_kv_cache_groups
-
-        groups = get_kv_cache_groups(self._config, dict(self._all_specs))
-        return _project_kv_cache_groups_to_worker(groups, self._specs)
+        return self._plan.groups(self._all_specs, self._specs)
 
     def _planned(self, blocks: int) -> Any:
-        """vLLM's configuration of a cache of exactly so many blocks, made as its own profiling does."""
-        from vllm.v1.core.kv_cache_utils import get_kv_cache_config_from_groups
-
-        cache = self._config.cache_config
-        before, cache.num_gpu_blocks_override = cache.num_gpu_blocks_override, blocks
-        try:
-            planned = get_kv_cache_config_from_groups(self._config, self._groups(), available_memory=0)
-        finally:
-            cache.num_gpu_blocks_override = before
+        planned = self._plan.planned(self._groups(), blocks)
         if planned.num_blocks != blocks:
             raise DeviceError(f"vLLM made a KV cache of {planned.num_blocks} blocks where {blocks} were asked for")
         if hasattr(planned, "kv_cache_layout"):  # newer versions resolve it before the workers are asked
-            planned.kv_cache_layout = cache.kv_cache_layout
+            planned.kv_cache_layout = self._config.cache_config.kv_cache_layout
         return planned
 
     def _geometry(self) -> Blocks:
-        from vllm.v1.core.kv_cache_utils import _pool_bytes_per_block
-
         groups, some = self._groups(), self._planned(2)
-        size = _pool_bytes_per_block(self._config, groups)
+        size = self._plan.block_bytes(groups)
         tokens, of_request = request_tokens(
             self._config.model_config.max_model_len,
             self._request_blocks(size),
@@ -243,9 +231,7 @@ class VllmEngine:
 
     def _request_blocks(self, block_bytes: int) -> int:
         """Of the longest request, by vLLM's own count."""
-        from vllm.v1.core.kv_cache_utils import _max_memory_usage_bytes_from_groups
-
-        return ceil_div(_max_memory_usage_bytes_from_groups(self._config, self._groups()), block_bytes)
+        return ceil_div(self._plan.request_bytes(self._groups()), block_bytes)
 
     def _block_tokens(self, spec: Any) -> int:
         """Of a request, in a block: where ranks share a context, a block of each holds a part of them."""
