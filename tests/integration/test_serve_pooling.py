@@ -131,6 +131,12 @@ def test_what_is_too_long_is_refused_by_name_or_cut(embedder: Served) -> None:
     assert "Please request a smaller truncation size." in too_many.json()["error"]["message"]
 
 
+def test_half_of_a_pair_is_refused_by_the_input_that_has_it(embedder: Served) -> None:
+    body = b'{"input": ["a", "\\ud800"]}'
+    refused = embedder.post("/v1/embeddings", content=body, headers={"content-type": "application/json"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input[1]")
+
+
 def test_too_many_tokens_in_all_are_refused(embedder: Served) -> None:
     refused = embedder.post("/v1/embeddings", {"input": [[7] * 200] * 2000, "truncate_prompt_tokens": -1})
     if refused.status_code == 200:  # 96 of each are below the bound
@@ -209,6 +215,10 @@ def test_other_endpoints_say_what_is_served(embedder: Served, reranker: Served) 
     chat = embedder.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})
     assert (chat.status_code, chat.json()["error"]["code"]) == (404, "other_task")
     assert "embeds texts: use /v1/embeddings" in chat.json()["error"]["message"]
+    counted = {"model": "tiny", "messages": [{"role": "user", "content": "a"}]}
+    count = embedder.post("/v1/messages/count_tokens", counted)
+    assert (count.status_code, count.json()["type"]) == (404, "error")
+    assert "embeds texts" in count.json()["error"]["message"]
     embeddings = reranker.post("/v1/embeddings", {"input": "a"})
     assert embeddings.status_code == 404
     assert "scores pairs of texts: use /v1/score" in embeddings.json()["error"]["message"]

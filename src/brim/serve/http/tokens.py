@@ -44,6 +44,7 @@ class TokenEndpoints:
 
     async def count_tokens(self, request: Request) -> Response:
         """The messages of a chat, as Anthropic counts them."""
+        self._lifecycle.admit()  # a model that embeds or scores has none
         running, dialogue = await self._read(request, read_count_tokens)
         return JSONResponse({"input_tokens": len(await self._of_chat(dialogue, running, request))})
 

@@ -48,9 +48,9 @@ def written_input(tokenizer: Any, text: str | Pair, number: int, form: InputForm
     """One of them; `number` is its place among those of the request."""
     if tokenizer is None:
         raise InvalidRequest(f"{form.field}: the model has no tokenizer; give token ids")
-    for one in (text,) if isinstance(text, str) else text:
-        check_unicode(one)
     named = f"{form.field}[{number}]"
+    for one in (text,) if isinstance(text, str) else text:
+        check_unicode(one, named)
     if isinstance(text, str):
         tokens, second = _text(tokenizer, text, named, form), None
     elif form.pairs is PairFormat.QWEN3_RERANKER:

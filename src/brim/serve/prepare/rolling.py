@@ -69,7 +69,7 @@ def rolled(job: ChatJob, count: Callable[[Dialogue], int]) -> tuple[Dialogue, in
     return asked.with_exchanges(found.kept), turns, found.tokens_before - found.tokens
 
 
-def check_unicode(text: str) -> None:
+def check_unicode(text: str, field: str = "prompt") -> None:
     place = half_pair_at(text)
     if place is not None:
-        raise InvalidRequest(f"prompt: its character {place} is half of a surrogate pair; send text")
+        raise InvalidRequest(f"{field}: its character {place} is half of a surrogate pair; send text")
