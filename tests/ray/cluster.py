@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 SECONDS = 90
+REPORT_SECONDS = 0.5
 SMALL = "--memory 512MiB --max-seqs 8 --max-queue 32 --canary 16MiB"
 
 
@@ -88,6 +89,12 @@ class OnRay:
         return wait(idle)
 
 
+def settled(found: OnRay) -> None:
+    """Wait until nothing runs, and until routers have heard of it: they know what replicas last reported."""
+    found.is_idle()
+    time.sleep(4 * REPORT_SECONDS)
+
+
 def processes(title: str) -> list[int]:
     """Those of this machine whose title has these words."""
     found = []
@@ -137,7 +144,9 @@ def deploy(found: OnRay, arguments: dict[str, Any]) -> OnRay:
 
     import brim.ray
 
-    serve.run(brim.ray.app({"cpus": 0.1, "report_seconds": 0.5, **arguments}), name="default", route_prefix="/")
+    serve.run(
+        brim.ray.app({"cpus": 0.1, "report_seconds": REPORT_SECONDS, **arguments}), name="default", route_prefix="/"
+    )
     wanted = arguments.get("replicas", 1) if "models" not in arguments else len(arguments["models"])
     wait(lambda: found.ready(wanted))
     return found

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("ray.serve")
 
-from tests.ray.cluster import SMALL, OnRay, deploy, kill, message, processes, wait
+from tests.ray.cluster import SMALL, OnRay, deploy, kill, message, processes, settled, wait
 
 if TYPE_CHECKING:
     import httpx
@@ -61,6 +61,7 @@ def test_conversations_of_50_turns_reuse_their_prefixes(two: OnRay) -> None:
 
 def test_requests_that_come_together_are_shared(two: OnRay) -> None:
     """Each is counted where it is to go before Ray has sent it there: the next decision knows of it."""
+    settled(two)
 
     def ask(number: int) -> int:
         return chat(two, [message(f"{number}")], max_tokens=600, ignore_eos=True).status_code
@@ -176,6 +177,7 @@ def test_a_replica_that_is_killed_loses_what_it_was_streaming_and_comes_back(two
 
 def test_requests_that_have_not_streamed_a_token_are_answered_elsewhere(two: OnRay) -> None:
     wait(lambda: two.ready(2))
+    settled(two)
 
     def ask(number: int) -> int:
         return chat(two, [message(f"{number}")], max_tokens=200, ignore_eos=True).status_code

@@ -1,6 +1,6 @@
 """Ray Serve's router for replicas of Brim: its public interface, with the decisions of `brim.guard.routing`.
 
-It runs in a front end, beside the handle that sends. A replica that has not reported yet is tried after all that have.
+It runs in a front end, beside the handle that sends. A replica that has not reported yet counts as an idle one.
 Where the policy refuses, no replica is named and the request's `Sending` is told: the front end gives it up and
 answers 429.
 """
@@ -47,21 +47,20 @@ class MemoryRequestRouter(RequestRouter):  # type: ignore[misc]
         if sending is not None and sending.pinned is not None:
             return [[by_name[sending.pinned]]] if sending.pinned in by_name else await self._refused(sending, _GONE)
         asked = RouteRequest() if sending is None else sending.asked
-        known = {name for name in by_name if self._memory.knows(name)}
-        unknown = [name for name in by_name if name not in known and name not in asked.excluded]
-        if not known:
-            return self._least_sent(by_name, unknown or list(by_name))
+        for name in by_name:
+            self._memory.assume_idle(name, time.monotonic())
+        if not any(self._memory.knows(name) for name in by_name):
+            names = [name for name in by_name if name not in asked.excluded]
+            return self._least_sent(by_name, names or list(by_name))
         found = self._memory.route(asked)
         if isinstance(found, RouteRefusal):
-            if unknown:
-                return self._least_sent(by_name, unknown)
             if sending is None:  # nobody to tell: any of them says why not
                 return [list(by_name.values())]
             return await self._refused(sending, found)
         ranked = [name for name in found.replicas if name in by_name]
         if ranked and sending is not None and pending_request is not None:
             self._count(pending_request, sending, ranked[0])
-        return [[by_name[name]] for name in ranked] + self._least_sent(by_name, unknown)
+        return [[by_name[name]] for name in ranked]
 
     def _count(self, pending: PendingRequest, sending: Sending, name: str) -> None:
         """As sent there: Ray asks a replica before it sends, and those that are routed meanwhile should know."""

@@ -7,7 +7,7 @@ computation of a prefix, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from brim.records.health import Status
@@ -70,6 +70,25 @@ class ReplicaStatistics:
     forecast: tuple[Forecast, ...]  # in the order of time; the first is now
     summary: PrefixSummary = PrefixSummary()
     draining: bool = False
+
+    def when_idle(self) -> ReplicaStatistics:
+        """Of a replica of the same kind that has done nothing yet."""
+        return replace(
+            self,
+            number=0,
+            status=Status.READY,
+            free_blocks=self.blocks,
+            unused_blocks=self.blocks,
+            running=0,
+            waiting=0,
+            waiting_blocks=0,
+            inside=0,
+            prefill_tokens_per_second=0.0,
+            step_seconds=0.0,
+            forecast=(Forecast(0.0, self.blocks, self.slots),),
+            summary=PrefixSummary(),
+            draining=False,
+        )
 
     def to_wire(self) -> dict[str, Any]:
         """Plain values, as they cross between processes."""

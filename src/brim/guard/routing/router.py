@@ -18,6 +18,7 @@ class _Replica:
     number: int  # of its last report
     reported: float  # when that came
     sent: SentSince
+    seen: ReplicaStatistics | None = None  # that report
 
 
 class MemoryRouter:
@@ -37,9 +38,15 @@ class MemoryRouter:
             replica = self._replicas[name] = _Replica(-1, now, SentSince())
         if seen.number == replica.number:
             return
-        replica.number, replica.reported = seen.number, now
+        replica.number, replica.reported, replica.seen = seen.number, now, seen
         replica.sent.counted_until(now - self._period)
         self._fleet.put(name, seen, sent_blocks=replica.sent.blocks, sent_answers=replica.sent.answers)
+
+    def assume_idle(self, name: str, now: float) -> None:
+        """A replica that has not reported yet has just started: like another of its kind, with nothing in it."""
+        like = next((one.seen for one in self._replicas.values() if one.seen is not None), None)
+        if name not in self._replicas and like is not None:
+            self.reported(name, like.when_idle(), now)
 
     def knows(self, name: str) -> bool:
         return name in self._replicas
