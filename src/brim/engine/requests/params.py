@@ -67,7 +67,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None  # alternatives to report; 0: the sampled token only
-    scored_token_ids: tuple[int, ...] = ()  # with `logprobs`: these are the alternatives, and not the likeliest
+    logprob_token_ids: tuple[int, ...] = ()  # with `logprobs`: these are the alternatives, and not the likeliest
     prompt_logprobs: int | None = None
     top_k_logits: int = 0  # largest logits to keep of each token, as the model gave them; 0: none
     n: int = 1
@@ -120,7 +120,7 @@ class SamplingParams:
     @property
     def alternatives(self) -> int | None:
         """Tokens that are scored beside the one that was drawn; None: no token is scored."""
-        return self.logprobs if self.logprobs is None or not self.scored_token_ids else len(self.scored_token_ids)
+        return self.logprobs if self.logprobs is None or not self.logprob_token_ids else len(self.logprob_token_ids)
 
     @property
     def limits_tokens(self) -> bool:
@@ -135,7 +135,7 @@ class SamplingParams:
             ("stop_token_ids", self.stop_token_ids),
             ("logit_bias", tuple(token for token, _ in self.logit_bias)),
             ("allowed_token_ids", self.allowed_token_ids or ()),
-            ("scored_token_ids", self.scored_token_ids),
+            ("logprob_token_ids", self.logprob_token_ids),
             ("banned_sequences", tuple(chain.from_iterable(self.banned_sequences))),
         ):
             if ids and (token := max(ids)) >= vocab:
@@ -188,9 +188,9 @@ class SamplingParams:
             seen.add(token)
 
     def _check_allowed(self) -> None:
-        _check_ids("scored_token_ids", self.scored_token_ids, MAX_ALTERNATIVES)
-        if self.scored_token_ids and self.logprobs is None:
-            raise _refused("scored_token_ids", self.scored_token_ids, "left out where logprobs is not given")
+        _check_ids("logprob_token_ids", self.logprob_token_ids, MAX_ALTERNATIVES)
+        if self.logprob_token_ids and self.logprobs is None:
+            raise _refused("logprob_token_ids", self.logprob_token_ids, "left out where logprobs is not given")
         if self.allowed_token_ids is not None:
             _check_ids("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_IDS)
             if not self.allowed_token_ids:

@@ -101,7 +101,7 @@ def scores_of(wanted: AnswerRequest, running: RunningServer) -> Scores | None:
     if params.logprobs is None:
         return None
     ends = {*running.engine.loaded.eos_ids, *params.stop_token_ids}
-    return Scores(running.texts, ends, by_id=wanted.tokens_as_ids, with_own=bool(params.scored_token_ids))
+    return Scores(running.texts, ends, by_id=wanted.tokens_as_ids, with_own=bool(params.logprob_token_ids))
 
 
 def _formats(asked: ChatRequest, running: RunningServer) -> Formats:

@@ -98,9 +98,9 @@ _STOP_LIST: t.Schema = {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}
 
 
 def _biases(bias: Mapping[str, Any], path: str, model: t.ServedModel) -> tuple[tuple[int, Any], ...]:
-    wrong = next((token for token in bias if not token.isdecimal() or len(token) > 10), None)
-    if wrong is not None:
-        raise invalid(path, f"{wrong!r:.40} is not a token id")
+    wrong = [f"{token!r:.40}" for token in bias if not token.isdecimal() or len(token) > 10]
+    if wrong:
+        raise invalid(path, f"{', '.join(wrong[:4])} {'is not a token id' if len(wrong) == 1 else 'are not token ids'}")
     return tuple((int(token), value) for token, value in bias.items())
 
 
@@ -303,7 +303,7 @@ class TokenDetailBody(GenerationBody):
     def params(self, **computed: Any) -> SamplingParams:
         if self.logprob_token_ids and computed.get("logprobs") is None:
             raise invalid("logprob_token_ids", "it needs logprobs; ask for them, or leave it out")
-        return GenerationBody.params(self, scored_token_ids=self.logprob_token_ids, **computed)
+        return GenerationBody.params(self, logprob_token_ids=self.logprob_token_ids, **computed)
 
     def answer(self, params: SamplingParams, **asked: Any) -> AnswerRequest:
         details = {

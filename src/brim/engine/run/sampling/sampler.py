@@ -207,7 +207,7 @@ def _sample_slice(logits: Tensor, rows: Sequence[SampleRow], places: list[int], 
         chosen = scores.gather(-1, tokens.unsqueeze(-1)) - total
         top = scores.topk(result.top_tokens.shape[1], dim=-1)
         values, named = top.values, top.indices
-        if any(params.scored_token_ids for params in part.params):
+        if any(params.logprob_token_ids for params in part.params):
             named = _named_tokens(part.params, named)
             values = scores.gather(-1, named)
         result.chosen_logprob.index_copy_(0, part.picked, chosen.squeeze(-1))
@@ -218,7 +218,7 @@ def _sample_slice(logits: Tensor, rows: Sequence[SampleRow], places: list[int], 
 def _named_tokens(params: list[SamplingParams], likeliest: Tensor) -> Tensor:
     """The alternatives of each row: those that it names, or its likeliest tokens."""
     width = likeliest.shape[1]
-    ids = [(list(each.scored_token_ids) + [-1] * width)[:width] for each in params]
+    ids = [(list(each.logprob_token_ids) + [-1] * width)[:width] for each in params]
     (sent,) = _in_one_copy([torch.tensor(ids, dtype=torch.int64).reshape(-1)], likeliest.device)
     sent = sent.view(likeliest.shape)
     return torch.where(sent < 0, likeliest, sent)

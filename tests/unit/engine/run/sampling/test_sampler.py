@@ -318,7 +318,7 @@ def test_logprobs_are_those_before_temperature_and_filters() -> None:
 def test_named_tokens_are_scored_beside_rows_that_ask_for_the_likeliest() -> None:
     logits = some_logits(3)
     likeliest = SamplingParams(temperature=0, logprobs=3)
-    named = SamplingParams(temperature=0, logprobs=0, scored_token_ids=(9, 2))
+    named = SamplingParams(temperature=0, logprobs=0, logprob_token_ids=(9, 2))
     rows = [SampleRow(params, seed=0, index=0) for params in (likeliest, named, SamplingParams(temperature=0))]
     sampled = sample(logits, rows)
     assert sampled.top_tokens is not None
